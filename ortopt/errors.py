@@ -1,0 +1,121 @@
+"""Every error that ortopt raises on purpose, and the exit code that the command line gives it.
+
+::
+
+    OrtoptError
+    ├── UsageError                     exit 1: an option, a name or a value that makes no sense
+    │   ├── UnknownTransformerError    a transformer's name that nobody registered
+    │   └── RegistrationError          a name registered twice, a plug-in or a pass file that does not load
+    ├── InvalidModelError              exit 2: the file is missing, broken or hostile
+    ├── OutputError                    exit 2: the result cannot be written where it should go
+    ├── VerificationError              exit 3: the result does not compute what the original computes
+    ├── TransformerError               exit 4: a pass raised, or broke a promise
+    └── OptimizationCancelled          exit 130: somebody set the cancellation token
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortopt.api import OptimizeResult
+
+
+class OrtoptError(Exception):
+    """The root of all errors of this package."""
+
+    exit_code = 1
+
+
+class UsageError(OrtoptError):
+    """An option, a name or a value that makes no sense."""
+
+
+class UnknownTransformerError(UsageError):
+    """A transformer's name that nobody registered.
+
+    Args:
+        name: What was asked for.
+        nearest: Registered names that are spelled alike, best first.
+    """
+
+    def __init__(self, name: str, nearest: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.nearest = nearest
+        hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
+        super().__init__(f"there is no transformer named {name!r}{hint}")
+
+
+class RegistrationError(UsageError):
+    """A transformer that cannot be registered: a name taken, a file that does not load, a contract not kept."""
+
+
+class InvalidModelError(OrtoptError):
+    """A model that is missing, broken or hostile; the message is one line that names the file and what is wrong."""
+
+    exit_code = 2
+
+
+class OutputError(OrtoptError):
+    """A result that cannot be written where it should go."""
+
+    exit_code = 2
+
+
+class VerificationError(OrtoptError):
+    """A result that does not compute what the original computes; it is never written."""
+
+    exit_code = 3
+
+
+class TransformerError(OrtoptError):
+    """A transformer that raised or broke a promise; the model is as it was before that transformer.
+
+    Args:
+        transformer: The transformer's name.
+        level: Its level, 1 to 4.
+        step: The step of the fixed-point loop, from 1.
+        graph: The graph it worked on.
+        reason: What went wrong.
+    """
+
+    exit_code = 4
+
+    def __init__(self, transformer: str, level: int, step: int, graph: str, reason: str) -> None:
+        self.transformer = transformer
+        self.level = level
+        self.step = step
+        self.graph = graph
+        self.reason = reason
+        super().__init__(
+            f"{transformer} failed at level {level}, step {step}, on graph {graph!r}: {reason}"
+            f" (leave it out with --disable {transformer})"
+        )
+
+
+class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what happened, and no error did
+    """The cancellation token was set.
+
+    Attributes:
+        result: What was reached: valid, equivalent to the input, with exactly the rewrites that had completed. None
+            when nothing had been loaded yet.
+    """
+
+    exit_code = 130
+
+    def __init__(self, message: str = "cancelled", result: OptimizeResult | None = None) -> None:
+        self.result = result
+        super().__init__(message)
+
+
+__all__ = [
+    "InvalidModelError",
+    "OptimizationCancelled",
+    "OrtoptError",
+    "OutputError",
+    "RegistrationError",
+    "TransformerError",
+    "UnknownTransformerError",
+    "UsageError",
+    "VerificationError",
+]
