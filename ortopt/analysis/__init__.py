@@ -1,0 +1,1 @@
+"""What can be known of a graph: shapes, symbolic values, kernels, placement."""
