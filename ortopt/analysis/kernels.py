@@ -302,13 +302,21 @@ def _body(op: _Op, types: _Signature) -> onnx.FunctionProto | None:
         return None
     version = max((one for one in official.function_opset_versions if one <= op.opset), default=None)
     if version is not None:
-        return onnx.FunctionProto.FromString(bytes(official.get_function_with_opset_version(version)))
+        found: bytes = official.get_function_with_opset_version(version)
+        return _function(found)
     version = max((one for one in official.context_dependent_function_opset_versions if one <= op.opset), default=None)
     if version is None or _UNKNOWN in types.inputs:
         return None
     protos = [(onnx.TypeProto() if one is None else _type_proto(one)).SerializeToString() for one in types.inputs]
-    text: bytes = official.get_context_dependent_function_with_opset_version(version, op.proto().SerializeToString(), protos)
-    return onnx.FunctionProto.FromString(text) if text else None
+    node = op.proto().SerializeToString()
+    found = official.get_context_dependent_function_with_opset_version(version, node, protos)
+    return _function(found) if found else None
+
+
+def _function(text: bytes) -> onnx.FunctionProto:
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    return function
 
 
 def _type_proto(text: str) -> onnx.TypeProto:
