@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import difflib
 import functools
-import glob
 import importlib.metadata
 import importlib.util
 import sys
@@ -24,13 +23,11 @@ CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 
 # onnxruntime.get_all_providers(), kept here so that a name is checked without importing onnxruntime.
-NAMES: Final = tuple(
-    f"{stem}ExecutionProvider"
-    for stem in (
-        "CPU CUDA Tensorrt NvTensorRTRTX MIGraphX OpenVINO Dnnl VitisAI QNN Nnapi VSINPU Js CoreML ACL Dml Rknpu "
-        "WebNN WebGpu Xnnpack CANN Azure"
-    ).split()
-)
+_STEMS = (
+    ("CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU")
+    + ("Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure")
+)  # fmt: skip
+NAMES: Final = tuple(f"{stem}ExecutionProvider" for stem in _STEMS)
 
 _CUDA_MAJOR_OF_WHEEL = 13  # onnxruntime-gpu 1.28 and newer; older wheels that we accept do not exist
 
@@ -99,8 +96,8 @@ def _cuda_devices() -> tuple[int, str]:
 
 def _cuda_major(onnxruntime: object) -> int:
     """The CUDA release that the wheel was built for: it says so itself, except in some builds."""
-    version = str(getattr(onnxruntime, "cuda_version", "") or "")
-    return int(version.split(".")[0]) if version.split(".")[0].isdigit() else _CUDA_MAJOR_OF_WHEEL
+    major = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
+    return int(major) if major.isdigit() else _CUDA_MAJOR_OF_WHEEL
 
 
 def _libraries(major: int) -> tuple[str, ...]:
@@ -133,7 +130,7 @@ def _in_wheels(library: str) -> Iterator[str]:
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
         for folder in ("lib", "bin", "lib/x86_64", "bin/x86_64"):
-            yield from sorted(glob.glob(str(Path(glob.escape(root), "*", folder, library))))
+            yield from sorted(str(path) for path in Path(root).glob(f"*/{folder}/{library}"))
 
 
 @functools.cache

@@ -47,7 +47,9 @@ def test_a_provider_that_is_not_compiled_in_does_not():
 
 
 def test_the_probe_makes_no_noise_and_answers_in_time():
-    code = "from ortopt.analysis.providers import usable; works, why = usable('CUDAExecutionProvider'); print(works, why)"
+    code = (
+        "from ortopt.analysis.providers import usable; works, why = usable('CUDAExecutionProvider'); print(works, why)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     works, why = done.stdout.strip().split(" ", 1)
