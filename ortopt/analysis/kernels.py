@@ -1,0 +1,394 @@
+"""Which nodes an execution provider of ONNX Runtime can run, from tables that ship with ortopt.
+
+Three answers: the provider has a kernel for the op and its types; ORT inserts casts (float16 on CPU is computed in
+float); ORT expands the op, which is a function, into ops that it can run. The tables are ORT's own registry: asking
+it live crashes the process in one common set-up (``tools/refresh_kernels.py`` knows how).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.shape_inference
+import onnx_ir as ir
+
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+
+_DATA = Path(__file__).with_name("data")
+_FILES = {CPU: "kernels-cpu.json", CUDA: "kernels-cuda.json"}
+_UNKNOWN = "?"
+_HALF = "tensor(float16)"
+_SINGLE = "tensor(float)"
+# Contrib ops that ORT knows as functions; their bodies are not readable from Python. These ops decide.
+_CONTRIB_BODIES = {"Gelu": ("Erf", "Mul"), "FastGelu": ("Tanh", "Mul"), "QuickGelu": ("Sigmoid", "Mul")}
+
+
+class Support(enum.Enum):
+    """How a provider runs a node."""
+
+    KERNEL = "kernel"
+    CAST = "cast"
+    EXPANDED = "expanded"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What an op of one version takes and gives.
+
+    Attributes:
+        since: The opset that introduced this version.
+        inputs: For each formal input its name and its type constraint (``T``) or type (``tensor(int64)``).
+        outputs: The same for the formal outputs.
+        constraints: The types that each constraint allows.
+    """
+
+    since: int
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    constraints: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    first: int
+    last: int | None
+    types: Mapping[str, frozenset[str]]
+
+    def holds_at(self, since: int) -> bool:
+        """As in ORT: a kernel without end serves only the version of the op that it was written for."""
+        return self.first == since if self.last is None else self.first <= since <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    version: str
+    max_opset: int
+    rules: Mapping[tuple[str, str], tuple[_Rule, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """The types of a node's arguments: None where the argument is missing, ``?`` where its type is unknown."""
+
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """An op of an opset; ``proto`` gives the node where its attributes matter."""
+
+    domain: str
+    name: str
+    opset: int
+    proto: Callable[[], onnx.NodeProto]
+
+
+_ANSWERS: dict[tuple[Any, ...], Support | None] = {}
+
+
+def support(provider: str, node: ir.Node, opset: int) -> Support | None:
+    """How ``provider`` runs ``node``, or None where it does not.
+
+    A node with subgraphs is asked about by itself: its subgraphs' nodes are questions of their own. A type that is not
+    known answers None, unless every type that the op allows there has a kernel.
+
+    Args:
+        provider: An execution provider's full name.
+        node: The node; its domain may be any.
+        opset: The opset of the node's domain that holds where the node stands.
+    """
+    # Sums up the arguments in small integers first: this runs for every node of graphs of 100,000.
+    key: list[Any] = [provider, node.domain, node.op_type, opset]
+    for value in node.inputs:
+        if value is None:
+            key.append(None)
+            continue
+        type_ = value.type
+        key.append(type_.dtype if type(type_) is ir.TensorType else str(type_))
+    key.append("=>")
+    for value in node.outputs:
+        type_ = value.type
+        key.append((type_.dtype if type(type_) is ir.TensorType else str(type_)) if value.name != "" else None)
+    signature = tuple(key)
+    try:
+        return _ANSWERS[signature]
+    except KeyError:
+        pass
+    types = _Signature(
+        tuple(None if value is None else _type_of(value) for value in node.inputs),
+        tuple(None if value.name == "" else _type_of(value) for value in node.outputs),
+    )
+    op = _Op(node.domain, node.op_type, opset, lambda: ir.serde.serialize_node(node))
+    return _ANSWERS.setdefault(signature, _decide(provider, op, types))
+
+
+def has_kernel(provider: str, domain: str, op: str, opset: int, types: Mapping[str, str]) -> bool:
+    """Whether ``provider`` has a kernel of its own for an op with these types.
+
+    Args:
+        provider: An execution provider's full name.
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        opset: The opset of that domain.
+        types: The type (``tensor(float16)``) of each type constraint of the op (``T``); one that is left out is not
+            asked about.
+    """
+    return any(
+        all(types[name] in allowed for name, allowed in rule.types.items() if name in types)
+        for rule in _rules(provider, domain, op, opset)
+    )
+
+
+@functools.cache
+def schema(domain: str, op: str, opset: int) -> Schema | None:
+    """The op's schema at an opset of its domain, or None where neither onnx nor ONNX Runtime defines it."""
+    own = max((one for one in _ort_schemas().get((domain, op), ()) if one.since <= opset), key=_since, default=None)
+    official = _official(domain, op, opset)
+    if official is None or (own is not None and own.since > official.since_version):
+        return own
+    return Schema(
+        official.since_version,
+        tuple((formal.name, formal.type_str) for formal in official.inputs),
+        tuple((formal.name, formal.type_str) for formal in official.outputs),
+        {one.type_param_str: frozenset(one.allowed_type_strs) for one in official.type_constraints},
+    )
+
+
+def _since(one: Schema) -> int:
+    return one.since
+
+
+def _type_of(value: ir.Value) -> str:
+    return _UNKNOWN if value.type is None else type_string(value.type)
+
+
+def type_string(type_: ir.TypeProtocol) -> str:
+    """ONNX's spelling of a type, e.g. ``seq(tensor(float))``; ``?`` where an element type is undefined."""
+    if isinstance(type_, ir.SequenceType | ir.OptionalType):
+        inner = type_string(type_.elem_type)
+        if inner == _UNKNOWN:
+            return _UNKNOWN
+        return f"{'seq' if isinstance(type_, ir.SequenceType) else 'optional'}({inner})"
+    if type_.dtype == ir.DataType.UNDEFINED:
+        return _UNKNOWN
+    sparse = "sparse_" if isinstance(type_, ir.SparseTensorType) else ""
+    return f"{sparse}tensor({type_.dtype.name.lower()})"
+
+
+def _decide(provider: str, op: _Op, types: _Signature) -> Support | None:
+    if op.domain == "" and op.opset > _kernels(provider).max_opset:
+        return None  # ORT does not load the model
+    if (op.domain == "" and op.name == "Constant") or _direct(provider, op, types):
+        return Support.KERNEL
+    if op.domain == "com.microsoft" and op.name in _CONTRIB_BODIES:
+        return _contrib_function(provider, op, types)
+    body = _body(op, types)
+    if body is not None:  # once it is expanded there is no way back to casts
+        return Support.EXPANDED if _expands(provider, op, types, body) else None
+    if provider != CPU or _HALF not in types.inputs:
+        return None
+    single = _Signature(
+        tuple(_SINGLE if one == _HALF else one for one in types.inputs),
+        tuple(_SINGLE if one == _HALF else one for one in types.outputs),
+    )
+    return Support.CAST if _direct(provider, op, single) else None
+
+
+def _direct(provider: str, op: _Op, types: _Signature) -> bool:
+    rules = _rules(provider, op.domain, op.name, op.opset)
+    if not rules:
+        return False
+    known = schema(op.domain, op.name, op.opset)
+    return known is not None and any(_accepts(rule, known, types) for rule in rules)
+
+
+def _accepts(rule: _Rule, known: Schema, types: _Signature) -> bool:
+    for name, allowed in rule.types.items():
+        found = _first_argument(name, known, types)
+        if found is None:
+            continue
+        actual, declared = found
+        if actual != _UNKNOWN:
+            if actual not in allowed:
+                return False
+        elif not known.constraints.get(declared, frozenset((declared,))) <= allowed:
+            return False
+    return True
+
+
+def _first_argument(name: str, known: Schema, types: _Signature) -> tuple[str, str] | None:
+    """Type and declared constraint of the first argument present that a kernel's constraint is about.
+
+    ORT looks at the first only, inputs before outputs; a constraint may bear a constraint's name or a formal
+    parameter's.
+    """
+    for formals, actuals in ((known.inputs, types.inputs), (known.outputs, types.outputs)):
+        for (formal, declared), actual in zip(formals, actuals, strict=False):
+            if actual is not None and name in (declared, formal):
+                return actual, declared
+    return None
+
+
+def _contrib_function(provider: str, op: _Op, types: _Signature) -> Support | None:
+    first = next((one for one in types.inputs if one is not None), _UNKNOWN)
+    if first == _UNKNOWN:
+        return None
+    parts = (
+        _decide(provider, _Op("", part, 13, onnx.NodeProto), _Signature((first,), (first,)))
+        for part in _CONTRIB_BODIES[op.name]
+    )
+    return Support.EXPANDED if all(parts) else None
+
+
+def _expands(provider: str, op: _Op, types: _Signature, body: onnx.FunctionProto) -> bool:
+    """Whether every node of the function's body can be run, with the types that follow from the arguments'."""
+    if _UNKNOWN in types.inputs:
+        return False
+    official = _official(op.domain, op.name, op.opset)
+    graph = onnx.GraphProto(name="body")
+    for formal, actual in zip(body.input, types.inputs, strict=False):
+        if actual is not None:
+            graph.input.add(name=formal).type.CopyFrom(_type_proto(actual))
+    given = {one.name for one in graph.input}
+    attributes = {one.name: one for one in op.proto().attribute}
+    defaults = {name: one.default_value for name, one in official.attributes.items() if one.default_value.name}
+    for inner in body.node:
+        added = graph.node.add()
+        added.CopyFrom(inner)
+        added.input[:] = [name if name not in body.input or name in given else "" for name in inner.input]
+        del added.attribute[:]
+        for attribute in inner.attribute:
+            actual_attribute = attributes.get(attribute.ref_attr_name) or defaults.get(attribute.ref_attr_name)
+            if not attribute.ref_attr_name:
+                added.attribute.add().CopyFrom(attribute)
+            elif actual_attribute is not None:
+                one = added.attribute.add()
+                one.CopyFrom(actual_attribute)
+                one.name = attribute.name
+    model = onnx.ModelProto(ir_version=8, graph=graph, opset_import=body.opset_import)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    of = {one.name: _proto_type(one.type) for one in (*inferred.input, *inferred.value_info)}
+    of.update(zip(body.output, (one or _UNKNOWN for one in types.outputs), strict=False))
+    opsets = {one.domain: one.version for one in body.opset_import} | {op.domain: op.opset}
+    return all(
+        _decide(
+            provider,
+            _Op(inner.domain, inner.op_type, opsets.get(inner.domain, 1), lambda inner=inner: inner),  # type: ignore[misc]
+            _Signature(
+                tuple(of.get(name, _UNKNOWN) if name else None for name in inner.input),
+                tuple(of.get(name, _UNKNOWN) if name else None for name in inner.output),
+            ),
+        )
+        is not None
+        for inner in graph.node
+    )
+
+
+def _body(op: _Op, types: _Signature) -> onnx.FunctionProto | None:
+    """The op's definition as a function that serves at its opset: the newest that is not newer; None without one."""
+    official = _official(op.domain, op.name, op.opset)
+    if official is None or not (official.has_function or official.has_context_dependent_function):
+        return None
+    version = max((one for one in official.function_opset_versions if one <= op.opset), default=None)
+    if version is not None:
+        found: bytes = official.get_function_with_opset_version(version)
+        return _function(found)
+    version = max((one for one in official.context_dependent_function_opset_versions if one <= op.opset), default=None)
+    if version is None or _UNKNOWN in types.inputs:
+        return None
+    protos = [(onnx.TypeProto() if one is None else _type_proto(one)).SerializeToString() for one in types.inputs]
+    node = op.proto().SerializeToString()
+    found = official.get_context_dependent_function_with_opset_version(version, node, protos)
+    return _function(found) if found else None
+
+
+def _function(text: bytes) -> onnx.FunctionProto:
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    return function
+
+
+def _type_proto(text: str) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    kind, inner = text.removesuffix(")").split("(", 1)
+    if kind == "seq":
+        proto.sequence_type.elem_type.CopyFrom(_type_proto(inner))
+    elif kind == "optional":
+        proto.optional_type.elem_type.CopyFrom(_type_proto(inner))
+    else:
+        proto.tensor_type.elem_type = onnx.TensorProto.DataType.Value(inner.upper())
+    return proto
+
+
+def _proto_type(proto: onnx.TypeProto) -> str:
+    return type_string(ir.serde.deserialize_type_proto_for_type(proto) or ir.TensorType(ir.DataType.UNDEFINED))
+
+
+@functools.cache
+def _official(domain: str, op: str, opset: int) -> Any:
+    """The OpSchema of onnx (its type stubs leave out what functions need), or None."""
+    try:
+        return onnx.defs.get_schema(op, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@functools.cache
+def _rules(provider: str, domain: str, op: str, opset: int) -> tuple[_Rule, ...]:
+    known = schema(domain, op, opset)
+    rules = _kernels(provider).rules.get((domain, op), ())
+    return () if known is None else tuple(rule for rule in rules if rule.holds_at(known.since))
+
+
+@functools.cache
+def _kernels(provider: str) -> _Kernels:
+    file = _FILES.get(provider)
+    if file is None:  # a provider that we have no table of supports nothing that we know of
+        return _Kernels("", 0, {})
+    data = json.loads((_DATA / file).read_bytes())
+    sets = _sets(data)
+    rules = {
+        (domain, op): tuple(
+            _Rule(first, last, {name: sets[index] for name, index in types.items()}) for first, last, types in rows
+        )
+        for domain, ops in data["kernels"].items()
+        for op, rows in ops.items()
+    }
+    return _Kernels(data["version"], data["max_opset"], rules)
+
+
+@functools.cache
+def _ort_schemas() -> Mapping[tuple[str, str], tuple[Schema, ...]]:
+    data = json.loads((_DATA / "schemas-ort.json").read_bytes())
+    sets = _sets(data)
+
+    def formals(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+        return tuple((name, declared) for name, declared in rows)
+
+    return {
+        (domain, op): tuple(
+            Schema(since, formals(inputs), formals(outputs), {name: sets[index] for name, index in types.items()})
+            for since, inputs, outputs, types in rows
+        )
+        for domain, ops in data["schemas"].items()
+        for op, rows in ops.items()
+    }
+
+
+def _sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
+    names = data["types"]
+    return [frozenset(names[index] for index in one) for one in data["sets"]]
+
+
+__all__ = ["CPU", "CUDA", "Schema", "Support", "has_kernel", "schema", "support", "type_string"]

@@ -1,0 +1,162 @@
+"""Execution providers: their names, and whether they work on this machine.
+
+``onnxruntime.get_available_providers()`` names what was compiled in, not what works: asking for CUDA on a machine
+without its libraries prints errors and falls back to CPU in silence. So CUDA is probed before it is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import functools
+import importlib.metadata
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ortopt.errors import UsageError
+
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+
+# onnxruntime.get_all_providers(), kept here so that a name is checked without importing onnxruntime.
+_STEMS = (
+    ("CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU")
+    + ("Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure")
+)  # fmt: skip
+NAMES: Final = tuple(f"{stem}ExecutionProvider" for stem in _STEMS)
+
+_CUDA_MAJOR_OF_WHEEL = 13  # onnxruntime-gpu 1.28 and newer; older wheels that we accept do not exist
+
+
+def normalize(name: str) -> str:
+    """The full name of an execution provider: ``cpu``, ``CUDA`` and ``CPUExecutionProvider`` all work.
+
+    Raises:
+        UsageError: There is no such provider; the message has the nearest names.
+    """
+    wanted = name.lower().removesuffix("executionprovider")
+    by_stem = {full.lower().removesuffix("executionprovider"): full for full in NAMES}
+    if wanted in by_stem:
+        return by_stem[wanted]
+    nearest = difflib.get_close_matches(wanted, by_stem, n=3, cutoff=0.5)
+    hint = f"; did you mean {', '.join(nearest)}?" if nearest else "; try cpu or cuda"
+    raise UsageError(f"there is no execution provider named {name!r}{hint}")
+
+
+@functools.cache
+def usable(provider: str) -> tuple[bool, str]:
+    """Whether a provider works here, and why not (or ``"ok"``); quiet, and cheap from the second time on.
+
+    Args:
+        provider: A provider's full name (see `normalize`).
+    """
+    if provider == CPU:
+        return True, "ok"
+    if provider == CUDA:
+        return _cuda_usable()
+    import onnxruntime
+
+    if provider in onnxruntime.get_available_providers():
+        return True, "ok"
+    return False, f"this onnxruntime has no {provider}"
+
+
+def _cuda_usable() -> tuple[bool, str]:
+    """Driver and device first: they are what is most often missing, and they are asked without loading 1 GB."""
+    devices, reason = _cuda_devices()
+    if devices == 0:
+        return False, reason
+    import onnxruntime
+
+    if CUDA not in onnxruntime.get_available_providers():
+        return False, "this onnxruntime has no CUDA provider (pip install onnxruntime-gpu)"
+    major = _cuda_major(onnxruntime)
+    missing = [stem for stem in _libraries(major) if not _loadable(stem)]
+    if missing:
+        return False, f"cannot load {', '.join(missing)} (pip install 'ortopt[cuda]')"
+    return True, "ok"
+
+
+def _cuda_devices() -> tuple[int, str]:
+    """The number of devices that the NVIDIA driver shows, and why there is none."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0, "there is no NVIDIA driver here"
+    count = ctypes.c_int(0)
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status != 0:
+        return 0, f"the NVIDIA driver answers with error {status}"
+    return count.value, "the NVIDIA driver shows no device"
+
+
+def _cuda_major(onnxruntime: object) -> int:
+    """The CUDA release that the wheel was built for: it says so itself, except in some builds."""
+    major = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
+    return int(major) if major.isdigit() else _CUDA_MAJOR_OF_WHEEL
+
+
+def _libraries(major: int) -> tuple[str, ...]:
+    if sys.platform == "win32":
+        return (f"cudart64_{major}.dll", f"cublas64_{major}.dll", f"cublasLt64_{major}.dll", "cudnn64_9.dll")
+    return (
+        f"libcudart.so.{major}",
+        f"libcublasLt.so.{major}",
+        f"libcublas.so.{major}",
+        "libcurand.so.10",
+        "libcudnn.so.9",
+    )
+
+
+def _loadable(library: str) -> bool:
+    """Whether the loader finds the library, or one of NVIDIA's wheels has it.
+
+    What a wheel has stays loaded, so that onnxruntime's provider, which finds libraries by name, finds it too.
+    """
+    for candidate in (library, *_in_wheels(library)):
+        try:
+            ctypes.CDLL(candidate, mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _in_wheels(library: str) -> Iterator[str]:
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for folder in ("lib", "bin", "lib/x86_64", "bin/x86_64"):
+            yield from sorted(str(path) for path in Path(root).glob(f"*/{folder}/{library}"))
+
+
+@functools.cache
+def check_distributions() -> None:
+    """Warn, once, where two distributions of onnxruntime are installed over each other.
+
+    The one installed last has overwritten the other's files, and removing one breaks the other. Called before the
+    first import of onnxruntime.
+    """
+    present = [name for name in ("onnxruntime", "onnxruntime-gpu") if _installed(name)]
+    if len(present) < 2:
+        return
+    warnings.warn(
+        f"{' and '.join(present)} are installed over each other: one has overwritten files of the other. Remedy:"
+        f" pip uninstall -y {' '.join(present)} && pip install onnxruntime-gpu",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+__all__ = ["CPU", "CUDA", "NAMES", "check_distributions", "normalize", "usable"]

@@ -1,0 +1,198 @@
+import subprocess
+import sys
+import time
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortopt.analysis import kernels
+from ortopt.analysis.kernels import CPU, CUDA, Support, has_kernel, schema, support
+
+
+def model_of(call: str, inputs: str, outputs: str, opset: int) -> onnx.ModelProto:
+    taken = ", ".join(f"{type_}[2,2] x{i}" for i, type_ in enumerate(inputs.split()))
+    given = ", ".join(type_ + ("" if "(" in type_ else "[2,2]") + f" y{i}" for i, type_ in enumerate(outputs.split()))
+    names = ", ".join(f"y{i}" for i in range(len(outputs.split())))
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1, "ai.onnx.ml": 3]>'
+        f" main ({taken}) => ({given}) {{ {names} = {call} }}"
+    )
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return model
+
+
+def single_node(call: str, inputs: str, outputs: str, opset: int) -> ir.Node:
+    return ir.from_proto(model_of(call, inputs, outputs, opset)).graph[0]
+
+
+def loads(model: onnx.ModelProto) -> bool:
+    ort = pytest.importorskip("onnxruntime")
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+    except ort.capi.onnxruntime_pybind11_state.NotImplemented:
+        return False
+    return True
+
+
+OPSETS = {"com.microsoft": 1, "ai.onnx.ml": 3}
+TABLE = [
+    ("Relu (x0)", "float", "float", 17, Support.KERNEL),
+    ("Relu (x0)", "float", "float", 13, Support.KERNEL),
+    ("Relu (x0)", "float", "float", 26, Support.KERNEL),
+    ("Relu (x0)", "double", "double", 17, Support.KERNEL),
+    ("Relu (x0)", "int8", "int8", 17, Support.KERNEL),
+    ("Relu (x0)", "int64", "int64", 17, None),
+    ("Relu (x0)", "float16", "float16", 17, Support.CAST),
+    ("Relu (x0)", "float16", "float16", 18, Support.EXPANDED),
+    ("Relu (x0)", "bfloat16", "bfloat16", 17, None),
+    ("Add (x0, x1)", "float float", "float", 7, Support.KERNEL),
+    ("Add (x0, x1)", "int8 int8", "int8", 14, Support.KERNEL),
+    ("Add (x0, x1)", "int64 int64", "int64", 13, Support.KERNEL),
+    ("Add (x0, x1)", "float16 float16", "float16", 14, Support.CAST),
+    ("Add (x0, x1)", "bfloat16 bfloat16", "bfloat16", 14, None),
+    ("MatMul (x0, x1)", "float16 float16", "float16", 17, Support.CAST),
+    ("MatMul (x0, x1)", "uint32 uint32", "uint32", 17, Support.KERNEL),
+    ("Cast <to = 16> (x0)", "float", "bfloat16", 17, Support.KERNEL),
+    ("Cast <to = 8> (x0)", "float", "string", 21, Support.KERNEL),
+    ("Gelu (x0)", "float", "float", 20, Support.KERNEL),
+    ("Gelu (x0)", "double", "double", 20, None),
+    ("Gelu (x0)", "float16", "float16", 20, Support.EXPANDED),
+    ("HardSwish (x0)", "float", "float", 17, Support.EXPANDED),
+    ("HardSwish (x0)", "double", "double", 17, None),
+    ("HardSwish (x0)", "float", "float", 22, Support.EXPANDED),
+    ("Mish (x0)", "float", "float", 18, Support.EXPANDED),
+    ("Mish (x0)", "double", "double", 18, Support.EXPANDED),
+    ("Swish (x0)", "double", "double", 24, Support.EXPANDED),
+    ("Softmax (x0)", "float16", "float16", 17, Support.EXPANDED),
+    ("Softmax (x0)", "bfloat16", "bfloat16", 17, None),
+    ("Softmax (x0)", "float16", "float16", 12, Support.CAST),
+    ("LeakyRelu (x0)", "double", "double", 16, Support.EXPANDED),
+    ("LeakyRelu (x0)", "double", "double", 15, None),
+    ("CastLike (x0, x1)", "float float16", "float16", 17, Support.EXPANDED),
+    ("Greater (x0, x1)", "bfloat16 bfloat16", "bool", 17, None),
+    ("NonZero (x0)", "float16", "int64", 17, Support.CAST),
+    ("Det (x0)", "float16", "float16", 17, Support.CAST),
+    ("Det (x0)", "double", "double", 17, None),
+    ("EyeLike <dtype = 10> (x0)", "int32", "float16", 17, None),
+    ("EyeLike <dtype = 1> (x0)", "int32", "float", 17, Support.KERNEL),
+    ("Bernoulli (x0)", "float16", "float16", 17, Support.EXPANDED),
+    ("IsNaN (x0)", "bfloat16", "bool", 20, Support.KERNEL),
+    ("LayerNormalization (x0, x1)", "float float", "float", 17, Support.KERNEL),
+    ("LayerNormalization (x0, x1)", "float float", "float", 16, Support.KERNEL),
+    ("LayerNormalization (x0, x1)", "bfloat16 bfloat16", "bfloat16", 17, Support.KERNEL),
+    ("SimplifiedLayerNormalization (x0, x1)", "float float", "float", 17, Support.KERNEL),
+    ("Clip (x0, , )", "float", "float", 13, Support.KERNEL),
+    ("Clip (x0, , )", "float16", "float16", 13, Support.KERNEL),
+    ("SequenceConstruct (x0, x0)", "float", "seq(float[2,2])", 17, Support.KERNEL),
+    ("com.microsoft.Gelu (x0)", "float", "float", 17, Support.KERNEL),
+    ("com.microsoft.Gelu (x0)", "double", "double", 17, None),
+    ("com.microsoft.Gelu (x0)", "float16", "float16", 17, Support.EXPANDED),
+    ("com.microsoft.FastGelu (x0)", "double", "double", 17, Support.EXPANDED),
+    ("com.microsoft.BiasGelu (x0, x1)", "float float", "float", 17, Support.KERNEL),
+    ("com.microsoft.BiasGelu (x0, x1)", "double double", "double", 17, None),
+    ("com.microsoft.BiasGelu (x0, x1)", "float16 float16", "float16", 17, Support.CAST),
+    ("com.microsoft.FusedMatMul (x0, x1)", "float float", "float", 17, Support.KERNEL),
+    ("ai.onnx.ml.Binarizer (x0)", "float", "float", 17, Support.KERNEL),
+]
+
+
+@pytest.mark.parametrize(("call", "inputs", "outputs", "opset", "expected"), TABLE)
+def test_support_is_what_onnxruntime_does(call, inputs, outputs, opset, expected):
+    model = model_of(call, inputs, outputs, opset)
+    node = ir.from_proto(model).graph[0]
+    assert support(CPU, node, OPSETS.get(node.domain, opset)) is expected
+    assert loads(model) == (expected is not None)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 16, 19, 21, 25])
+@pytest.mark.parametrize("dtype", ["float", "int64", "bool"])
+def test_control_flow_is_asked_about_by_itself(opset, dtype):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": {opset}]> main (bool c, {dtype}[2] x) => ({dtype}[2] y) {{
+            y = If (c) <then_branch = t () => ({dtype}[2] a) {{ a = Identity (x) }},
+                        else_branch = e () => ({dtype}[2] b) {{ b = Identity (x) }}> }}"""
+    )
+    assert support(CPU, ir.from_proto(model).graph[0], opset) is Support.KERNEL
+    assert loads(model)
+
+
+def test_beyond_the_highest_opset_nothing_is_supported():
+    assert support(CPU, single_node("Relu (x0)", "float", "float", 27), 27) is None
+
+
+def test_an_op_of_an_unknown_domain_is_not_supported():
+    node = ir.node("Relu", [ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))], domain="somewhere.else")
+    assert support(CPU, node, 1) is None
+
+
+def test_a_constant_is_always_supported():
+    node = ir.node("Constant", [], {"value": ir.tensor([1.0], ir.DataType.BFLOAT16)})
+    assert support(CPU, node, 20) is Support.KERNEL
+    assert support(CUDA, node, 20) is Support.KERNEL
+
+
+def test_an_unknown_type_is_not_supported_unless_it_cannot_matter():
+    assert support(CPU, ir.node("Relu", [ir.Value(name="x")]), 17) is None
+    assert support(CPU, ir.node("And", [ir.Value(name="x"), ir.Value(name="y")]), 17) is Support.KERNEL
+    assert support(CPU, ir.node("Mish", [ir.Value(name="x")]), 18) is None
+
+
+def test_cuda_has_its_own_table():
+    half = single_node("Relu (x0)", "float16", "float16", 17)
+    assert support(CUDA, half, 17) is Support.KERNEL
+    assert support(CUDA, single_node("Det (x0)", "float", "float", 17), 17) is None
+    assert support(CUDA, single_node("Det (x0)", "float16", "float16", 17), 17) is None  # casts are CPU's
+    fused = single_node("com.microsoft.BiasGelu (x0, x1)", "float16 float16", "float16", 17)
+    assert support(CUDA, fused, 1) is Support.KERNEL
+
+
+def test_a_provider_without_a_table_supports_nothing():
+    assert support("QNNExecutionProvider", single_node("Relu (x0)", "float", "float", 17), 17) is None
+    assert not has_kernel("QNNExecutionProvider", "", "Relu", 17, {"T": "tensor(float)"})
+
+
+def test_has_kernel_asks_about_the_constraints_that_are_named():
+    assert has_kernel(CPU, "", "Relu", 17, {"T": "tensor(float)"})
+    assert has_kernel(CPU, "", "Relu", 17, {})
+    assert not has_kernel(CPU, "", "Relu", 17, {"T": "tensor(float16)"})
+    assert not has_kernel(CPU, "", "Gelu", 17, {"T": "tensor(float)"})  # Gelu came with opset 20
+    assert has_kernel(CPU, "com.microsoft", "SkipLayerNormalization", 1, {"T": "tensor(float16)"})
+    assert not has_kernel(CPU, "com.microsoft", "SkipLayerNormalization", 1, {"T": "tensor(int32)"})
+
+
+def test_schemas_of_contrib_ops():
+    known = schema("com.microsoft", "MatMulNBits", 1)
+    assert known is not None
+    assert known.inputs[:4] == (("A", "T1"), ("B", "T2"), ("scales", "T1"), ("zero_points", "T3"))
+    assert known.constraints["T2"] == {"tensor(uint8)"}
+    assert schema("com.microsoft", "NoSuchOp", 1) is None
+    assert schema("", "LayerNormalization", 16).since == 1
+    assert schema("", "LayerNormalization", 17).since == 17
+
+
+def test_loading_the_tables_is_quick_and_only_what_is_asked():
+    code = (
+        "import time, onnx_ir; from ortopt.analysis import kernels as k; t = time.perf_counter();"
+        "k.has_kernel(k.CPU, '', 'Relu', 17, {}); print(time.perf_counter() - t, k._kernels.cache_info().currsize)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, tables = done.stdout.split()
+    assert float(seconds) < 0.1  # 8 ms on a quiet machine
+    assert tables == "1"
+
+
+def test_repeated_questions_are_cheap():
+    node = single_node("Add (x0, x1)", "float float", "float", 17)
+    support(CPU, node, 17)
+    before = len(kernels._ANSWERS)
+    start = time.perf_counter()
+    for _ in range(10_000):
+        support(CPU, node, 17)
+    assert time.perf_counter() - start < 0.5
+    assert len(kernels._ANSWERS) == before
