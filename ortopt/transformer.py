@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ortopt.observers import Observers
 
 PASSES_PACKAGE = "ortopt.transformers"
+CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,8 +293,7 @@ class Context:
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports
         if node.domain not in imports:
-            version = kernels.DOMAIN_VERSIONS.get(node.domain, 1)
-            self.edit.set_opset(imports, node.domain, version)
+            self.edit.set_opset(imports, node.domain, CONTRIB_VERSION)
 
     def provider_of(self, node: ir.Node) -> str | None:
         """The first of the chosen providers that can run a node, or None.
