@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-Source = str | os.PathLike[str] | bytes | BinaryIO | "onnx.ModelProto" | ir.Model
+Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
 MOST_ROUNDS = 10
 """How often levels 2 to 4 run again while level 4 changes something, as in ONNX Runtime's session."""

@@ -370,7 +370,7 @@ def dims(value: ir.Value, rank: int | None = None) -> tuple[Dim, ...]:
 
 def shape_of(value: ir.Value) -> tuple[Dim, ...] | None:
     """The dimensions of a value, or None where the rank is unknown."""
-    inferred = value.meta.get(symbolic.INFERRED_SHAPE_KEY)
+    inferred = value.meta.get("ortopt.shape")
     shape = inferred if inferred is not None else value.shape
     if shape is None:
         return None
