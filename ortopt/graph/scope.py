@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt.options import Options
 from ortopt.semantics import subgraphs
 
-_KEY = "ortopt.scope"
+_KEY = "ortopt.graph.scope"
 
 
 @dataclass(slots=True)
