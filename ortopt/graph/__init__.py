@@ -1,0 +1,1 @@
+"""The graph layer: files in and out, edits, and questions."""
