@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """Integer expressions over named symbols: the arithmetic of tensor dimensions, without sympy.
 
 A dimension (`Dim`) is an ``int`` or an `ir.SymbolicDim` that holds the canonical text of an expression, so that two
@@ -768,9 +767,3 @@ def _substituted_atom(atom: str, mapping: Mapping[str, _Polynomial]) -> _Polynom
     name, arguments = _FUNCTIONS[atom]
     replaced = [_substituted(argument, mapping) for argument in arguments]
     return _floordiv(replaced[0], replaced[1]) if name == "//" else _extremum(name, replaced)
-=======
-"""Symbolic dimensions."""
-
-INVENTED = "ortopt:"
-"""What the names of dimensions that no file gave start with; files do not get them."""
->>>>>>> io
