@@ -6,7 +6,8 @@ there and live in ``value.meta``, which is never written to a file:
 - `SHAPE`: for inputs and outputs of graphs, whose declared shape is interface and stays as it is, what inference knows
   better: a pair (the declared shape that it was computed beside, the better shape). It is void once somebody assigns
   another shape to the value. Read it with `shape_of`.
-- `CONTENTS`: the elements of a small integer or boolean tensor. Read it with `contents`.
+- `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with
+  `contents`.
 - `SCOPE`, on graphs: the number that makes invented symbols unique (internal to inference).
 """
 
@@ -65,8 +66,7 @@ def shape_of(value: ir.Value) -> ir.Shape | None:
             found: ir.Shape = better[1]
             return found
     if shape is None and value.const_value is not None:
-        shape = value.const_value.shape
-        assert shape is None or isinstance(shape, ir.Shape)
+        return shape_from(tuple(value.const_value.shape))
     return shape
 
 
@@ -84,7 +84,12 @@ def contents(value: ir.Value) -> Dims | None:
         scalar one element. Booleans are 0 and 1.
     """
     shape = value.shape
-    if (shape is not None and len(shape) > 1) or (value.type is not None and value.dtype not in INTEGERS):
+    return None if shape is not None and len(shape) > 1 else all_contents(value)
+
+
+def all_contents(value: ir.Value) -> Dims | None:
+    """As `contents`, of any rank in row-major order: paddings are turned and cut as matrices before they are used."""
+    if value.type is not None and value.dtype not in INTEGERS:
         return None
     known: Dims | None = value.meta.get(CONTENTS)
     if known is not None or value.const_value is None or value.is_graph_input():
@@ -93,8 +98,8 @@ def contents(value: ir.Value) -> Dims | None:
 
 
 def elements(tensor: ir.TensorProtocol) -> Dims | None:
-    """The elements of a small constant, as `contents` gives them."""
-    if tensor.dtype not in INTEGERS or len(tensor.shape) > 1 or tensor.size > MOST_ELEMENTS:
+    """The elements of a small constant, as `all_contents` gives them."""
+    if tensor.dtype not in INTEGERS or tensor.size > MOST_ELEMENTS:
         return None
     try:
         return tuple(int(element) for element in tensor.numpy().reshape(-1).tolist())
@@ -119,6 +124,7 @@ __all__ = [
     "SHAPE",
     "UNKNOWN",
     "Dims",
+    "all_contents",
     "contents",
     "dims_of",
     "elements",

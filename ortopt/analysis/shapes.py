@@ -223,7 +223,7 @@ class _Inference:
                 _set_type(value, type_)
                 if known is not None:
                     value.meta[CONTENTS] = known
-                elif value.dtype in INTEGERS and len(shape) <= 1:
+                elif value.dtype in INTEGERS:
                     value.meta.pop(CONTENTS, None)
                 continue
             self._store(value, type_, shape, known)

@@ -122,7 +122,7 @@ def _present(call: Call, key: Dims, value_size: Dim) -> None:
 
 @rule("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(call: Call) -> None:
-    """[batch, sequence, heads * head size]; the presents are [batch, key heads, at least the past's length, head size]."""
+    """[batch, sequence, heads * head size]; the presents are [batch, key heads, data dependent, head size]."""
     dtype = call.dtype(0)
     for index in range(call.output_count()):
         call.types[index] = dtype

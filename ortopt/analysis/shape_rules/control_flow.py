@@ -161,7 +161,7 @@ def scan(call: Call) -> Steps:
 
 
 def _element(type_: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    return type_.elem_type if isinstance(type_, ir.SequenceType | ir.OptionalType) else None  # type: ignore[return-value]
+    return type_.elem_type if isinstance(type_, ir.SequenceType | ir.OptionalType) else None
 
 
 @rule("SequenceConstruct")
@@ -237,7 +237,7 @@ def _part(split: Call, position: Dim) -> Dims:
             size = sizes[0]
         else:
             size = sizes[position] if isinstance(position, int) else UNKNOWN
-    return (*dims[:axis], size, *dims[axis + 1:])
+    return (*dims[:axis], size, *dims[axis + 1 :])
 
 
 @rule("ConcatFromSequence")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -12,9 +12,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 
-def windows(
-    call: Call, spatial: Dims, kernel: Sequence[Dim], dilations: Sequence[int], *, up: bool, in_bounds: bool
-) -> Dims:
+def windows(call: Call, spatial: Dims, kernel: Sequence[Dim], dilations: Sequence[int], *, up: bool = False) -> Dims:
     """How many places a window has in each spatial dimension.
 
     Args:
@@ -22,8 +20,8 @@ def windows(
         spatial: The dimensions that the window moves over.
         kernel: The window's sizes.
         dilations: The distances between its elements.
-        up: Whether the last place is rounded up (``ceil_mode``).
-        in_bounds: Whether with ``up`` the last window must begin inside the input or its left padding.
+        up: Whether the last place is rounded up (``ceil_mode``); a window then begins inside the input or its left
+            padding all the same.
     """
     count = len(spatial)
     strides = call.attribute("strides") or (1,) * count
@@ -41,13 +39,10 @@ def windows(
         before, after = (0, 0) if auto_pad == "VALID" else (pads[axis], pads[axis + count])
         room = symbolic.sub(symbolic.add(spatial[axis], before + after), extent)
         places = symbolic.add((symbolic.ceildiv if up else symbolic.floordiv)(room, stride), 1)
-        if up and in_bounds and not isinstance(places, int):
+        if up:
             # The last window is dropped where it would begin in the right padding.
             limit = symbolic.ceildiv(symbolic.add(spatial[axis], before), stride)
             places = symbolic.minimum(places, limit)
-        elif up and in_bounds and isinstance(places, int) and isinstance(spatial[axis], int):
-            inside = spatial[axis] + before  # type: ignore[operator]
-            places = places - 1 if (places - 1) * stride >= inside else places
         if isinstance(places, int) and places < 0:
             raise Unknown
         result.append(places)
@@ -61,7 +56,7 @@ def convolved(call: Call, data: int, weights: int) -> Dims:
         raise Unknown
     kernel: Sequence[Dim] = call.attribute("kernel_shape") or w[2:]
     dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    return (x[0], w[0], *windows(call, x[2:], kernel, dilations, up=False, in_bounds=False))
+    return (x[0], w[0], *windows(call, x[2:], kernel, dilations))
 
 
 def _partly(call: Call, data: int) -> None:
@@ -90,7 +85,7 @@ def fused_conv(call: Call) -> None:
     x, w = call.dims(0), call.dims(1)
     kernel = call.attribute("kernel_shape") or w[2:]
     dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    call.shapes[0] = (x[0], *windows(call, x[1:-1], kernel, dilations, up=False, in_bounds=False), w[0])
+    call.shapes[0] = (x[0], *windows(call, x[1:-1], kernel, dilations), w[0])
 
 
 @rule("ConvInteger")
@@ -117,7 +112,7 @@ def quantized_conv_contrib(call: Call) -> None:
     x, w = call.dims(0), call.dims(3)
     kernel = call.attribute("kernel_shape") or w[2:]
     dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    call.shapes[0] = (x[0], *windows(call, x[1:-1], kernel, dilations, up=False, in_bounds=False), w[0])
+    call.shapes[0] = (x[0], *windows(call, x[1:-1], kernel, dilations), w[0])
 
 
 @rule("ConvTranspose")
@@ -154,11 +149,7 @@ def conv_transpose(call: Call) -> None:
 @rule("MaxPool", "AveragePool", "LpPool")
 def pool(call: Call) -> None:
     """[N, C, ...] to [N, C, places...]; MaxPool has indices too."""
-    _pool(call, 0)
-
-
-def _pool(call: Call, dtype_of: int) -> None:
-    call.types[0] = call.dtype(dtype_of)
+    call.types[0] = call.dtype(0)
     call.set(1, ir.DataType.INT64)
     dims = call.dims(0)
     spatial = dims[2:]
@@ -168,7 +159,7 @@ def _pool(call: Call, dtype_of: int) -> None:
     kernel: Sequence[Dim] = call.attribute("kernel_shape")
     dilations = call.attribute("dilations") or (1,) * len(spatial)
     up = bool(call.attribute("ceil_mode", 0))
-    result = dims[:2] + windows(call, spatial, kernel, dilations, up=up, in_bounds=True)
+    result = dims[:2] + windows(call, spatial, kernel, dilations, up=up)
     call.shapes[0] = result
     call.set(1, ir.DataType.INT64, result)
 
@@ -187,8 +178,10 @@ def quantized_pool(call: Call) -> None:
     call.types[0] = call.dtype(0)
     if call.attribute("channels_last", 0):
         raise Unknown
-    step: Callable[[Call], None] = global_pool if "Global" in call.node.op_type else pool
-    step(call)
+    if "Global" in call.node.op_type:
+        global_pool(call)
+    else:
+        pool(call)
 
 
 @rule("MaxUnpool")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis.facts import INTEGERS, Dims
+from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, rule
 from ortopt.graph import symbolic
 from ortopt.graph.symbolic import UNKNOWN, Dim
@@ -44,15 +44,15 @@ def like_input(call: Call) -> None:
 def identity(call: Call) -> None:
     """Whatever the input is, a sequence too."""
     call.same(0, 0)
-    if call.tracks(0):
-        call.contents[0] = call.elements(0)
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
 
 
 @rule("Neg", "Abs")
 def sign(call: Call) -> None:
     """As the input; contents change sign."""
     call.same(0, 0)
-    if not call.tracks(0) or (found := call.elements(0)) is None:
+    if call.dtype(0) not in INTEGERS or (found := all_contents(call.value(0))) is None:
         return
     if call.node.op_type == "Neg":
         call.contents[0] = [symbolic.sub(0, element) for element in found]
@@ -109,7 +109,10 @@ _RANGE = {
 
 
 def _cast_contents(call: Call, target: ir.DataType) -> None:
-    if not call.tracks(0) or target not in INTEGERS or (found := call.elements(0)) is None:
+    if call.dtype(0) in _FLOATS and target in _RANGE:
+        call.contents[0] = _truncated(call.constant(0))
+        return
+    if call.dtype(0) not in INTEGERS or target not in INTEGERS or (found := all_contents(call.value(0))) is None:
         return
     if target == BOOL:
         call.contents[0] = [_truth(element) for element in found]
@@ -122,6 +125,17 @@ def _cast_contents(call: Call, target: ir.DataType) -> None:
         else:  # dimensions fit 32 bits signed: what does not is larger than a tensor can be
             kept.append(element if target in {ir.DataType.INT32, ir.DataType.INT64} else UNKNOWN)
     call.contents[0] = kept
+
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+
+
+def _truncated(tensor: ir.TensorProtocol | None) -> list[Dim] | None:
+    """The elements of a small float constant as integers: a few exporters write 0. and cast it."""
+    if tensor is None or tensor.size > MOST_ELEMENTS:
+        return None
+    numbers = tensor.numpy().reshape(-1).tolist()
+    return [int(number) if 0 <= number < 2**31 else UNKNOWN for number in numbers]
 
 
 def _truth(element: Dim) -> Dim:

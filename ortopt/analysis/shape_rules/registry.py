@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, contents, elements, shape_from, shape_of
-from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal
+from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, elements, shape_from, shape_of
+from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
 
 MICROSOFT = "com.microsoft"
 
@@ -112,6 +114,17 @@ class Call:
         value = self.inputs[index] if index < len(self.inputs) else None
         return None if value is None else contents(value)
 
+    def array(self, index: int) -> npt.NDArray[np.object_] | None:
+        """The input's elements in its shape, or None where they are not known."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        found = None if value is None else all_contents(value)
+        dims = None if found is None else self.dims_or_none(index)
+        if found is None or dims is None:
+            return None
+        array = np.empty(len(found), dtype=np.object_)
+        array[:] = found
+        return array.reshape(integers(dims))
+
     def integers(self, index: int) -> tuple[int, ...]:
         """The input's elements; raises `Unknown` where one of them is not a known integer."""
         found = self.elements(index)
@@ -159,6 +172,13 @@ class Call:
             if known is not None and len(known) <= MOST_ELEMENTS and any(map(_is_known, known)):
                 self.contents[index] = tuple(known)
 
+    def hold(self, array: Any) -> None:
+        """Say what the elements of the first output are: a numpy array of objects in its shape, or one element."""
+        found = np.asarray(array, dtype=np.object_)
+        known: list[Dim] = found.reshape(-1).tolist()
+        if found.size <= MOST_ELEMENTS and any(map(_is_known, known)):
+            self.contents[0] = tuple(known)
+
     def same(self, output: int, index: int) -> None:
         """Say that an output has the type and shape of an input."""
         if output >= len(self.types):
@@ -182,6 +202,10 @@ class Call:
             if shape is None or len(shape) > 1:
                 return False
         return True
+
+    def turns(self, index: int = 0) -> npt.NDArray[np.object_] | None:
+        """The elements of an input as an array to reshape, slice or join, or None where there is nothing to follow."""
+        return self.array(index) if self.dtype(index) in INTEGERS else None
 
 
 def _is_known(element: Dim) -> bool:
@@ -241,7 +265,9 @@ def broadcast_dim(x: Dim, y: Dim) -> Dim:
         return y if x == 1 else x  # a symbol beside 4 is 1 or 4, beside 0 it is 1 or 0
     if equal(x, y) or at_least(x, 2):
         return x
-    return y if at_least(y, 2) else UNKNOWN
+    if at_least(y, 2) or is_capped(x, y, 2):
+        return y  # beside min(512, N) it is N: they are equal, or else neither is 1 and the model does not run
+    return x if is_capped(y, x, 2) else UNKNOWN
 
 
 def meet(x: Dim, y: Dim) -> Dim:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, elements, shape_of
-from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, broadcast, integers, rule
+from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements
+from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
@@ -87,9 +87,8 @@ def reshape(call: Call) -> None:
         return
     source = call.dims_or_none(0)
     call.shapes[0] = reshaped(source, target, bool(call.attribute("allowzero", 0)))
-    known = call.elements(0)
-    if known is not None and len(target) <= 1:
-        call.contents[0] = known
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
 
 
 def reshaped(source: Dims | None, target: Sequence[Dim], allow_zero: bool) -> Dims:
@@ -149,6 +148,8 @@ def flatten(call: Call) -> None:
         raise Unknown
     axis = axis + len(dims) if axis < 0 else axis
     call.shapes[0] = (symbolic.product(dims[:axis]), symbolic.product(dims[axis:]))
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
 
 
 def axes_argument(call: Call, index: int, since: int) -> tuple[int, ...] | None:
@@ -166,8 +167,8 @@ def squeeze(call: Call) -> None:
     """Without the axes, or without all that are 1."""
     call.types[0] = call.dtype(0)
     dims = call.dims(0)
-    if call.tracks(0):
-        call.contents[0] = call.elements(0)
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
     axes = axes_argument(call, 1, 13)
     if axes is None:
         if any(not isinstance(dim, int) and not symbolic.different(dim, 1) for dim in dims):
@@ -192,8 +193,8 @@ def unsqueeze(call: Call) -> None:
         raise Unknown
     rest = iter(dims)
     call.shapes[0] = tuple(1 if axis in inserted else next(rest) for axis in range(rank))
-    if rank <= 1 and call.dtype(0) in INTEGERS:
-        call.contents[0] = call.elements(0)
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
 
 
 @rule("Transpose")
@@ -207,11 +208,12 @@ def transpose(call: Call) -> None:
     order = call.attribute("perm")
     dims = source.dims
     if order is None:
-        call.shapes[0] = dims[::-1]
-        return
+        order = range(len(dims) - 1, -1, -1)
     if sorted(order) != list(range(len(dims))):
         raise Unknown
     call.shapes[0] = tuple(dims[axis] for axis in order)
+    if (array := call.turns()) is not None:
+        call.hold(array.transpose(order))
 
 
 @rule("Expand")
@@ -330,6 +332,3 @@ def space_to_depth(call: Call) -> None:
         symbolic.floordiv(height, block),
         symbolic.floordiv(width, block),
     )
-
-
-__all__ = ["axes_argument", "axis_of", "integers", "reshaped", "shape_of"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims
-from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, meet, rule
+from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS
+from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
 from ortopt.graph import symbolic
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
@@ -29,19 +30,22 @@ def concat(call: Call) -> None:
     for dims in known[1:]:
         result = [meet(x, y) for x, y in zip(result, dims, strict=True)]
     total: Dim = 0
-    for dims in shapes:
-        total = UNKNOWN if dims is None else symbolic.add(total, dims[axis])
+    for shape in shapes:
+        total = UNKNOWN if shape is None else symbolic.add(total, shape[axis])
     result[axis] = total
     call.shapes[0] = result
-    if len(result) != 1 or call.types[0] not in INTEGERS or not isinstance(total, int) or total > MOST_ELEMENTS:
+    if call.types[0] not in INTEGERS or not isinstance(total, int) or total > MOST_ELEMENTS:
         return
-    parts: list[Dim] = []
-    for index in range(count):
-        dims = shapes[index]
-        if dims is None or not isinstance(dims[0], int):
-            return
-        parts.extend(call.elements(index) or (UNKNOWN,) * dims[0])
-    call.set(0, call.types[0], result, parts)
+    parts = [call.array(index) for index in range(count)]
+    if len(result) == 1:  # pieces that are not known leave a gap
+        sizes = integers(shape[0] for shape in known)
+        parts = [
+            np.full(size, UNKNOWN, np.object_) if part is None else part
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+    pieces = [part for part in parts if part is not None]
+    if len(pieces) == count:
+        call.hold(np.concatenate(pieces, axis))
 
 
 @rule("Split")
@@ -54,14 +58,14 @@ def split(call: Call) -> None:
     dims = call.dims(0)
     axis = axis_of(call.attribute("axis", 0), len(dims))
     for index in range(count):
-        call.shapes[index] = (*dims[:axis], UNKNOWN, *dims[axis + 1:])
+        call.shapes[index] = (*dims[:axis], UNKNOWN, *dims[axis + 1 :])
     sizes = _split_sizes(call, dims[axis], count)
     if len(sizes) != count:
         raise Unknown
     found = call.elements(0) if len(dims) == 1 else None
     start = 0
     for index, size in enumerate(sizes):
-        call.shapes[index] = (*dims[:axis], size, *dims[axis + 1:])
+        call.shapes[index] = (*dims[:axis], size, *dims[axis + 1 :])
         if found is not None and isinstance(size, int):
             call.contents[index] = found[start : start + size]
             start += size
@@ -112,16 +116,15 @@ def slice_(call: Call) -> None:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dims[axis] = sliced(dims[axis], start, end, step)
     call.shapes[0] = dims
-    if rank == 1 and len(axes) == 1 and (found := call.elements(0)) is not None:
-        bounds = (starts[0], ends[0], steps[0])
-        if all(isinstance(bound, int) for bound in bounds):
-            start, end, step = bounds
-            call.contents[0] = found[_python_slice(start, end, step)]
-
-
-def _python_slice(start: int, end: int, step: int) -> slice:
-    """ONNX clamps as Python does, but for an end below -length going backwards, which Python writes as None."""
-    return slice(start, None if step < 0 and end < -MOST_ELEMENTS else end, step)
+    if (array := call.turns()) is None:
+        return
+    cut = [slice(None)] * rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
+            return
+        # ONNX clamps as Python does, but for an end before the beginning going backwards: that is None in Python.
+        cut[axis] = slice(start, None if step < 0 and end < -array.shape[axis] else end, step)
+    call.hold(array[tuple(cut)])
 
 
 def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
@@ -162,16 +165,18 @@ def gather(call: Call) -> None:
     data, indices = call.dims(0), call.dims(1)
     axis = axis_of(call.attribute("axis", 0), len(data))
     call.shapes[0] = data[:axis] + indices + data[axis + 1 :]
-    if len(data) != 1 or len(indices) > 1 or call.dtype(0) not in INTEGERS:
+    if (array := call.turns()) is None or (chosen := call.array(1)) is None:
         return
-    found, chosen = call.elements(0), call.elements(1)
-    if found is None or chosen is None:
+    size = array.shape[axis]
+    if all(isinstance(index, int) and -size <= index < size for index in chosen.flat):
+        call.hold(np.take(array, chosen.astype(np.int64), axis))
         return
-    picked: list[Dim] = []
-    for index in chosen:
-        inside = isinstance(index, int) and -len(found) <= index < len(found)
-        picked.append(found[index] if inside and isinstance(index, int) else UNKNOWN)
-    call.set(0, call.types[0], call.shapes[0], picked)
+    if array.ndim == 1:
+        picked: list[Dim] = [
+            array.item(index) if isinstance(index, int) and -size <= index < size else UNKNOWN
+            for index in chosen.reshape(-1).tolist()
+        ]
+        call.set(0, call.types[0], call.shapes[0], picked)
 
 
 @rule("GatherElements")
@@ -346,10 +351,3 @@ def grid_sample(call: Call) -> None:
     call.types[0] = call.dtype(0)
     data, grid = call.dims(0), call.dims(1)
     call.shapes[0] = data[:2] + grid[1:-1]
-
-
-def leading(dims: Dims, count: int) -> Dims:
-    """The first dimensions; raises `Unknown` where there are fewer."""
-    if len(dims) < count:
-        raise Unknown
-    return dims[:count]
