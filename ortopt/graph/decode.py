@@ -252,7 +252,7 @@ class _Decoder:
             outputs=[values[name] if name else ir.Value(name="") for name in proto.output],
             name=proto.name,
             doc_string=proto.doc_string or None,
-            metadata_props=_properties(proto.metadata_props),
+            metadata_props=_properties(proto.metadata_props) if proto.metadata_props else None,
             device_configurations=self._devices(proto, scopes) if proto.device_configurations else (),
         )
 
@@ -429,7 +429,9 @@ def _declare_outputs(
         for name in node.output:
             if not name:
                 continue
-            value = _declared(values, name, "node output")
+            if name in values:
+                _declared(values, name, "node output")
+            value = values[name] = ir.Value(name=name)
             info = infos.get(name)
             if info is not None:
                 _typed(value, info)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -16,6 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ortopt.errors import InvalidModelError
 from ortopt.graph.decode import ExternalFiles, decode
+from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.validate import validate
@@ -67,7 +65,7 @@ def load(source: Source) -> ir.Model:
     """
     label = quoted(os.fspath(source)) if isinstance(source, str | os.PathLike) else "the model"
     try:
-        with _without_garbage_collection():
+        with without_garbage_collection():
             return _loaded(source)
     except InvalidModelError as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
@@ -108,6 +106,8 @@ def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
     if not buffer:
         raise InvalidModelError("it is empty")
     stripped = strip(buffer)
+    if isinstance(source, MappedFile):
+        source.forget()
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(stripped.model)
@@ -184,16 +184,3 @@ def _sort(model: ir.Model) -> None:
             graph.sort()
         except ValueError:
             raise InvalidModelError(f"the nodes of graph {quoted(graph.name)} depend on one another in a circle") from None
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Millions of new objects and no garbage: collections would only count them, again and again."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
