@@ -1,7 +1,7 @@
 """From the IR to protobuf's wire format, with every tensor's data left where they are until they are written.
 
-The result is a list of parts: bytes, and tensors that stand for the bytes of their data. No message is built, no weight is
-copied, and the model is not touched (onnx-ir's writer renames tensors, copies all data, writes metadata twice).
+The result is a list of parts: bytes, and tensors that stand for the bytes of their data. No message is built, no weight
+is copied, and the model is not touched (onnx-ir's writer renames tensors, copies all data, writes metadata twice).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 Part = bytes | ir.TensorProtocol
 Placing = Callable[[ir.TensorProtocol, bool], Place | None]
-"""Says where a tensor's data go outside of the model, or None for inside; the flag is true for an attribute's tensor."""
+"""Says where a tensor's data go outside of the model, None for inside; the flag is true for an attribute's tensor."""
 
 
 def encode(
@@ -127,15 +127,11 @@ def _optional(number: int, text: str | None) -> bytes:
 
 
 def _properties(number: int, entries: Mapping[str, str]) -> bytes:
-    return b"".join(
-        field(number, field(1, key.encode()) + field(2, entries[key].encode())) for key in sorted(entries)
-    )
+    return b"".join(field(number, field(1, key.encode()) + field(2, entries[key].encode())) for key in sorted(entries))
 
 
 def _opsets(number: int, imports: Mapping[str, int]) -> bytes:
-    return b"".join(
-        field(number, _optional(1, domain) + integer(2, version)) for domain, version in imports.items()
-    )
+    return b"".join(field(number, _optional(1, domain) + integer(2, version)) for domain, version in imports.items())
 
 
 class _Encoder:
@@ -192,7 +188,7 @@ class _Encoder:
 
     def _function(self, function: ir.Function) -> _Message:
         if function.graph.initializers:
-            raise OutputError(f"function {quoted(function.name)} has initializers, which ONNX does not have in functions")
+            raise OutputError(f"function {quoted(function.name)} has initializers, which functions in ONNX have not")
         out = _Message()
         out.add(_optional(1, function.name))
         out.add(b"".join(field(4, (value.name or "").encode()) for value in function.inputs))
@@ -262,29 +258,12 @@ class _Encoder:
             parts.append(names.get(name) or self._sized(name))
         if node.name:
             parts.append(_text(_NAME, node.name))
-        operator = node.op_identifier()
-        known = self._operators.get(operator)
-        if known is None:
-            domain, op_type, overload = operator
-            known = _text(_OP_TYPE, op_type), _optional(7, domain) + _optional(8, overload)
-            self._operators[operator] = known
-        parts.append(known[0])
-        message: _Message | None = None
-        attributes = node.attributes.data
-        if attributes:
-            for attribute in attributes.values():
-                written = self._attribute(attribute)
-                if isinstance(written, bytes):
-                    parts.append(_ATTRIBUTE + varint(len(written)) + written)
-                    continue
-                if message is None:
-                    message = _Message()
-                message.add(b"".join(parts))
-                parts = []
-                message.add_message(5, written)
+        operator, rest = self._operator(node)
+        parts.append(operator)
+        message = self._attributes(node, parts) if node.attributes.data else None
         if node.doc_string:
             parts.append(_text(_NODE_DOC, node.doc_string))
-        parts.append(known[1])
+        parts.append(rest)
         properties = properties_of(node)
         if self._provenance:
             properties = {**(properties or {}), **_provenance(node)}
@@ -295,6 +274,31 @@ class _Encoder:
         if message is None:
             return b"".join(parts)
         message.add(b"".join(parts))
+        return message
+
+    def _operator(self, node: ir.Node) -> tuple[bytes, bytes]:
+        """A node's operator; and its domain and overload, which come later in the message."""
+        identifier = node.op_identifier()
+        known = self._operators.get(identifier)
+        if known is None:
+            domain, op_type, overload = identifier
+            known = _text(_OP_TYPE, op_type), _optional(7, domain) + _optional(8, overload)
+            self._operators[identifier] = known
+        return known
+
+    def _attributes(self, node: ir.Node, parts: list[bytes]) -> _Message | None:
+        """Add attributes to the parts; or, from the first that holds a tensor on, make a message of all so far."""
+        message: _Message | None = None
+        for attribute in node.attributes.data.values():
+            written = self._attribute(attribute)
+            if isinstance(written, bytes):
+                parts.append(_ATTRIBUTE + varint(len(written)) + written)
+                continue
+            if message is None:
+                message = _Message()
+            message.add(b"".join(parts))
+            parts.clear()
+            message.add_message(5, written)
         return message
 
     def _sized(self, name: str) -> bytes:
@@ -421,10 +425,10 @@ def _tells_more(value: ir.Value) -> bool:
     """Whether an initializer's value knows what its tensor does not."""
     if value.is_graph_input() or value.is_graph_output():
         return False
-    denoted = value.type is not None and value.type.denotation
+    denoted = value.type is not None and bool(value.type.denotation)
     if not denoted and value.shape is not None:
         denoted = any(value.shape.get_denotation(axis) for axis in range(len(value.shape)))
-    return bool(denoted or value.doc_string or properties_of(value))
+    return denoted or bool(value.doc_string or properties_of(value))
 
 
 def _value(value: ir.Value, prefix: str = "") -> bytes:

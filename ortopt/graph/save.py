@@ -267,7 +267,7 @@ class _Layout:
 
 
 class _Hasher:
-    """Hashes a file in a thread of its own, close behind the one who writes it; what it reads, the kernel still holds."""
+    """Hashes a file in a thread of its own, close behind its writer: what it reads, the kernel still holds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -318,18 +318,19 @@ class _Hasher:
     def _follow(self, file: io.FileIO) -> None:
         buffer = memoryview(bytearray(CHUNK))
         position = 0
-        while True:
-            with self._news:
-                self._news.wait_for(lambda: self._ended or self._written > position)
-                end = self._written
-            if position == end:
-                return
+        while position < (end := self._written_beyond(position)):
             while position < end:
                 count = file.readinto(buffer[: min(CHUNK, end - position)])
                 if not count:
                     raise OSError(f"{self._path} became shorter while it was written")
                 self._hash.update(buffer[:count])
                 position += count
+
+    def _written_beyond(self, position: int) -> int:
+        """Wait for more than so many bytes; what there is by then, which is no more at the end."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._written > position)
+            return self._written
 
 
 def _size(parts: list[Part]) -> int:
@@ -369,9 +370,11 @@ class _Temporary:
         self._renamed = False
 
     def __enter__(self) -> _Temporary:
-        self.stream = self.path.open("x+b", buffering=1 << 20)
-        if fcntl is not None:
-            fcntl.flock(self.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with _locked(self._folder):  # else another run could take the file for a stray one before it is locked
+            self.stream = self.path.open("x+b", buffering=1 << 20)
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # some network file systems have no locks
+                    fcntl.flock(self.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -408,7 +411,7 @@ def _flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other writers to the same folder waiting: between a data file's name and the model's, nobody may clean up."""
+    """Keep other writers to the folder waiting: between a data file's name and the model's, nobody may clean up."""
     if fcntl is None:
         yield
         return
@@ -425,12 +428,13 @@ def _remove_stray_files(folder: Path) -> None:
     """Remove temporary files whose writers were killed: those that nobody holds a lock on."""
     if fcntl is None:
         return
-    for path in folder.iterdir():
-        if not _TEMPORARY.fullmatch(path.name):
-            continue
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+    with _locked(folder):
+        for path in folder.iterdir():
+            if not _TEMPORARY.fullmatch(path.name):
+                continue
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _remove_old_data(path: Path, keep: str = "") -> None:
