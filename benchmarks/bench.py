@@ -136,7 +136,7 @@ def _repeat(row: Row, source: Path, out: Path, timeout: float, *, counts: bool) 
 def _downstream(row: Row, path: Path, out: Path, timeout: float) -> None:
     """What ONNX Runtime makes of a file: nothing that was done to it may keep ONNX Runtime from doing its own."""
     out.unlink(missing_ok=True)
-    if measure(tools.command("ort_all", path, out), timeout).ok:
+    if measure(tools.command("ort_all", path, out), timeout).ok and out.is_file():
         left = graphs.count(out)
         row.nodes_after_ort, row.fused_after_ort = left.total, left.fused
 

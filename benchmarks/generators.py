@@ -213,7 +213,7 @@ def _gelu(graph: _Graph, x: str) -> str:
 
 
 def wide(nodes: int) -> onnx.ModelProto:
-    """Many branches side by side, every fourth a repetition of its neighbour; 64 start at one node and end in one Concat.
+    """Many branches side by side, every fourth repeating its neighbour; 64 start at one node and end in one Concat.
 
     Args:
         nodes: About how many nodes; whole branches are made, at least one.
