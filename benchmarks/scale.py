@@ -11,8 +11,9 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,30 +83,35 @@ def measure_file(name: str, source: Path, used: Sequence[str], repeat: int, time
     return list(points.values())
 
 
-def generated(sizes: Iterable[int], used: Sequence[str], repeat: int, timeout: float) -> list[Point]:
+def generated(sizes: Iterable[int], used: Sequence[str], repeat: int, timeout: float) -> Iterator[Point]:
     """Every generator at every size."""
-    points = []
     for name, generate in GENERATORS.items():
         for size in sizes:
             with tempfile.TemporaryDirectory() as folder:
                 source = Path(folder, f"{name}.onnx")
                 source.write_bytes(generate(size).SerializeToString())
-                points += measure_file(name, source, used, repeat, timeout)
-    return points
+                yield from measure_file(name, source, used, repeat, timeout)
 
 
-def heavy(bytes_outside: int, used: Sequence[str], repeat: int, timeout: float) -> list[Point]:
+def heavy(bytes_outside: int, used: Sequence[str], repeat: int, timeout: float) -> Iterator[Point]:
     """The two big models: BERT-base with its weights inside, and a stack with so many bytes of weights outside."""
-    points = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "bert_base.onnx")
         bert_base(source)
-        points += measure_file("BERT-base, inline", source, used, repeat, timeout)
+        yield from measure_file("BERT-base, inline", source, used, repeat, timeout)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "stack.onnx")
         external(source, bytes_outside)
-        points += measure_file("stack, external data", source, used, repeat, timeout)
-    return points
+        yield from measure_file("stack, external data", source, used, repeat, timeout)
+
+
+def write(points: Sequence[Point], repeat: int, out: Path) -> None:
+    """Write scale.json (everything) and scale.md (tables) into the folder `out`."""
+    facts: dict[str, Any] = {"machine": machine(), "versions": tools.versions(), "repeat": repeat}
+    saved = {**facts, "points": [asdict(point) for point in points]}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "scale.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+    (out / "scale.md").write_text(report(points, facts), encoding="utf-8")
 
 
 def report(points: Sequence[Point], facts: Mapping[str, Any]) -> str:
@@ -175,14 +181,13 @@ def main() -> None:
         parser.error("--repeat is at least 1")
     sizes = [int(size) for size in given.sizes.split(",") if size]
     used = tuple(given.tools.split(",")) if given.tools else None
-    points = generated(sizes, used or SCALE_TOOLS, given.repeat, given.timeout)
+    runs = [generated(sizes, used or SCALE_TOOLS, given.repeat, given.timeout)]
     if given.big:
-        points += heavy(int(given.big * 1e9), used or BIG_TOOLS, given.repeat, given.timeout)
-    facts = {"machine": machine(), "versions": tools.versions(), "repeat": given.repeat}
-    given.out.mkdir(parents=True, exist_ok=True)
-    saved = {**facts, "points": [asdict(point) for point in points]}
-    (given.out / "scale.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-    (given.out / "scale.md").write_text(report(points, facts), encoding="utf-8")
+        runs.append(heavy(int(given.big * 1e9), used or BIG_TOOLS, given.repeat, given.timeout))
+    points: list[Point] = []
+    for point in chain.from_iterable(runs):
+        points.append(point)
+        write(points, given.repeat, given.out)  # what has been measured is never lost
     print((given.out / "scale.md").read_text(encoding="utf-8"))
 
 
