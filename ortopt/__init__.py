@@ -1,5 +1,106 @@
-"""ortopt: a standalone ONNX graph optimizer."""
+"""ortopt: a standalone ONNX graph optimizer.
+
+The public names are loaded when they are first used: ``import ortopt`` imports neither onnx nor ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from ortopt import _deferred_sympy
 
+if TYPE_CHECKING:
+    from ortopt.adapters import OnnxIrPass, OnnxScriptRules
+    from ortopt.api import OptimizeResult, Summary, optimize
+    from ortopt.cancellation import CancellationToken
+    from ortopt.errors import (
+        InvalidModelError,
+        OptimizationCancelled,
+        OrtoptError,
+        OutputError,
+        RegistrationError,
+        TransformerError,
+        UnknownTransformerError,
+        UsageError,
+        VerificationError,
+    )
+    from ortopt.manager import GraphTransformerManager, HistoryEntry
+    from ortopt.observers import Observer
+    from ortopt.options import Numerics, Options, Target, TransformerLevel
+    from ortopt.rule import RewriteRule
+    from ortopt.transformer import Context, GraphTransformer
+
 _deferred_sympy.install()
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CancellationToken": "cancellation",
+    "Context": "transformer",
+    "GraphTransformer": "transformer",
+    "GraphTransformerManager": "manager",
+    "HistoryEntry": "manager",
+    "InvalidModelError": "errors",
+    "Numerics": "options",
+    "Observer": "observers",
+    "OnnxIrPass": "adapters",
+    "OnnxScriptRules": "adapters",
+    "OptimizationCancelled": "errors",
+    "OptimizeResult": "api",
+    "Options": "options",
+    "OrtoptError": "errors",
+    "OutputError": "errors",
+    "RegistrationError": "errors",
+    "RewriteRule": "rule",
+    "Summary": "api",
+    "Target": "options",
+    "TransformerError": "errors",
+    "TransformerLevel": "options",
+    "UnknownTransformerError": "errors",
+    "UsageError": "errors",
+    "VerificationError": "errors",
+    "optimize": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ortopt' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"ortopt.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
+
+
+__all__ = [
+    "CancellationToken",
+    "Context",
+    "GraphTransformer",
+    "GraphTransformerManager",
+    "HistoryEntry",
+    "InvalidModelError",
+    "Numerics",
+    "Observer",
+    "OnnxIrPass",
+    "OnnxScriptRules",
+    "OptimizationCancelled",
+    "OptimizeResult",
+    "Options",
+    "OrtoptError",
+    "OutputError",
+    "RegistrationError",
+    "RewriteRule",
+    "Summary",
+    "Target",
+    "TransformerError",
+    "TransformerLevel",
+    "UnknownTransformerError",
+    "UsageError",
+    "VerificationError",
+    "optimize",
+]

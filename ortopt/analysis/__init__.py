@@ -1,1 +1,1 @@
-"""What can be known of a model without running it: shapes, contents, kernels, providers."""
+"""What can be known of a graph: shapes, symbolic values, kernels, placement."""

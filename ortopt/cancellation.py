@@ -1,0 +1,51 @@
+"""A token that any thread may set to stop a run, with an optional deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ortopt.errors import OptimizationCancelled
+
+
+class DeadlinePassed(OptimizationCancelled):
+    """The deadline of a run has passed: the best so far is what it returns."""
+
+
+class CancellationToken:
+    """Stops a run from any thread.
+
+    Args:
+        timeout: Seconds until the deadline, from now; None is none. A passed deadline is no error: the run returns
+            what it has reached.
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self._event = threading.Event()
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+
+    def cancel(self) -> None:
+        """Ask the run to stop at its next rewrite; it raises `OptimizationCancelled`."""
+        self._event.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` has been called."""
+        return self._event.is_set()
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def check(self) -> None:
+        """Go on only if nobody has asked to stop.
+
+        Raises:
+            DeadlinePassed: If the deadline has passed.
+            OptimizationCancelled: If `cancel` has been called.
+        """
+        if self._event.is_set():
+            raise OptimizationCancelled
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise DeadlinePassed("the deadline has passed")

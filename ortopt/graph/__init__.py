@@ -1,0 +1,1 @@
+"""The graph layer on onnx-ir: files in and out, edits, questions."""

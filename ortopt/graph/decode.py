@@ -1,0 +1,540 @@
+"""From protobuf messages to the IR, without losing anything on the way.
+
+onnx-ir's own reader drops what it does not know (sparse initializers, training information, types of function inputs,
+map and opaque types, the second of two initializers of one name), invents values for names that nobody defines, and
+spells out whole messages in its errors. This reader carries these things, or refuses them in one line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import onnx
+import onnx_ir as ir
+
+from ortopt.errors import InvalidModelError
+from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
+from ortopt.graph.text import quoted
+from ortopt.graph.wire import Stripped
+
+QUANTIZATION_KEY: Final = "quant_parameter_tensor_names"
+"""Where onnx-ir keeps a value's quantization annotation in ``value.meta``."""
+
+FOREIGN_TYPE_KEY: Final = "ortopt.type"
+"""Where a value's serialized ``TypeProto`` is kept in ``value.meta`` if onnx-ir has no such type (maps, opaque)."""
+
+DEVICES_FROM_IR: Final = 11
+FUNCTION_TYPES_FROM_IR: Final = 10
+_OPSETS_FROM_IR: Final = 3
+
+_DataType = ir.DataType
+_TYPED_FIELDS: Final = {
+    **dict.fromkeys((_DataType.FLOAT, _DataType.COMPLEX64), "float_data"),
+    **dict.fromkeys((_DataType.DOUBLE, _DataType.COMPLEX128), "double_data"),
+    _DataType.INT64: "int64_data",
+    **dict.fromkeys((_DataType.UINT32, _DataType.UINT64), "uint64_data"),
+}
+_COMPLEX: Final = frozenset({_DataType.COMPLEX64, _DataType.COMPLEX128})
+_ALL_TYPED_FIELDS: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
+_Type = ir.AttributeType
+_SIMPLE_ATTRIBUTES: Final[dict[int, Callable[[onnx.AttributeProto], Any]]] = {
+    _Type.FLOAT: lambda proto: proto.f,
+    _Type.INT: lambda proto: proto.i,
+    _Type.FLOATS: lambda proto: tuple(proto.floats),
+    _Type.INTS: lambda proto: tuple(proto.ints),
+    _Type.STRINGS: lambda proto: tuple(text.decode() for text in proto.strings),
+}
+
+_Scopes = tuple[dict[str, ir.Value], ...]
+
+
+class ExternalFiles:
+    """The files of external data of one model: each is opened once, and none outside of the model's folder.
+
+    Args:
+        folder: The model's folder; None for a model that came without a place.
+
+    Attributes:
+        used: Whether anybody asked for a file.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = None if folder is None else os.path.realpath(folder)
+        self._files: dict[str, MappedFile] = {}
+        self.used = False
+
+    @property
+    def nbytes(self) -> int:
+        """The sizes of the opened files, summed."""
+        return sum(file.size for file in {file.path: file for file in self._files.values()}.values())
+
+    def file(self, location: str) -> MappedFile:
+        """The file at a location that a tensor names.
+
+        Raises:
+            InvalidModelError: The location leads out of the folder, or there is no readable file.
+        """
+        self.used = True
+        if location in self._files:
+            return self._files[location]
+        if self._folder is None:
+            raise InvalidModelError(
+                f"its data are in the external file {quoted(location)}, and a model that is not loaded from a path"
+                " has no folder to look in"
+            )
+        if not location or "\0" in location:
+            raise InvalidModelError(f"{quoted(location)} is no location of external data")
+        path = os.path.realpath(os.path.join(self._folder, location))  # noqa: PTH118 -- join keeps absolute paths
+        if os.path.isabs(location) or os.path.commonpath([self._folder, path]) != self._folder:  # noqa: PTH117
+            raise InvalidModelError(f"its external data {quoted(location)} lie outside of the model's folder")
+        known = next((file for file in self._files.values() if file.path == path), None)
+        try:
+            self._files[location] = known or MappedFile(path)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"its external data {quoted(location)}: {error}") from None
+        except OSError as error:
+            raise InvalidModelError(f"its external data {quoted(location)}: {error.strerror or error}") from None
+        return self._files[location]
+
+
+def decode(proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles) -> ir.Model:
+    """Build the IR of a model.
+
+    Args:
+        proto: What protobuf parsed from ``stripped.model``.
+        stripped: The model without its large tensors.
+        source: What the cuts point into.
+        files: Opens files of external data.
+
+    Raises:
+        InvalidModelError: The model is broken, or has something that the IR cannot carry.
+    """
+    return _Decoder(proto, stripped, source, files).model(proto)
+
+
+class _Decoder:
+    def __init__(
+        self, proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles
+    ) -> None:
+        self._stripped = stripped
+        self._source = source
+        self._files = files
+        self._ir_version = proto.ir_version
+        self._configurations: dict[str, Any] = {}
+
+    def model(self, proto: onnx.ModelProto) -> ir.Model:
+        if not proto.HasField("graph"):
+            raise InvalidModelError("it has no graph: not an ONNX model")
+        if proto.training_info:
+            raise InvalidModelError("it has training_info, which ortopt does not carry")
+        if proto.configuration and proto.ir_version < DEVICES_FROM_IR:
+            raise InvalidModelError(f"it has device configurations, which IR version {proto.ir_version} does not have")
+        configurations = tuple(ir.serde.deserialize_model_configuration(entry) for entry in proto.configuration)
+        self._configurations = {configuration.name: configuration for configuration in configurations}
+        graph = self._graph(proto.graph, ())
+        graph.opset_imports.update(_opsets(proto.opset_import))
+        if not proto.opset_import and proto.ir_version < _OPSETS_FROM_IR:
+            graph.opset_imports[""] = 1
+        functions = [self._function(function) for function in proto.functions]
+        model = ir.Model(
+            graph,
+            ir_version=proto.ir_version,
+            producer_name=proto.producer_name or None,
+            producer_version=proto.producer_version or None,
+            domain=proto.domain or None,
+            model_version=proto.model_version or None,
+            doc_string=proto.doc_string or None,
+            functions=functions,
+            metadata_props=_properties(proto.metadata_props),
+            device_configurations=configurations,
+        )
+        if len(model.functions) != len(functions):
+            raise InvalidModelError("two of its functions have the same domain, name and overload")
+        if functions and proto.ir_version < FUNCTION_TYPES_FROM_IR:
+            _apply_types_of_functions(model, proto.graph.value_info)
+        return model
+
+    def _graph(self, proto: onnx.GraphProto, outer: _Scopes) -> ir.Graph:
+        if proto.sparse_initializer:
+            raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
+        values: dict[str, ir.Value] = {}
+        inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
+        infos = {info.name: info for info in proto.value_info}
+        initializers: dict[str, ir.Value] = {}
+        for tensor_proto in proto.initializer:
+            name = tensor_proto.name
+            if name in initializers:
+                raise InvalidModelError(f"two initializers are named {quoted(name)}")
+            tensor = self._tensor(tensor_proto, f"initializer {quoted(name)}")
+            value = values.get(name)
+            if value is None:
+                value = _declared(values, name, "initializer")
+                value.type = ir.TensorType(tensor.dtype)
+                value.shape = tensor.shape  # type: ignore[assignment]
+                if name in infos:
+                    _typed(value, infos[name])
+            value.const_value = tensor
+            initializers[name] = value
+        _declare_outputs(proto.node, values, infos)
+        scopes = (*outer, values)
+        nodes = [self._node(node, scopes) for node in proto.node]
+        outputs = []
+        for info in proto.output:
+            if info.name not in values:
+                raise InvalidModelError(f"nobody produces the graph output {quoted(info.name)}")
+            outputs.append(_typed(values[info.name], info))
+        for annotation in proto.quantization_annotation:
+            if annotation.tensor_name in values:
+                meta = values[annotation.tensor_name].meta
+                meta[QUANTIZATION_KEY] = _properties(annotation.quant_parameter_tensor_names) or {}
+        return ir.Graph(
+            inputs,
+            outputs,
+            nodes=nodes,
+            initializers=tuple(initializers.values()),
+            doc_string=proto.doc_string or None,
+            name=proto.name,
+            metadata_props=_properties(proto.metadata_props),
+        )
+
+    def _function(self, proto: onnx.FunctionProto) -> ir.Function:
+        label = quoted(f"{proto.domain}.{proto.name}")
+        values: dict[str, ir.Value] = {}
+        infos = {info.name: info for info in proto.value_info}
+        inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
+        for value in inputs:
+            if value.name in infos:
+                _typed(value, infos[value.name])
+        _declare_outputs(proto.node, values, infos)
+        nodes = [self._node(node, (values,)) for node in proto.node]
+        outputs = []
+        for name in proto.output:
+            if name not in values:
+                raise InvalidModelError(f"nobody produces {quoted(name)}, an output of function {label}")
+            outputs.append(values[name])
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=nodes,
+            doc_string=proto.doc_string or None,
+            opset_imports=_opsets(proto.opset_import),
+            name=proto.name,
+            metadata_props=_properties(proto.metadata_props),
+        )
+        attributes = [self._attribute(attribute, (), label) for attribute in proto.attribute_proto]
+        attributes += [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
+        if len({attribute.name for attribute in attributes}) != len(attributes):
+            raise InvalidModelError(f"two attributes of function {label} have the same name")
+        return ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
+
+    def _node(self, proto: onnx.NodeProto, scopes: _Scopes) -> ir.Node:
+        values = scopes[-1]
+        inputs: list[ir.Value | None] = []
+        for name in proto.input:
+            value = values.get(name)
+            inputs.append(value if value is not None else _from_outside(name, scopes, proto))
+        attributes: Sequence[ir.Attr] = ()
+        if proto.attribute:
+            attributes = [self._attribute(attribute, scopes, proto) for attribute in proto.attribute]
+            if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):
+                raise InvalidModelError(f"two attributes of {_label(proto)} have the same name")
+        return ir.Node(
+            proto.domain,
+            proto.op_type,
+            inputs,
+            attributes,
+            overload=proto.overload,
+            outputs=[values[name] if name else ir.Value(name="") for name in proto.output],
+            name=proto.name,
+            doc_string=proto.doc_string or None,
+            metadata_props=_properties(proto.metadata_props),
+            device_configurations=self._devices(proto, scopes) if proto.device_configurations else (),
+        )
+
+    def _devices(self, proto: onnx.NodeProto, scopes: _Scopes) -> tuple[Any, ...]:
+        if self._ir_version < DEVICES_FROM_IR:
+            raise InvalidModelError(
+                f"{_label(proto)} has device configurations, which IR version {self._ir_version} does not have"
+            )
+        visible: dict[str, ir.Value] = {}
+        for values in scopes:
+            visible |= values
+        found = []
+        for entry in proto.device_configurations:
+            for spec in entry.sharding_spec:
+                if spec.tensor_name not in visible:
+                    raise InvalidModelError(f"{_label(proto)} shards {quoted(spec.tensor_name)}, which nobody defines")
+            read = ir.serde.deserialize_node_device_configuration(entry, visible)
+            known = self._configurations.get(entry.configuration_id)
+            found.append(read if known is None else dataclasses.replace(read, configuration=known))
+        return tuple(found)
+
+    def _attribute(self, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str) -> ir.Attr:
+        kind = proto.type
+        doc_string = proto.doc_string or None
+        if proto.ref_attr_name:
+            return ir.RefAttr(proto.name, proto.ref_attr_name, ir.AttributeType(kind), doc_string=doc_string)
+        simple = _SIMPLE_ATTRIBUTES.get(kind)
+        if simple is not None:
+            try:
+                return ir.Attr(proto.name, ir.AttributeType(kind), simple(proto), doc_string=doc_string)
+            except UnicodeDecodeError:
+                raise InvalidModelError(
+                    f"attribute {quoted(proto.name)} of {_label(owner)} holds strings that are not UTF-8"
+                ) from None
+        return ir.Attr(
+            proto.name, ir.AttributeType(kind), self._rare_attribute(proto, scopes, owner), doc_string=doc_string
+        )
+
+    def _rare_attribute(self, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str) -> Any:
+        kind = proto.type
+        label = f"attribute {quoted(proto.name)} of {_label(owner)}"
+        if kind == _Type.STRING:
+            try:
+                return proto.s.decode()
+            except UnicodeDecodeError:
+                return bytes(proto.s)  # custom operators keep binary data in strings
+        if kind == _Type.TENSOR:
+            return self._tensor(proto.t, label)
+        if kind == _Type.TENSORS:
+            return tuple(self._tensor(tensor, label) for tensor in proto.tensors)
+        if kind == _Type.GRAPH:
+            return self._graph(proto.g, scopes)
+        if kind == _Type.GRAPHS:
+            return tuple(self._graph(graph, scopes) for graph in proto.graphs)
+        if kind in {_Type.TYPE_PROTO, _Type.TYPE_PROTOS}:
+            types = [proto.tp] if kind == _Type.TYPE_PROTO else list(proto.type_protos)
+            read = []
+            for entry in types:
+                found = _type(entry)
+                if found is None and entry.WhichOneof("value") is not None:
+                    raise InvalidModelError(f"{label} is a {entry.WhichOneof('value')}, which ortopt does not carry")
+                read.append(ir.TypeAndShape(found, _shape_of_type(entry)))
+            return read[0] if kind == _Type.TYPE_PROTO else tuple(read)
+        if kind == _Type.UNDEFINED:
+            raise InvalidModelError(f"{label} has no type")
+        raise InvalidModelError(f"{label} is a {ir.AttributeType(kind).name.lower()}, which ortopt does not carry")
+
+    def _tensor(self, proto: onnx.TensorProto, label: str) -> ir.TensorProtocol:
+        try:
+            return self._checked_tensor(proto)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{label}: {error}") from None
+
+    def _checked_tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
+        try:
+            dtype = ir.DataType(proto.data_type)
+        except ValueError:
+            raise InvalidModelError(f"its data type {proto.data_type} does not exist") from None
+        if proto.HasField("segment"):
+            raise InvalidModelError("it is stored in segments, which ortopt does not carry")
+        dims = list(proto.dims)
+        if any(dim < 0 for dim in dims):
+            raise InvalidModelError(f"it has a negative dimension: {dims}")
+        common: dict[str, Any] = {
+            "shape": ir.Shape(dims, frozen=True),
+            "name": proto.name,
+            "doc_string": proto.doc_string or None,
+            "metadata_props": _properties(proto.metadata_props),
+        }
+        if proto.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external_tensor(proto, dtype, common)
+        if dtype == ir.DataType.STRING:
+            if len(proto.string_data) != math.prod(dims):
+                raise InvalidModelError(f"it has {len(proto.string_data)} strings where its shape needs others: {dims}")
+            return ir.StringTensor(list(proto.string_data), **common)
+        if proto.HasField("raw_data"):
+            raw = proto.raw_data
+            cut = self._stripped.cut(raw)
+            if cut is None:
+                return MappedTensor(raw, 0, len(raw), dtype=dtype, **common)
+            return MappedTensor(self._source, cut.offset, cut.length, dtype=dtype, **common)
+        return _typed_tensor(proto, dtype, dims)
+
+    def _external_tensor(self, proto: onnx.TensorProto, dtype: ir.DataType, common: dict[str, Any]) -> MappedTensor:
+        if proto.HasField("raw_data") or any(len(getattr(proto, field)) for field in _ALL_TYPED_FIELDS):
+            raise InvalidModelError("it has both data of its own and external data")
+        entries = _properties(proto.external_data) or {}
+        needed = data_bytes(dtype, list(proto.dims))
+        offset = _number(entries, "offset", 0)
+        length = _number(entries, "length", needed)
+        if needed == 0 and length == 0:
+            return MappedTensor(b"", 0, 0, dtype=dtype, external=True, **common)
+        file = self._files.file(entries.get("location", ""))
+        return MappedTensor(file, offset, length, dtype=dtype, external=True, **common)
+
+
+def _number(entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise InvalidModelError(f"the {key} of its external data is {quoted(text)}")
+    return int(text)
+
+
+def _typed_tensor(proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int]) -> ir.TensorProtocol:
+    """A tensor whose numbers are in a field of their own type; the few that there are stay as protobuf has them."""
+    if dtype == ir.DataType.UNDEFINED:
+        raise InvalidModelError("it has no data type")
+    field = _TYPED_FIELDS.get(dtype, "int32_data")
+    others = [name for name in _ALL_TYPED_FIELDS if name != field and len(getattr(proto, name))]
+    if others:
+        raise InvalidModelError(f"its data are in {others[0]}, where those of a {dtype.name} tensor never are")
+    count = math.prod(dims) * (2 if dtype in _COMPLEX else 1)
+    if dtype.bitwidth in {2, 4}:
+        count = data_bytes(dtype, dims)
+    if len(getattr(proto, field)) != count:
+        raise InvalidModelError(f"it has {len(getattr(proto, field))} numbers in {field} where its shape needs {count}")
+    own = onnx.TensorProto()  # a copy: the original would keep the whole model's message alive
+    own.CopyFrom(proto)
+    tensor = ir.serde.TensorProtoTensor(own)
+    del own.metadata_props[:]  # the tensor has read them; onnx-ir would write them twice
+    return tensor
+
+
+def _properties(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
+    return {entry.key: entry.value for entry in entries} or None
+
+
+def _opsets(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in entries:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if found.setdefault(domain, entry.version) != entry.version:
+            raise InvalidModelError(f"it imports two versions of the opset {quoted(domain or 'ai.onnx')}")
+    return found
+
+
+def _declared(values: dict[str, ir.Value], name: str, what: str) -> ir.Value:
+    """A new value under a name that must be free in its scope."""
+    if not name:
+        raise InvalidModelError(f"the name of a {what} is empty")
+    if name in values:
+        raise InvalidModelError(f"{what} {quoted(name)}: another value of the same graph has this name")
+    value = values[name] = ir.Value(name=name)
+    return value
+
+
+def _declare_outputs(
+    nodes: Iterable[onnx.NodeProto], values: dict[str, ir.Value], infos: dict[str, onnx.ValueInfoProto]
+) -> None:
+    """Make all results of a graph's nodes known before the first node is read: a file need not be in order."""
+    for node in nodes:
+        for name in node.output:
+            if not name:
+                continue
+            value = _declared(values, name, "node output")
+            info = infos.get(name)
+            if info is not None:
+                _typed(value, info)
+
+
+def _from_outside(name: str, scopes: _Scopes, node: onnx.NodeProto) -> ir.Value | None:
+    """A node's input that its own graph does not define."""
+    if not name:
+        return None
+    for values in reversed(scopes[:-1]):
+        value = values.get(name)
+        if value is not None:
+            return value
+    raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {_label(node)}")
+
+
+def _label(owner: onnx.NodeProto | str) -> str:
+    if isinstance(owner, str):
+        return f"function {owner}"
+    return f"{quoted(owner.op_type)} node {quoted(owner.name)}" if owner.name else f"a node {quoted(owner.op_type)}"
+
+
+def _typed(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
+    """Give a value the type, shape, documentation and metadata that a file tells about it."""
+    proto = info.type
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        tensor = proto.tensor_type
+        element = tensor.elem_type
+        if element:
+            value.type = ir.TensorType(_data_type(element, info.name), denotation=proto.denotation or None)
+        if tensor.HasField("shape"):
+            value.shape = _shape(tensor.shape)
+    elif kind is not None:
+        value.type = _type(proto)
+        if value.type is None:
+            value.meta[FOREIGN_TYPE_KEY] = proto.SerializeToString(deterministic=True)
+        else:
+            value.shape = _shape_of_type(proto)
+    if info.metadata_props:
+        value.metadata_props.update(_properties(info.metadata_props) or {})
+    if info.doc_string:
+        value.doc_string = info.doc_string
+    return value
+
+
+def _data_type(number: int, name: str) -> ir.DataType:
+    try:
+        return ir.DataType(number)
+    except ValueError:
+        raise InvalidModelError(f"{quoted(name)} has the data type {number}, which does not exist") from None
+
+
+def _type(proto: onnx.TypeProto) -> Any:
+    """The type in the IR, or None where onnx-ir has none."""
+    kind = proto.WhichOneof("value")
+    denotation = proto.denotation or None
+    if kind == "tensor_type":
+        return ir.TensorType(_data_type(proto.tensor_type.elem_type, "a type"), denotation=denotation)
+    if kind == "sparse_tensor_type":
+        return ir.SparseTensorType(_data_type(proto.sparse_tensor_type.elem_type, "a type"), denotation=denotation)
+    if kind in {"sequence_type", "optional_type"}:
+        element = _type(getattr(proto, kind).elem_type)
+        make = ir.SequenceType if kind == "sequence_type" else ir.OptionalType
+        return None if element is None else make(element, denotation=denotation)
+    return None
+
+
+def _shape_of_type(proto: onnx.TypeProto) -> ir.Shape | None:
+    kind = proto.WhichOneof("value")
+    if kind in {"sequence_type", "optional_type"}:
+        return _shape_of_type(getattr(proto, kind).elem_type)
+    if kind not in {"tensor_type", "sparse_tensor_type"}:
+        return None
+    holder = getattr(proto, kind)
+    return _shape(holder.shape) if holder.HasField("shape") else None
+
+
+def _shape(proto: onnx.TensorShapeProto) -> ir.Shape:
+    dims: list[int | ir.SymbolicDim] = []
+    denotations: list[str | None] = []
+    denoted = False
+    for dim in proto.dim:
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value >= 0:
+            dims.append(dim.dim_value)
+        elif kind == "dim_param" and dim.dim_param:
+            dims.append(ir.SymbolicDim(dim.dim_param))
+        else:  # some exporters write -1 for what they do not know
+            dims.append(ir.SymbolicDim(None))
+        denotation = dim.denotation
+        denoted = denoted or bool(denotation)
+        denotations.append(denotation or None)
+    return ir.Shape(dims, denotations=denotations if denoted else None, frozen=True)
+
+
+def _apply_types_of_functions(model: ir.Model, infos: Iterable[onnx.ValueInfoProto]) -> None:
+    """Before IR version 10, exporters wrote the types of functions' values as ``domain::name/value`` in the graph."""
+    named: dict[str, dict[str, ir.Value]] = {}
+    for function in model.functions.values():
+        values = named[f"{function.domain}::{function.name}"] = {}
+        values.update((value.name, value) for value in function.inputs if value.name)
+        values.update((value.name, value) for node in function for value in node.outputs if value.name)
+    for info in infos:
+        owner, _, name = info.name.rpartition("/")
+        value = named.get(owner, {}).get(name)
+        if value is not None:
+            _typed(value, info)

@@ -1,0 +1,733 @@
+"""Every change of a graph goes through an `Editor`: it can undo, it keeps names, types, metadata and the index.
+
+Changes are logged as (function, arguments) pairs that take them back; rolling back replays the log in reverse, so that
+the model serializes to the same bytes as before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph import scope
+from ortopt.graph.index import OpIndex
+from ortopt.graph.onnx_ir_internals import first_use, previous_node, use_count
+
+PASS_KEY = "ortopt.pass"
+ORIGIN_KEY = "ortopt.origin"
+ORIGIN_LIMIT = 8
+
+Undo = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be, told by its reason
+    """A replacement that would break what the framework keeps; nothing has been changed."""
+
+
+def constant(
+    content: ir.TensorProtocol | np.ndarray | Sequence[int] | Sequence[float] | int | float,
+    dtype: ir.DataType | None = None,
+) -> ir.Value:
+    """A new constant, for use as an input of new nodes.
+
+    The editor makes it an initializer where the graph may have them, a Constant node elsewhere (in functions, and
+    before IR version 4, when an initializer had to be an input).
+
+    Args:
+        content: A tensor, or numbers; Python ints become int64, floats float32 unless `dtype` says otherwise.
+        dtype: The element type, for numbers.
+
+    Returns:
+        A value that is in no graph yet.
+    """
+    tensor = content if isinstance(content, ir.TensorProtocol) else _tensor(content, dtype)
+    value = ir.Value(name=None, const_value=tensor)
+    value.dtype = tensor.dtype
+    value.shape = ir.Shape(tensor.shape, frozen=True)
+    return value
+
+
+def _tensor(content: Any, dtype: ir.DataType | None) -> ir.TensorProtocol:
+    array = np.asarray(content)
+    if dtype is not None:
+        return ir.Tensor(np.ascontiguousarray(array.astype(dtype.numpy())).reshape(array.shape), dtype=dtype)
+    if not isinstance(content, np.ndarray | np.generic):
+        array = array.astype(np.float32) if array.dtype.kind == "f" else array.astype(np.int64)
+    return ir.tensor(np.ascontiguousarray(array).reshape(array.shape))
+
+
+class Editor:
+    """Changes one model, and can take every change back.
+
+    Args:
+        model: The model; `scope.attach` has seen it.
+        infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
+
+    Attributes:
+        index: The nodes of each graph by op, kept current.
+        touched: Nodes whose inputs, outputs or neighbours changed, oldest first; only grows.
+        added_bytes: Bytes of constants that edits have added, less those that they have freed.
+        allowance: What `added_bytes` may come to (`semantics.growth_allowance`).
+        author: The transformer that edits now: it goes into the new nodes' metadata.
+        clock: Grows with every change, and never goes back: equal readings mean an unchanged model.
+    """
+
+    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None]) -> None:
+        self.model = model
+        self.index = OpIndex(model)
+        self.touched: list[ir.Node] = []
+        self.added_bytes = 0
+        self.allowance = sys.maxsize
+        self.author = ""
+        self.clock = 0
+        self._freed_initializers: dict[ir.Value, None] = {}
+        self._infer = infer
+        self._log: list[Undo] = []
+        self._names: set[str] | None = None
+        self._unsorted: set[ir.Graph] = set()
+
+    # -- the log ----------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """A point to go back to (see `rollback`)."""
+        return len(self._log)
+
+    def rollback(self, version: int) -> None:
+        """Take back every change since `version` was read.
+
+        Args:
+            version: An earlier value of `Editor.version`.
+        """
+        while len(self._log) > version:
+            undo, arguments = self._log.pop()
+            undo(*arguments)
+
+    def _did(self, undo: Callable[..., None], *arguments: Any) -> None:
+        self._log.append((undo, arguments))
+        self.clock += 1
+
+    # -- single changes ---------------------------------------------------------------------------------------------
+
+    def insert(self, nodes: Sequence[ir.Node], before: ir.Node) -> None:
+        """Put new nodes into the graph of `before`, in front of it, with names, types and shapes.
+
+        Args:
+            nodes: Nodes of no graph, each after those that it uses.
+            before: A node of the graph.
+        """
+        graph = scope.graph_of(before)
+        for node in nodes:
+            self._name_node(node, before)
+            self._materialize_constants(node, before)
+            graph.insert_before(before, node)
+            self._enter(graph, node)
+            self._infer(node)
+
+    def append(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Put a new node at the end of a graph.
+
+        Args:
+            graph: Where to.
+            node: A node of no graph, whose inputs are all in reach.
+        """
+        self._name_node(node, None)
+        graph.append(node)
+        self._enter(graph, node)
+        self._infer(node)
+
+    def _enter(self, graph: ir.Graph, node: ir.Node) -> None:
+        if node.attributes:
+            scope.attach_below(node)
+        self.index.add(graph, node)
+        self.touched.append(node)
+        self._did(self._undo_insert, graph, node)
+
+    def _undo_insert(self, graph: ir.Graph, node: ir.Node) -> None:
+        graph.remove(node)
+        self.index.discard(graph, node)
+        _detach(node)
+
+    def remove(self, node: ir.Node) -> None:
+        """Take a node out of its graph; nothing uses its outputs. What it alone used stays (see `sweep`)."""
+        graph = scope.graph_of(node)
+        before = previous_node(node)
+        inputs: list[tuple[ir.Node, tuple[ir.Value | None, ...]]] = []
+        for user in _with_nested(node):
+            inputs.append((user, tuple(user.inputs)))
+            for value in user.inputs:
+                if value is not None and use_count(value) == 1:
+                    self._freed(value)
+            _detach(user)
+        graph.remove(node)
+        self.index.discard(graph, node)
+        self._did(self._undo_remove, graph, node, before, inputs)
+
+    def _undo_remove(
+        self,
+        graph: ir.Graph,
+        node: ir.Node,
+        before: ir.Node | None,
+        inputs: list[tuple[ir.Node, tuple[ir.Value | None, ...]]],
+    ) -> None:
+        if before is not None:
+            graph.insert_after(before, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
+        self.index.add(graph, node)
+        for user, values in inputs:
+            for position, value in enumerate(values):
+                user.replace_input_with(position, value)
+
+    def _freed(self, value: ir.Value) -> None:
+        if value.is_graph_input() or value.is_graph_output():
+            return
+        if value.is_initializer() and value.const_value is not None:
+            self._freed_initializers[value] = None
+            self._count(-value.const_value.nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        self.added_bytes += nbytes
+        self._did(self._uncount, nbytes)
+
+    def _uncount(self, nbytes: int) -> None:
+        self.added_bytes -= nbytes
+
+    def set_input(self, node: ir.Node, position: int, value: ir.Value | None) -> None:
+        """Let a node use another value at one input.
+
+        Args:
+            node: A node of the model.
+            position: The input's index; inputs are appended as needed.
+            value: A value in reach of the node, a new `constant`, or None to leave the input out.
+        """
+        if position >= len(node.inputs):
+            self._did(node.resize_inputs, len(node.inputs))
+            node.resize_inputs(position + 1)
+        if value is not None and _is_loose(value):
+            self._materialize(value, node)
+        old = node.inputs[position]
+        if old is value:
+            return
+        if old is not None and use_count(old) == 1:
+            self._freed(old)
+        node.replace_input_with(position, value)
+        self.touched.append(node)
+        self._did(node.replace_input_with, position, old)
+
+    def set_attribute(self, node: ir.Node, attribute: ir.Attr) -> None:
+        """Set or replace an attribute of a node that holds no graph.
+
+        Args:
+            node: A node of the model.
+            attribute: The new attribute.
+        """
+        old = tuple(node.attributes.values())
+        node.attributes[attribute.name] = attribute
+        self.touched.append(node)
+        self._did(_set_attributes, node, old)
+
+    def remove_attribute(self, node: ir.Node, name: str) -> None:
+        """Remove an attribute of a node, if it is there."""
+        if name not in node.attributes:
+            return
+        old = tuple(node.attributes.values())
+        del node.attributes[name]
+        self.touched.append(node)
+        self._did(_set_attributes, node, old)
+
+    def replace_uses(self, old: ir.Value, new: ir.Value) -> None:
+        """Let every node that uses `old`, in subgraphs too, use `new`; graph outputs stay.
+
+        Args:
+            old: A value of the model.
+            new: A value in reach of every user of `old`.
+        """
+        uses = old.uses()
+        for node, position in uses:
+            node.replace_input_with(position, new)
+        self.touched.extend(node for node, _ in uses)
+        self._did(_replace_back, old, uses)
+
+    def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
+        """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
+        old = graph.outputs[position]
+        graph.outputs[position] = value
+        self._did(graph.outputs.__setitem__, position, old)
+
+    def rename(self, value: ir.Value, name: str | None) -> None:
+        """Rename a value that is no initializer.
+
+        Args:
+            value: A node's output.
+            name: The new name; unique unless its present bearer is about to go.
+        """
+        old = value.name
+        if old == name:
+            return
+        value.name = name
+        if name is not None and self._names is not None:
+            self._names.add(name)
+        self._did(_set_name, value, old)
+
+    def set_type(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
+        """Set what is known of a value's type and shape."""
+        self._did(_set_type, value, value.type, value.shape)
+        _set_type(value, type_, shape)
+
+    def add_initializer(self, graph: ir.Graph, value: ir.Value) -> None:
+        """Register a loose constant (see `constant`) as an initializer.
+
+        Args:
+            graph: A graph that may hold initializers.
+            value: A constant of no graph; it gets a name if it has none.
+        """
+        assert value.const_value is not None
+        if value.name is None:
+            value.name = self.fresh_name("constant")
+        graph.initializers.add(value)
+        self._count(value.const_value.nbytes)
+        self._did(self._undo_add_initializer, graph, value)
+
+    def _undo_add_initializer(self, graph: ir.Graph, value: ir.Value) -> None:
+        assert value.name is not None
+        del graph.initializers[value.name]
+
+    def drop_freed_initializers(self) -> None:
+        """Remove the initializers that edits have left without any use."""
+        by_graph: dict[ir.Graph, list[ir.Value]] = {}
+        for value in self._freed_initializers:
+            if value.graph is not None and not use_count(value) and not value.is_graph_output():
+                by_graph.setdefault(value.graph, []).append(value)
+        self._freed_initializers.clear()
+        for graph, values in by_graph.items():
+            self.remove_initializers(graph, values)
+
+    def remove_initializers(self, graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+        """Drop initializers that nothing uses; their bytes were counted when the last use went.
+
+        Args:
+            graph: The graph that holds them.
+            values: Initializers of the graph, neither used nor inputs nor outputs of it.
+        """
+        doomed = [value for value in values if value.name is not None]
+        if not doomed:
+            return
+        order = tuple(graph.initializers.values())
+        for value in doomed:
+            assert value.name is not None
+            del graph.initializers[value.name]
+        self._did(_restore_initializers, graph, order)
+
+    def set_opset(self, imports: dict[str, int], domain: str, version: int) -> None:
+        """Import a domain at a version into a model or a function.
+
+        Args:
+            imports: The `opset_imports` to change.
+            domain: The domain; the empty string is ai.onnx.
+            version: The opset version.
+        """
+        if imports.get(domain) == version:
+            return
+        self._did(_restore_mapping, imports, dict(imports))
+        imports[domain] = version
+
+    def remove_opset(self, imports: dict[str, int], domain: str) -> None:
+        """Drop the import of a domain that nothing uses."""
+        self._did(_restore_mapping, imports, dict(imports))
+        del imports[domain]
+
+    def remove_function(self, function: ir.Function) -> None:
+        """Drop a local function that nothing calls."""
+        functions = self.model.functions
+        self._did(_restore_mapping, functions, dict(functions))
+        del functions[function.identifier()]
+        for graph in scope.below(function.graph):
+            self.index.drop(graph)
+            self._did(self.index.build, graph)
+
+    def reorder(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+        """Bring the nodes of a graph into another order.
+
+        Args:
+            graph: The graph.
+            nodes: All of its nodes, in a topological order.
+        """
+        old = tuple(graph)
+        graph.extend(nodes)
+        self._did(graph.extend, old)
+
+    def move_before(self, node: ir.Node, anchor: ir.Node) -> None:
+        """Move a node, in one graph or into that of `anchor`, with the graphs below it.
+
+        Args:
+            node: A node of the model.
+            anchor: The node that it shall stand before.
+        """
+        source, target = scope.graph_of(node), scope.graph_of(anchor)
+        before = previous_node(node)
+        self.index.discard(source, node)
+        source.remove(node)
+        target.insert_before(anchor, node)
+        self.index.add(target, node)
+        scope.attach_below(node)
+        self.touched.append(node)
+        self._did(self._undo_move, node, source, target, before)
+
+    def _undo_move(self, node: ir.Node, source: ir.Graph, target: ir.Graph, before: ir.Node | None) -> None:
+        self.index.discard(target, node)
+        target.remove(node)
+        if before is not None:
+            source.insert_after(before, node)
+        elif len(source):
+            source.insert_before(source[0], node)
+        else:
+            source.append(node)
+        self.index.add(source, node)
+        scope.attach_below(node)
+
+    # -- names ------------------------------------------------------------------------------------------------------
+
+    def fresh_name(self, hint: str) -> str:
+        """A name that no value and no node of the model bears.
+
+        Args:
+            hint: What it shall look like.
+        """
+        names = self._all_names()
+        name, number = hint, 0
+        while name in names:
+            number += 1
+            name = f"{hint}_{number}"
+        names.add(name)
+        return name
+
+    def _all_names(self) -> set[str]:
+        if self._names is None:
+            names: set[str | None] = set()
+            for graph in scope.graphs(self.model):
+                names.update(value.name for value in graph.inputs)
+                names.update(graph.initializers)
+                for node in graph:
+                    names.add(node.name)
+                    names.update(value.name for value in node.outputs)
+            self._names = {name for name in names if name}
+        return self._names
+
+    def _name_node(self, node: ir.Node, near: ir.Node | None) -> None:
+        if not node.name:
+            hint = near.name if near is not None and near.name else node.op_type
+            node.name = self.fresh_name(f"{hint}/{node.op_type}" if hint != node.op_type else hint)
+        for value in node.outputs:
+            if value.name is None:
+                value.name = self.fresh_name(f"{node.name}_output")
+
+    # -- constants --------------------------------------------------------------------------------------------------
+
+    def _materialize_constants(self, node: ir.Node, before: ir.Node) -> None:
+        for value in node.inputs:
+            if value is not None and _is_loose(value):
+                self._materialize(value, before)
+
+    def _materialize(self, value: ir.Value, before: ir.Node) -> None:
+        """Give a loose constant a place: in the initializers, or as a Constant node in front of `before`."""
+        graph = scope.graph_of(before)
+        assert value.const_value is not None
+        if not self.needs_constant_nodes(graph):
+            if value.name is None:
+                value.name = self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant")
+            self.add_initializer(graph, value)
+            return
+        node = ir.node("Constant", [], attributes={"value": value.const_value})
+        node.outputs[0].const_value = value.const_value
+        self.insert([node], before)
+        for user, position in value.uses():
+            user.replace_input_with(position, node.outputs[0])
+
+    def needs_constant_nodes(self, graph: ir.Graph) -> bool:
+        """Whether a graph cannot hold new initializers: functions, and models before IR version 4."""
+        return scope.of(graph).in_function or self.model.ir_version < 4
+
+    # -- replacing --------------------------------------------------------------------------------------------------
+
+    def replace(
+        self,
+        replacements: Mapping[ir.Value, ir.Value],
+        before: ir.Node,
+        origin: Sequence[ir.Node] = (),
+        accept: Callable[[Sequence[ir.Node]], None] | None = None,
+    ) -> list[ir.Node]:
+        """Let new values stand for old ones, and drop what became dead.
+
+        New nodes (those behind the new values that are in no graph yet) are put in front of `before`. Names, types,
+        shapes and metadata of the old values pass to the new ones; graph outputs keep their names.
+
+        Args:
+            replacements: Old value to new value: an output of a new node, an existing value, or a new `constant`.
+            before: A node of the graph; the new nodes' operands are all defined before it.
+            origin: The nodes that the new ones stand for: provenance, and the source of metadata.
+            accept: Asked about the new nodes, with their types and shapes; raises `Conflict` to refuse them.
+
+        Returns:
+            The new nodes, in order.
+
+        Raises:
+            Conflict: If a replacement would change the interface, a type or a shape, or let the file grow by more
+                than it may; nothing is changed then.
+        """
+        start, bytes_before = self.version, self.added_bytes
+        graph = scope.graph_of(before)
+        nodes = new_nodes(replacements.values())
+        fresh = set(nodes)
+        try:
+            for node in nodes:
+                self._inherit(node, origin)
+            for old, new in replacements.items():
+                if new.producer() in fresh:
+                    name = old.name
+                    self.rename(old, self.fresh_name(f"{name}/replaced"))
+                    new.name = name
+            self.insert(nodes, before)
+            if accept is not None:
+                accept(nodes)
+            for old, new in replacements.items():
+                self._substitute(graph, old, new, new.producer() in fresh, before)
+            self.sweep([producer for old in replacements if (producer := old.producer()) is not None])
+            if self.added_bytes > max(self.allowance, bytes_before):
+                raise Conflict("the file would grow by more than it may")  # noqa: TRY301 -- one way back for all
+        except BaseException:
+            self.rollback(start)
+            discard(nodes)
+            raise
+        if len(replacements) > 1 or any(old.producer() is not before for old in replacements):
+            self._unsorted.add(graph)
+        return nodes
+
+    def _inherit(self, node: ir.Node, origin: Sequence[ir.Node]) -> None:
+        node.meta[PASS_KEY] = self.author
+        names: dict[str, None] = {}
+        for source in origin:
+            names.update(dict.fromkeys(source.meta.get(ORIGIN_KEY, ()) or (source.name or source.op_type,)))
+            for name, text in source.metadata_props.items():
+                node.metadata_props.setdefault(name, text)
+        node.meta[ORIGIN_KEY] = tuple(names)
+        if not node.doc_string:
+            node.doc_string = next((source.doc_string for source in origin if source.doc_string), None)
+
+    def _substitute(self, graph: ir.Graph, old: ir.Value, new: ir.Value, fresh: bool, before: ir.Node) -> None:
+        _agree(old, new)
+        is_output = old.is_graph_output()
+        if _is_loose(new):
+            new = self._settle_constant(graph, old, new, before)
+        elif is_output and not fresh:
+            if new.graph is not graph or new.producer() is None or new.is_graph_output():
+                raise Conflict("a graph output must keep its own name")
+            name = old.name
+            self.rename(old, self.fresh_name(f"{name}/replaced"))
+            self.rename(new, name)
+        if is_output:  # the interface: what the model declares stays, to the letter
+            self.set_type(new, old.type or new.type, old.shape if old.shape is not None else new.shape)
+        else:
+            shape = _better_shape(new.shape, old.shape)
+            if shape is not new.shape or new.type is None:
+                self.set_type(new, new.type or old.type, shape)
+        self._carry_metadata(old, new)
+        self.replace_uses(old, new)
+        if is_output:
+            for position, value in enumerate(graph.outputs):
+                if value is old:
+                    self.set_output(graph, position, new)
+
+    def _settle_constant(self, graph: ir.Graph, old: ir.Value, new: ir.Value, before: ir.Node) -> ir.Value:
+        """Place a constant under the old value's name (an initializer renamed later would move to the end)."""
+        name = old.name
+        assert new.const_value is not None
+        assert name is not None
+        self.rename(old, self.fresh_name(f"{name}/replaced"))
+        if not self.needs_constant_nodes(graph):
+            new.name = name
+            self.add_initializer(graph, new)
+            return new
+        node = ir.node("Constant", [], attributes={"value": new.const_value})
+        node.outputs[0].const_value = new.const_value
+        node.outputs[0].name = name
+        self._inherit(node, [producer] if (producer := old.producer()) is not None else [])
+        self.insert([node], before)
+        return node.outputs[0]
+
+    def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
+        if not old.metadata_props and not old.doc_string:
+            return
+        self._did(_restore_value, new, dict(new.metadata_props), new.doc_string)
+        for name, text in old.metadata_props.items():
+            new.metadata_props.setdefault(name, text)
+        new.doc_string = new.doc_string or old.doc_string
+
+    # -- dead nodes and order ---------------------------------------------------------------------------------------
+
+    def sweep(self, nodes: Iterable[ir.Node]) -> None:
+        """Remove those of the nodes whose results nobody needs, and what only they needed.
+
+        Args:
+            nodes: Candidates; nodes that are in no graph, or needed, or not pure are left alone.
+        """
+        pending = list(nodes)
+        functions = self.model.functions
+        while pending:
+            node = pending.pop()
+            if node.graph is None or any(use_count(value) or value.is_graph_output() for value in node.outputs):
+                continue
+            if not semantics.is_removable(node, functions):
+                continue
+            operands: dict[ir.Value, None] = {}
+            for user in _with_nested(node):
+                operands.update(dict.fromkeys(value for value in user.inputs if value is not None))
+            self.remove(node)
+            for value in operands:
+                producer = value.producer()
+                if producer is not None:
+                    if not use_count(value):
+                        pending.append(producer)
+                    else:
+                        self.touched.append(producer)
+                if use_count(value) == 1:
+                    use = first_use(value)
+                    assert use is not None
+                    self.touched.append(use.node)
+
+    def restore_order(self) -> None:
+        """Sort the graphs in which a node may stand before what it uses."""
+        for graph in self._unsorted:
+            if len(graph) and not is_sorted(graph):
+                old = tuple(graph)
+                graph.sort()
+                self._did(graph.extend, old)
+        self._unsorted.clear()
+
+
+def new_nodes(values: Iterable[ir.Value]) -> list[ir.Node]:
+    """The nodes behind some values that are in no graph yet, each after those that it uses."""
+    ordered: dict[ir.Node, None] = {}
+    pending = [(producer, False) for value in values if (producer := value.producer()) is not None]
+    while pending:
+        node, ready = pending.pop()
+        if node.graph is not None or node in ordered:
+            continue
+        if ready:
+            ordered[node] = None
+            continue
+        pending.append((node, True))
+        for value in reversed(node.inputs):
+            if value is not None and (producer := value.producer()) is not None:
+                pending.append((producer, False))
+    return list(ordered)
+
+
+def discard(nodes: Iterable[ir.Node]) -> None:
+    """Let go of new nodes that will not be used: they no longer count as users of anything."""
+    for node in nodes:
+        if node.graph is None:
+            _detach(node)
+
+
+def is_sorted(graph: ir.Graph) -> bool:
+    """Whether every node of a graph stands after the nodes of that graph that it, or a graph below it, uses."""
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for user in _with_nested(node):
+            for value in user.inputs:
+                producer = None if value is None else value.producer()
+                if producer is not None and producer.graph is graph and producer not in seen:
+                    return False
+        seen.add(node)
+    return True
+
+
+def _agree(old: ir.Value, new: ir.Value) -> None:
+    """Refuse a replacement of another type or of a shape that is provably another one."""
+    if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
+        raise Conflict(f"the result would be {new.dtype.name.lower()} instead of {old.dtype.name.lower()}")
+    if old.shape is None or new.shape is None:
+        return
+    if len(old.shape) != len(new.shape):
+        raise Conflict(f"the result would have rank {len(new.shape)} instead of {len(old.shape)}")
+    for had, has in zip(old.shape.dims, new.shape.dims, strict=True):
+        if isinstance(had, int) and isinstance(has, int) and had != has:
+            raise Conflict(f"the result would have the shape {new.shape} instead of {old.shape}")
+
+
+def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:
+    """The shape that says more: a known dimension beats an unknown one."""
+    if new is None or old is None or new is old:
+        return new if old is None else old if new is None else new
+    if all(isinstance(dim, int) or dim.value is not None for dim in new.dims):
+        return new
+    dims = [
+        had if not isinstance(has, int) and has.value is None else has
+        for had, has in zip(old.dims, new.dims, strict=True)
+    ]
+    return ir.Shape(dims, frozen=True)
+
+
+def _is_loose(value: ir.Value) -> bool:
+    return value.producer() is None and value.graph is None and value.const_value is not None
+
+
+def _detach(node: ir.Node) -> None:
+    for position in range(len(node.inputs)):
+        node.replace_input_with(position, None)
+
+
+def _with_nested(node: ir.Node) -> Iterable[ir.Node]:
+    """A node and all nodes in the graphs below it."""
+    if not node.attributes:
+        return (node,)
+    nodes = [node]
+    for graph in semantics.subgraphs(node):
+        for inner in scope.below(graph):
+            nodes.extend(inner)
+    return nodes
+
+
+def _set_attributes(node: ir.Node, attributes: tuple[ir.Attr, ...]) -> None:
+    node.attributes.clear()
+    for attribute in attributes:
+        node.attributes[attribute.name] = attribute
+
+
+def _replace_back(old: ir.Value, uses: tuple[ir.Usage, ...]) -> None:
+    for node, position in uses:
+        node.replace_input_with(position, old)
+
+
+def _set_name(value: ir.Value, name: str | None) -> None:
+    value.name = name
+
+
+def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
+    value.type = type_
+    value.shape = shape
+
+
+def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | None) -> None:
+    value.metadata_props.clear()
+    value.metadata_props.update(metadata)
+    value.doc_string = doc_string
+
+
+def _restore_initializers(graph: ir.Graph, order: tuple[ir.Value, ...]) -> None:
+    graph.initializers.clear()
+    for value in order:
+        graph.initializers.add(value)
+
+
+def _restore_mapping(mapping: dict[Any, Any], content: dict[Any, Any]) -> None:
+    mapping.clear()
+    mapping.update(content)

@@ -1,0 +1,85 @@
+"""The nodes of every graph by op, kept current by the editor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.semantics import subgraphs
+
+Nodes = dict[ir.Node, None]
+
+
+def op_key(domain: str, op_type: str) -> str:
+    """How an op is spelled in `RewriteRule.roots`: ``Add``, or ``com.microsoft::Gelu``."""
+    return f"{domain}::{op_type}" if domain else op_type
+
+
+class OpIndex:
+    """The nodes of every graph of a model, by op key.
+
+    Args:
+        model: The model; `scope.attach` has seen it.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graphs: dict[ir.Graph, dict[str, Nodes]] = {}
+        for graph in scope.graphs(model):
+            self.build(graph)
+
+    def build(self, graph: ir.Graph) -> None:
+        """Index the nodes of a graph (not of those below it)."""
+        by_op: dict[str, Nodes] = {}
+        for node in graph:
+            name = node.op_type
+            if node.domain:
+                name = f"{node.domain}::{name}"
+            nodes = by_op.get(name)
+            if nodes is None:
+                by_op[name] = {node: None}
+            else:
+                nodes[node] = None
+        self._graphs[graph] = by_op
+
+    def add(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Take up a node that has come into a graph, and the graphs below it."""
+        self._graphs[graph].setdefault(op_key(node.domain, node.op_type), {})[node] = None
+        if node.attributes:
+            for inner in subgraphs(node):
+                for below in scope.below(inner):
+                    self.build(below)
+
+    def discard(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Forget a node that has left a graph, and the graphs below it."""
+        self._graphs[graph][op_key(node.domain, node.op_type)].pop(node, None)
+        if node.attributes:
+            for inner in subgraphs(node):
+                for below in scope.below(inner):
+                    self.drop(below)
+
+    def drop(self, graph: ir.Graph) -> None:
+        """Forget a graph."""
+        self._graphs.pop(graph, None)
+
+    def __contains__(self, graph: ir.Graph) -> bool:
+        return graph in self._graphs
+
+    def nodes(self, graph: ir.Graph, op: str) -> tuple[ir.Node, ...]:
+        """The nodes of a graph that are of one op, older ones first.
+
+        Args:
+            graph: A graph of the model.
+            op: ``Add``, or ``com.microsoft::Gelu``.
+        """
+        return tuple(self._graphs[graph].get(op, ()))
+
+    def has_any(self, graph: ir.Graph, ops: Iterable[str]) -> bool:
+        """Whether a graph has a node of one of the ops."""
+        by_op = self._graphs[graph]
+        return any(by_op.get(op) for op in ops)
+
+    def counts(self, graph: ir.Graph) -> dict[str, int]:
+        """How many nodes of each op a graph has."""
+        return {op: len(nodes) for op, nodes in self._graphs[graph].items() if nodes}

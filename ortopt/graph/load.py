@@ -1,0 +1,199 @@
+"""Read a model: from a path, bytes, a stream, a ``ModelProto`` or an ``ir.Model``; weights are mapped, never parsed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from ortopt.errors import InvalidModelError
+from ortopt.graph.decode import ExternalFiles, decode
+from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
+from ortopt.graph.text import one_line, quoted
+from ortopt.graph.validate import validate
+from ortopt.graph.wire import strip
+
+if TYPE_CHECKING:
+    Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model
+
+SOURCE_KEY: Final = "ortopt.source"
+"""Where `load` leaves an `Origin` in ``model.meta``."""
+
+_MOST_BYTES: Final = 2**31 - 1
+"""What protobuf can read; a stream that goes on longer is no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a loaded model came from.
+
+    Attributes:
+        path: The file, or None.
+        nbytes: Size of model and external data together, as they were read.
+        external: Whether it has external data.
+        typed: Whether it tells types of intermediate values; a result tells them only then, for they are not small.
+    """
+
+    path: str | None
+    nbytes: int
+    external: bool
+    typed: bool
+
+
+def load(source: Source) -> ir.Model:
+    """Load a model; what was given is never changed.
+
+    Large tensors become `MappedTensor`: views of the file, which may be renamed, replaced or deleted meanwhile, but not
+    written into. Nodes out of order are sorted.
+
+    Args:
+        source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
+            (cloned; its tensors are shared).
+
+    Returns:
+        A model that `validate` accepts, with an `Origin` in ``model.meta[SOURCE_KEY]``.
+
+    Raises:
+        InvalidModelError: There is no such file, or it is broken, or has something that cannot be carried; one line
+            that names the source.
+    """
+    label = quoted(os.fspath(source)) if isinstance(source, str | os.PathLike) else "the model"
+    try:
+        with _without_garbage_collection():
+            return _loaded(source)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{label}: {one_line(error)}") from error
+    except RecursionError:
+        raise InvalidModelError(f"{label}: its graphs are nested too deeply") from None
+    except OSError as error:
+        raise InvalidModelError(f"{label}: {one_line(error.strerror or error)}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{label}: a name in it is not UTF-8") from error
+
+
+def _loaded(source: Source) -> ir.Model:
+    if isinstance(source, ir.Model):
+        return _cloned(source)
+    if isinstance(source, onnx.ModelProto):
+        try:
+            return _parsed(source.SerializeToString(), None)
+        except (EncodeError, ValueError) as error:
+            raise InvalidModelError(f"protobuf cannot write this ModelProto: {error}") from error
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parsed(bytes(source), None)
+    if isinstance(source, str | os.PathLike):
+        return _parsed(MappedFile(source), os.fspath(source))
+    return _parsed(_read_stream(source), None)
+
+
+def _read_stream(stream: BinaryIO) -> bytes:
+    read = io.BytesIO()
+    while chunk := stream.read(CHUNK):
+        read.write(chunk)
+        if read.tell() > _MOST_BYTES:
+            raise InvalidModelError("the stream goes on beyond 2 GB, which no model without external data can have")
+    return read.getvalue()
+
+
+def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
+    buffer = source.map if isinstance(source, MappedFile) else source
+    if not buffer:
+        raise InvalidModelError("it is empty")
+    stripped = strip(buffer)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(stripped.model)
+    except DecodeError as error:
+        raise InvalidModelError(f"not an ONNX model, or nested too deeply for protobuf: {error}") from None
+    files = ExternalFiles(None if path is None else os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
+    model = decode(proto, stripped, source, files)
+    typed = bool(proto.graph.value_info) or any(function.value_info for function in proto.functions)
+    _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed))
+    return model
+
+
+def _cloned(source: ir.Model) -> ir.Model:
+    if not validate(source, any_order=True):
+        raise InvalidModelError("its nodes are not in topological order; call graph.sort() first")
+    model = source.clone()
+    for key, value in source.meta.items():
+        model.meta[key] = value
+    origin = source.meta.get(SOURCE_KEY)
+    _map_external_tensors(model)
+    if origin is None:
+        tensors = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
+        nbytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        external = any(isinstance(tensor, MappedTensor) and tensor.external for tensor in tensors)
+        origin = Origin(None, nbytes, external, True)
+    _finish(model, origin)
+    return model
+
+
+def _map_external_tensors(model: ir.Model) -> None:
+    """Put the files themselves in the place of onnx-ir's pointers to files."""
+    folders: dict[str, ExternalFiles] = {}
+
+    def mapped(tensor: ir.ExternalTensor) -> MappedTensor:
+        folder = os.fspath(tensor.base_dir) or os.curdir
+        files = folders.setdefault(folder, ExternalFiles(folder))
+        try:
+            return MappedTensor(
+                files.file(os.fspath(tensor.location)),
+                tensor.offset or 0,
+                tensor.nbytes if tensor.length is None else tensor.length,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                name=tensor.name,
+                doc_string=tensor.doc_string,
+                metadata_props=dict(tensor.metadata_props),
+                external=True,
+            )
+        except InvalidModelError as error:
+            raise InvalidModelError(f"tensor {quoted(tensor.name)}: {error}") from None
+
+    functions = [graph for function in model.functions.values() for graph in (function.graph,)]
+    graphs = [*model.graphs(), *functions, *(inner for graph in functions for inner in graph.subgraphs())]
+    for graph in graphs:
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = mapped(value.const_value)
+        for node in graph:
+            for name, attribute in tuple(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                    node.attributes[name] = ir.AttrTensor(name, mapped(attribute.value), attribute.doc_string)
+
+
+def _finish(model: ir.Model, origin: Origin) -> None:
+    if not validate(model, any_order=True):
+        _sort(model)
+        validate(model)
+    model.meta[SOURCE_KEY] = origin
+
+
+def _sort(model: ir.Model) -> None:
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        try:
+            graph.sort()
+        except ValueError:
+            raise InvalidModelError(f"the nodes of graph {quoted(graph.name)} depend on one another in a circle") from None
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Millions of new objects and no garbage: collections would only count them, again and again."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,567 @@
+"""Questions that a match asks: each answers, or refuses with a reason that a user can read.
+
+A refusal is an exception, `Refusal`, so that a match reads as a list of conditions with the happy path at the lowest
+indent. Nothing here changes a graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph import facts, scope, symbolic
+from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.options import Options, Target
+
+T = TypeVar("T")
+Dim = int | ir.SymbolicDim
+
+FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
+    ir.DataType.FLOAT,
+    ir.DataType.FLOAT16,
+    ir.DataType.DOUBLE,
+    ir.DataType.BFLOAT16,
+)
+FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
+"""The element types that round: real arithmetic holds in them up to rounding, and for nothing else."""
+
+INTEGERS = frozenset({
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+})
+
+
+class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
+    """A match that does not hold, with the reason.
+
+    Args:
+        reason: A clause that a user can read, e.g. "Gemm broadcasts C one way only".
+        about: The values or nodes that it is about.
+    """
+
+    def __init__(self, reason: str, *about: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.about = about
+
+    def __str__(self) -> str:
+        names = [getattr(item, "name", None) or str(item) for item in self.about if item is not None]
+        return f"{self.reason} ({', '.join(names)})" if names else self.reason
+
+
+def need(condition: bool, reason: str, *about: object) -> None:
+    """Go on only if a condition holds.
+
+    Args:
+        condition: What must be.
+        reason: Why it must be, for the user.
+        about: The values or nodes that it is about.
+
+    Raises:
+        Refusal: If it does not hold.
+    """
+    if not condition:
+        raise Refusal(reason, *about)
+
+
+# -- alternatives -------------------------------------------------------------------------------------------------------
+
+
+class _Choices(threading.local):
+    """The path through the alternatives of one match, and what is left to try."""
+
+    def __init__(self) -> None:
+        self.path: list[int] = []
+        self.position = 0
+        self.widths: list[int] = []
+
+
+_choices = _Choices()
+MOST_ALTERNATIVES = 64
+
+
+def choose(alternatives: Sequence[T]) -> T:
+    """One of several alternatives; if the match fails, it is tried again with the next.
+
+    Args:
+        alternatives: At least one, in order of preference.
+
+    Returns:
+        The alternative of this attempt.
+    """
+    if len(alternatives) == 1:
+        return alternatives[0]
+    state = _choices
+    if state.position == len(state.path):
+        state.path.append(0)
+        state.widths.append(len(alternatives))
+    chosen = state.path[state.position]
+    state.position += 1
+    return alternatives[chosen]
+
+
+def first_match(match: Callable[[ir.Node], T], node: ir.Node) -> T:
+    """Run a match over its alternatives (see `choose`) until one holds.
+
+    Args:
+        match: A rule's match.
+        node: The node offered to it.
+
+    Returns:
+        What the first attempt that holds found.
+
+    Raises:
+        Refusal: If none holds: the reason of the first attempt.
+    """
+    state = _choices
+    if state.path:
+        state.path, state.widths = [], []
+    state.position = 0
+    try:
+        return match(node)
+    except Refusal as refusal:
+        if not state.path:
+            raise
+        first = refusal
+    try:
+        for _ in range(MOST_ALTERNATIVES):
+            while state.path and state.path[-1] + 1 >= state.widths[-1]:
+                state.path.pop()
+                state.widths.pop()
+            if not state.path:
+                break
+            state.path[-1] += 1
+            state.position = 0
+            try:
+                return match(node)
+            except Refusal:
+                continue
+        raise first
+    finally:
+        state.path, state.widths, state.position = [], [], 0
+
+
+# -- nodes --------------------------------------------------------------------------------------------------------------
+
+
+def opset(node: ir.Node, domain: str | None = None) -> int:
+    """The version of a domain where a node stands.
+
+    Args:
+        node: A node of a graph.
+        domain: The domain; None is the node's own.
+
+    Raises:
+        Refusal: If the domain is not imported there.
+    """
+    where = node.domain if domain is None else domain
+    version = scope.of(scope.graph_of(node)).opset_imports.get(where)
+    if version is None:
+        raise Refusal(f"the domain {where!r} is not imported", node)
+    return version
+
+
+def options(node: ir.Node) -> Options:
+    """What the run that works on a node wants."""
+    return scope.of(scope.graph_of(node)).options
+
+
+def targets_ort(node: ir.Node) -> bool:
+    """Whether contrib ops may be used."""
+    return options(node).target is Target.ORT
+
+
+def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
+    """Whether a node is one of some ops.
+
+    Args:
+        node: A node, or None.
+        ops: Op types.
+        domain: Their domain.
+    """
+    return node is not None and node.domain == domain and node.op_type in ops
+
+
+def producer(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node:
+    """The node behind a value, which must be one of some ops.
+
+    Args:
+        value: A value, or None for an input that is left out.
+        ops: Op types.
+        domain: Their domain.
+
+    Raises:
+        Refusal: If the value comes from elsewhere.
+    """
+    node = None if value is None else value.producer()
+    if node is None or node.domain != domain or node.op_type not in ops:
+        raise Refusal(f"no {' or '.join(ops)} comes before", value)
+    return node
+
+
+def values(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
+    """The first inputs of a node, all of them present.
+
+    Args:
+        node: A node.
+        count: How many.
+
+    Raises:
+        Refusal: If one is left out.
+    """
+    present = tuple(value for value in node.inputs[:count] if value is not None)
+    if len(present) != count:
+        raise Refusal(f"{node.op_type} has an input left out", node)
+    return present
+
+
+def optional(node: ir.Node, position: int) -> ir.Value | None:
+    """An input of a node, or None where it is left out."""
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, ir.Value]:
+    """The operand of a two-operand node that comes from some op, and the other operand; both orders are tried.
+
+    Args:
+        node: A node with two operands.
+        ops: Op types.
+        domain: Their domain.
+
+    Returns:
+        The node behind the one operand, and the other operand.
+
+    Raises:
+        Refusal: If neither comes from such a node.
+    """
+    a, b = values(node, 2)
+    found = [(at, b) for at in (a.producer(),) if at is not None and is_op(at, *ops, domain=domain)]
+    if a is not b:
+        found += [(at, a) for at in (b.producer(),) if at is not None and is_op(at, *ops, domain=domain)]
+    if not found:
+        raise Refusal(f"no operand comes from {' or '.join(ops)}", node)
+    return choose(found)
+
+
+def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """The operand of a two-operand node that is a constant, and the other operand; both orders are tried.
+
+    Returns:
+        The constant, and the other operand.
+
+    Raises:
+        Refusal: If neither is a constant.
+    """
+    a, b = values(node, 2)
+    found = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
+    if not found:
+        raise Refusal("no operand is a constant", node)
+    return choose(found)
+
+
+def only_user(value: ir.Value, *ops: str, domain: str = "") -> ir.Node:
+    """The one node that uses a value, which is no graph output.
+
+    Args:
+        value: A value.
+        ops: Op types that the user must be one of; any if empty.
+        domain: Their domain.
+
+    Raises:
+        Refusal: If the value is a graph output, is used more than once, in a subgraph, or by another op.
+    """
+    use = first_use(value)
+    if use is None or use_count(value) != 1 or value.is_graph_output():
+        raise Refusal("the value is used elsewhere", value)
+    if use.node.graph is not value.graph and value.producer() is not None:
+        raise Refusal("a subgraph uses the value", value)
+    if ops and not is_op(use.node, *ops, domain=domain):
+        raise Refusal(f"no {' or '.join(ops)} comes after", value)
+    return use.node
+
+
+def users(value: ir.Value) -> list[ir.Node]:
+    """The nodes that use a value, each once."""
+    return list(dict.fromkeys(use.node for use in value.uses()))
+
+
+def is_used_once(value: ir.Value) -> bool:
+    """Whether one node input, and no graph output, needs a value."""
+    return use_count(value) == 1 and not value.is_graph_output()
+
+
+# -- attributes ---------------------------------------------------------------------------------------------------------
+
+
+def attribute(node: ir.Node, name: str, default: T) -> T:
+    """An attribute of a node.
+
+    Args:
+        node: A node.
+        name: The attribute's name.
+        default: Its value where it is left out; tells the type too. Lists are tuples, strings are str.
+
+    Raises:
+        Refusal: If the function's caller decides it.
+    """
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    if found.is_ref():
+        raise Refusal(f"the function's caller decides {name}", node)
+    content: T = tuple(found.value) if isinstance(found.value, list | tuple) else found.value
+    return content
+
+
+def plain_attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
+    """All attributes of a node, none of them decided by a function's caller.
+
+    Raises:
+        Refusal: If one is.
+    """
+    for found in node.attributes.values():
+        if found.is_ref():
+            raise Refusal(f"the function's caller decides {found.name}", node)
+    return node.attributes
+
+
+# -- types and shapes ---------------------------------------------------------------------------------------------------
+
+
+def dtype(value: ir.Value) -> ir.DataType:
+    """The element type of a value.
+
+    Raises:
+        Refusal: If it is unknown.
+    """
+    if value.dtype is None:
+        raise Refusal("the type is unknown", value)
+    return value.dtype
+
+
+def dims(value: ir.Value, rank: int | None = None) -> tuple[Dim, ...]:
+    """The dimensions of a value; each an int, a symbolic expression, or unknown.
+
+    Args:
+        value: A value.
+        rank: What the rank must be; None is any.
+
+    Raises:
+        Refusal: If the shape is unknown or has another rank.
+    """
+    shape = shape_of(value)
+    if shape is None:
+        raise Refusal("the shape is unknown", value)
+    if rank is not None and len(shape) != rank:
+        raise Refusal(f"the rank is not {rank}", value)
+    return shape
+
+
+def shape_of(value: ir.Value) -> tuple[Dim, ...] | None:
+    """The dimensions of a value, or None where the rank is unknown."""
+    shape = facts.shape_of(value)
+    if shape is None:
+        return None
+    known: tuple[Dim, ...] = shape.dims
+    return known
+
+
+def static_dims(value: ir.Value, rank: int | None = None) -> tuple[int, ...]:
+    """The dimensions of a value, all of them numbers.
+
+    Raises:
+        Refusal: If one is not, or the rank is another.
+    """
+    shape = dims(value, rank)
+    known = tuple(dim for dim in shape if isinstance(dim, int))
+    if len(known) != len(shape):
+        raise Refusal("a dimension is not fixed", value)
+    return known
+
+
+def rank(value: ir.Value) -> int:
+    """The rank of a value.
+
+    Raises:
+        Refusal: If it is unknown.
+    """
+    return len(dims(value))
+
+
+def same_dim(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions are equal whatever the inputs are; unknown ones never are."""
+    return symbolic.equal(a, b)
+
+
+def same_shape(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values have the same shape whatever the inputs are."""
+    first, second = shape_of(a), shape_of(b)
+    if first is None or second is None or len(first) != len(second):
+        return False
+    return all(symbolic.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def same_type(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values are tensors of the same known element type."""
+    return a.dtype is not None and a.dtype == b.dtype
+
+
+def stretches_to(value: ir.Value, shape: Sequence[Dim]) -> bool:
+    """Whether a value broadcasts to a shape one way: the result has this very shape, whatever the inputs are.
+
+    Args:
+        value: A value.
+        shape: The dimensions of the result.
+    """
+    own = shape_of(value)
+    return own is not None and dims_stretch_to(own, shape)
+
+
+def dims_stretch_to(own: Sequence[Dim], shape: Sequence[Dim]) -> bool:
+    """Whether dimensions broadcast one way to a shape, whatever the inputs are."""
+    if len(own) > len(shape):
+        return False
+    aligned = shape[len(shape) - len(own) :]
+    return all(
+        (isinstance(dim, int) and dim == 1) or symbolic.equal(dim, to) for dim, to in zip(own, aligned, strict=True)
+    )
+
+
+def axis(node: ir.Node, of: int, default: int, name: str = "axis") -> int:
+    """An axis attribute of a node, counted from the front.
+
+    Args:
+        node: A node.
+        of: The rank that the axis counts in.
+        default: The axis where the attribute is left out.
+        name: The attribute's name.
+
+    Raises:
+        Refusal: If it is out of range, or the function's caller decides it.
+    """
+    index = attribute(node, name, default)
+    need(-of <= index < of, "the axis is out of range", node)
+    return index % of if of else 0
+
+
+# -- constants ----------------------------------------------------------------------------------------------------------
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is the same in every run."""
+    return semantics.constant_tensor(value) is not None
+
+
+def tensor_of(value: ir.Value | None) -> ir.TensorProtocol:
+    """The tensor that a value always is.
+
+    Raises:
+        Refusal: If it is no constant, or may be overridden by a caller.
+    """
+    tensor = semantics.constant_tensor(value)
+    if tensor is None:
+        raise Refusal("it is not a constant", value)
+    return tensor
+
+
+def array_of(value: ir.Value | None) -> np.ndarray:
+    """The content of a constant as a read-only array, without a copy where the tensor allows it.
+
+    Raises:
+        Refusal: If the value is no constant.
+    """
+    return np.asarray(tensor_of(value).numpy())
+
+
+SMALL = 1024
+
+
+def small_array(value: ir.Value | None) -> np.ndarray:
+    """The content of a constant of at most `SMALL` elements.
+
+    Raises:
+        Refusal: If it is no constant, or larger.
+    """
+    tensor = tensor_of(value)
+    if tensor.size > SMALL:
+        raise Refusal("the constant is large", value)
+    return np.asarray(tensor.numpy())
+
+
+def integers(value: ir.Value | None) -> tuple[int, ...]:
+    """The content of a constant integer tensor of rank 0 or 1.
+
+    Raises:
+        Refusal: If it is no such constant.
+    """
+    array = small_array(value)
+    if array.dtype.kind not in "iu" or array.ndim > 1:
+        raise Refusal("it is not a list of integers", value)
+    return tuple(int(item) for item in array.reshape(-1))
+
+
+def scalar(value: ir.Value | None) -> float:
+    """The one number of a constant with one element, of any rank.
+
+    Raises:
+        Refusal: If it is no such constant.
+    """
+    tensor = tensor_of(value)
+    if tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        raise Refusal("it is not one number", value)
+    return float(np.asarray(tensor.numpy()).reshape(-1)[0])
+
+
+def is_scalar(value: ir.Value | None, expected: float) -> bool:
+    """Whether a value is a constant with one element that is `expected`, rounded to the constant's own type.
+
+    Args:
+        value: A value.
+        expected: The number; compared within two units in the last place of the constant's type.
+    """
+    tensor = semantics.constant_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return False
+    array = np.asarray(tensor.numpy()).reshape(-1)
+    if array.dtype.kind in "iub":
+        return float(array[0]) == expected
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(expected, dtype=array.dtype)
+    content, wanted = float(array[0]), float(rounded)
+    return content == wanted or abs(content - wanted) <= 2 * EPSILONS.get(tensor.dtype, 0.0) * abs(wanted)
+
+
+EPSILONS = {FLOAT: 2.0**-23, FLOAT16: 2.0**-10, DOUBLE: 2.0**-52, BFLOAT16: 2.0**-7}
+"""The distance from 1 to the next number, by element type."""
+
+
+def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
+    """The operand of a commutative two-operand node that is left when the other is a constant scalar.
+
+    Args:
+        node: Add or Mul.
+        expected: The number (see `is_scalar`).
+
+    Returns:
+        The other operand.
+
+    Raises:
+        Refusal: If no operand is that number, or it would raise the rank of the other.
+    """
+    a, b = values(node, 2)
+    if is_scalar(b, expected):
+        return a
+    if is_scalar(a, expected):
+        return b
+    raise Refusal(f"no operand is {expected:g}", node)

@@ -1,0 +1,116 @@
+"""Where a graph stands: which model, which function, below which node; and what the run that works on it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.options import Options
+from ortopt.semantics import subgraphs
+
+_KEY = "ortopt.graph.scope"
+
+
+@dataclass(slots=True)
+class Scope:
+    """Where a graph stands.
+
+    Attributes:
+        model: The model that holds it.
+        function: The local function that it is, or is nested in; None in the main graph.
+        parent: The node whose attribute it is; None for the main graph and for a function's own.
+        opset_imports: Domain to version, of the function or the model.
+        options: What the run wants.
+    """
+
+    model: ir.Model
+    function: ir.Function | None
+    parent: ir.Node | None
+    opset_imports: dict[str, int]
+    options: Options
+
+    @property
+    def in_function(self) -> bool:
+        """Whether constants must be nodes: functions have no initializers."""
+        return self.function is not None
+
+
+def attach(model: ir.Model, options: Options) -> None:
+    """Tell every graph of a model where it stands. Linear in the nodes."""
+    _attach(model.graph, Scope(model, None, None, model.opset_imports, options))
+    for function in model.functions.values():
+        _attach(function.graph, Scope(model, function, None, function.opset_imports, options))
+
+
+def attach_below(node: ir.Node) -> None:
+    """Tell the graphs below a node that has come into a graph where they stand."""
+    assert node.graph is not None
+    outer = of(node.graph)
+    for graph in subgraphs(node):
+        _attach(graph, Scope(outer.model, outer.function, node, outer.opset_imports, outer.options))
+
+
+def _attach(graph: ir.Graph, scope: Scope) -> None:
+    pending = [(graph, scope)]
+    while pending:
+        current, where = pending.pop()
+        current.meta[_KEY] = where
+        for node in current:
+            if node.attributes:
+                for inner in subgraphs(node):
+                    pending.append(
+                        (inner, Scope(where.model, where.function, node, where.opset_imports, where.options))
+                    )
+
+
+def of(graph: ir.Graph) -> Scope:
+    """The scope of a graph that `attach` has seen."""
+    scope: Scope = graph.meta[_KEY]
+    return scope
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph that holds a node; a function's nodes are held by the function's graph."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph), f"{node.op_type} is in no graph"
+    return graph
+
+
+def below(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and all graphs nested in it, outer before inner, in the nodes' order."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        inner: list[ir.Graph] = []
+        for node in current:
+            if node.attributes:
+                inner.extend(subgraphs(node))
+        pending.extend(reversed(inner))
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Every graph of a model: the main graph and what is nested in it, then each function and what is nested there."""
+    yield from below(model.graph)
+    for function in tuple(model.functions.values()):
+        yield from below(function.graph)
+
+
+def label(graph: ir.Graph) -> str:
+    """A graph's name for people, e.g. ``main`` or ``main/If:then_branch`` or ``function pkg.Block``."""
+    scope = of(graph)
+    if scope.parent is None:
+        return f"function {scope.function.domain}.{scope.function.name}" if scope.function else (graph.name or "main")
+    assert scope.parent.graph is not None
+    attribute = next(
+        name
+        for name, value in scope.parent.attributes.items()
+        if not value.is_ref()
+        and (
+            value.value is graph
+            or (value.type == ir.AttributeType.GRAPHS and any(item is graph for item in value.value))
+        )
+    )
+    return f"{label(graph_of(scope.parent))}/{scope.parent.name or scope.parent.op_type}:{attribute}"

@@ -1,0 +1,39 @@
+"""Names and messages out of untrusted files, made fit for one line of a terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NAME_LENGTH: Final = 80
+_MESSAGE_LENGTH: Final = 400
+
+
+def quoted(name: str | None) -> str:
+    """A name in quotes: control characters and terminal escapes are spelled out, the middle of a long one is left out.
+
+    Args:
+        name: Any text; None reads as the empty name.
+    """
+    return f"'{_shortened(_escaped(name or ''), _NAME_LENGTH)}'"
+
+
+def one_line(message: object) -> str:
+    """A message without line breaks, control characters or excessive length."""
+    text = " ".join(str(message)[: 4 * _MESSAGE_LENGTH].split())
+    return _shortened(_escaped(text), _MESSAGE_LENGTH)
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in _shortened(text, 4 * _MESSAGE_LENGTH)
+    )
+
+
+def _shortened(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    half = length // 2
+    return f"{text[:half]}…{text[-half:]}"

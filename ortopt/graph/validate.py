@@ -1,0 +1,190 @@
+"""Structural checks: what every reader of ONNX relies on, whatever the operators mean.
+
+A file refers to values by name; in memory they are objects. `validate` reads the names as a reader of the file would, and
+makes sure that each leads to the very object that is meant. Unknown domains and operators are fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+import onnx
+import onnx_ir as ir
+
+from ortopt.errors import InvalidModelError
+from ortopt.graph.text import quoted
+
+_GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def validate(model: ir.Model, *, any_order: bool = False) -> bool:
+    """Check a model's structure; linear in its nodes, of any depth.
+
+    Args:
+        model: The model; it is not changed.
+        any_order: Whether nodes may stand before those that they depend on. Circles are then not looked for.
+
+    Returns:
+        Whether the nodes are in topological order; always true unless ``any_order``.
+
+    Raises:
+        InvalidModelError: Something is wrong; one line that says what and where.
+    """
+    if not model.ir_version or model.ir_version < 0:
+        raise InvalidModelError("it has no IR version")
+    if model.ir_version > onnx.IR_VERSION:
+        raise InvalidModelError(
+            f"its IR version {model.ir_version} is newer than what onnx {onnx.__version__} knows ({onnx.IR_VERSION})"
+        )
+    check = _Check(model, any_order)
+    check.run(model.graph, model.opset_imports)
+    for function in model.functions.values():
+        if function.graph.initializers:
+            raise InvalidModelError(
+                f"function {quoted(function.name)} has initializers, which ONNX does not have in functions"
+            )
+        check.run(function.graph, function.opset_imports)
+    if model.functions:
+        _refuse_recursion(model)
+    return check.sorted
+
+
+class _Check:
+    def __init__(self, model: ir.Model, any_order: bool) -> None:
+        self._any_order = any_order
+        self._imports: dict[str, int] = {}
+        self._visible: dict[str, ir.Value] = {}
+        self._open: set[ir.Graph] = set()
+        self.sorted = True
+
+    def run(self, graph: ir.Graph, imports: dict[str, int]) -> None:
+        """Check a graph and what is nested in it; a stack of generators, for Python's own is not deep enough."""
+        self._imports = imports
+        stack = [self._graph(graph)]
+        while stack:
+            inner = next(stack[-1], None)
+            if inner is None:
+                stack.pop()
+            else:
+                stack.append(self._graph(inner))
+
+    def _graph(self, graph: ir.Graph) -> Generator[ir.Graph]:
+        visible = self._visible
+        self._open.add(graph)
+        hidden: list[tuple[str, ir.Value | None]] = []
+        inputs: set[str] = set()
+        for value in graph.inputs:
+            name = _name(value, "graph input")
+            if name in inputs:
+                raise InvalidModelError(f"two inputs of graph {quoted(graph.name)} are named {quoted(name)}")
+            inputs.add(name)
+            hidden.append((name, visible.get(name)))
+            visible[name] = value
+        for name, value in graph.initializers.items():
+            if value.const_value is None:
+                raise InvalidModelError(f"initializer {quoted(name)} has no data")
+            if name != value.name:
+                raise InvalidModelError(f"initializer {quoted(name)} is named {quoted(value.name)} too")
+            if visible.get(name) is not value:
+                self._declare(value, name, hidden)
+        imports = self._imports
+        for node in graph:
+            for value in node.inputs:
+                if value is not None and visible.get(value.name) is not value:  # type: ignore[arg-type]
+                    self._explain(value, node)
+            if node.domain not in imports:
+                raise InvalidModelError(
+                    f"{_label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
+                )
+            attributes = node.attributes.data
+            if attributes:
+                yield from _below(node, attributes.values())
+            for value in node.outputs:
+                name = value.name
+                if name:
+                    if name in visible:
+                        self._declare(value, name, hidden)
+                    visible[name] = value
+                    hidden.append((name, None))
+                elif value.uses() or value.is_graph_output():
+                    raise InvalidModelError(f"a result of {_label(node)} is used and has no name")
+        for value in graph.outputs:
+            name = _name(value, "graph output")
+            producer = value.producer()
+            if visible.get(name) is not value or (value.graph if producer is None else producer.graph) is not graph:
+                raise InvalidModelError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}")
+        for name, before in reversed(hidden):
+            if before is None:
+                del visible[name]
+            else:
+                visible[name] = before
+        self._open.discard(graph)
+
+    def _declare(self, value: ir.Value, name: str, hidden: list[tuple[str, ir.Value | None]]) -> None:
+        """Make a name visible that must be new."""
+        if name in self._visible:
+            raise InvalidModelError(f"two values that can be seen from the same place are named {quoted(name)}")
+        self._visible[name] = value
+        hidden.append((name, None))
+
+    def _explain(self, value: ir.Value, node: ir.Node) -> None:
+        """Say why an input of a node is not what its name stands for; or that the nodes are out of order."""
+        name = value.name
+        producer = value.producer()
+        if name and producer is not None and producer.graph in self._open and self._visible.get(name) is None:
+            self.sorted = False
+            if self._any_order:
+                return
+            raise InvalidModelError(f"{_label(node)} uses {quoted(name)} before it is computed")
+        if name and self._visible.get(name) is not None:
+            raise InvalidModelError(f"{_label(node)} uses a value {quoted(name)} that another of this name hides")
+        raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {_label(node)}")
+
+
+def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
+    for attribute in attributes:
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.value
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.value
+        elif attribute.type == ir.AttributeType.UNDEFINED:
+            raise InvalidModelError(f"attribute {quoted(attribute.name)} of {_label(node)} has no type")
+
+
+def _name(value: ir.Value, what: str) -> str:
+    if not value.name:
+        raise InvalidModelError(f"a {what} has no name")
+    return value.name
+
+
+def _label(node: ir.Node) -> str:
+    return f"{quoted(node.op_type)} node {quoted(node.name)}" if node.name else f"a node {quoted(node.op_type)}"
+
+
+def _refuse_recursion(model: ir.Model) -> None:
+    """Refuse functions that call themselves, however indirectly: they can neither be inlined nor run."""
+    functions = model.functions
+    calls = {
+        identifier: list(
+            dict.fromkeys(called for node in function.all_nodes() if (called := node.op_identifier()) in functions)
+        )
+        for identifier, function in functions.items()
+    }
+    done: set[ir.OperatorIdentifier] = set()
+    for start in functions:
+        path: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]] = {}
+        if start not in done:
+            path[start] = list(calls[start])
+        while path:
+            current = next(reversed(path))
+            if not path[current]:
+                del path[current]
+                done.add(current)
+                continue
+            called = path[current].pop()
+            if called in path:
+                raise InvalidModelError(f"function {quoted(f'{called[0]}.{called[1]}')} calls itself")
+            if called not in done:
+                path[called] = list(calls[called])

@@ -1,0 +1,230 @@
+"""Protobuf's wire format, as far as weights are concerned.
+
+protobuf copies every weight that it parses, slowly. `strip` walks the messages of a ``ModelProto`` by their lengths,
+leaves the large tensors where they are, and returns the model without them: a marker of a few bytes stands for each.
+The other half writes fields: `varint` and `field` are what an encoder needs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Final, NamedTuple
+
+from ortopt.errors import InvalidModelError
+
+CUT_FROM: Final = 1024
+"""Bytes from which a tensor's data are left in place; what is smaller is cheaper to copy."""
+
+_TOKEN_BYTES: Final = 16
+_MARKER_BYTES: Final = _TOKEN_BYTES + 8
+
+# protobuf refuses messages nested deeper; a model nested deeper loads nowhere.
+_MAX_DEPTH: Final = 100
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+_NODES_OF_FUNCTION, _NODES_OF_GRAPH = 7, 1
+_TENSOR: Final[dict[int, object]] = {}
+_ATTRIBUTE: Final[dict[int, object]] = {}
+_NODE: Final[dict[int, object]] = {5: _ATTRIBUTE}
+_GRAPH: Final[dict[int, object]] = {_NODES_OF_GRAPH: _NODE, 5: _TENSOR}
+_FUNCTION: Final[dict[int, object]] = {_NODES_OF_FUNCTION: _NODE, 11: _ATTRIBUTE}
+_MODEL: Final[dict[int, object]] = {7: _GRAPH, 25: _FUNCTION}
+_ATTRIBUTE.update({5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH})
+
+_RAW_DATA, _FLOAT_DATA, _DOUBLE_DATA, _DATA_TYPE = 9, 4, 10, 2
+_PACKED_AS: Final = {_FLOAT_DATA: frozenset({1, 14}), _DOUBLE_DATA: frozenset({11, 15})}
+"""Packed fields whose bytes are what raw_data would be, for these data types (FLOAT, COMPLEX64; DOUBLE, COMPLEX128)."""
+
+Buffer = bytes | memoryview | mmap.mmap
+
+
+class Cut(NamedTuple):
+    """Where a tensor's data lie in the buffer, in bytes."""
+
+    offset: int
+    length: int
+
+
+class Stripped(NamedTuple):
+    """A model without its large tensors.
+
+    Attributes:
+        model: A serialized ``ModelProto``; each large tensor's ``raw_data`` is a marker.
+        cuts: What was left out, in the order of the markers' numbers.
+        token: What a marker starts with; random, so that no file can contain one.
+    """
+
+    model: bytes
+    cuts: list[Cut]
+    token: bytes
+
+    def cut(self, raw_data: bytes) -> Cut | None:
+        """The cut that a tensor's ``raw_data`` stands for, or None if they are its own data."""
+        if len(raw_data) != _MARKER_BYTES or not raw_data.startswith(self.token):
+            return None
+        return self.cuts[int.from_bytes(raw_data[_TOKEN_BYTES:], "little")]
+
+
+def strip(buffer: Buffer) -> Stripped:
+    """Leave a serialized ``ModelProto``'s large tensors out.
+
+    Linear in the number of fields outside of tensors; reads no tensor's data.
+
+    Raises:
+        InvalidModelError: The buffer is not a protobuf message, or is cut short, or nests too deeply.
+    """
+    walk = _Walk(buffer)
+    try:
+        parts = walk.message(0, len(buffer), _MODEL, 0)
+    except IndexError:
+        raise InvalidModelError("the file ends in the middle of a field: not an ONNX model, or cut short") from None
+    model = bytes(buffer[:]) if parts is None else b"".join(parts)
+    return Stripped(model, walk.cuts, walk.token)
+
+
+class _Walk:
+    """One walk over a buffer; a class because all of its functions share the buffer and the list of cuts."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.cuts: list[Cut] = []
+        self.token = os.urandom(_TOKEN_BYTES)
+
+    def message(self, position: int, end: int, fields: dict[int, object], depth: int) -> list[bytes] | None:
+        """The stripped message between two positions, in parts; None if there is nothing to strip in it."""
+        if depth > _MAX_DEPTH:
+            raise InvalidModelError(f"the model is nested more than {_MAX_DEPTH} messages deep")
+        buffer = self.buffer
+        parts: list[bytes] = []
+        copied = position
+        while position < end:
+            start = position
+            tag = buffer[position]
+            position += 1
+            if tag >= 0x80:
+                tag, position = self._varint(start)
+            kind = tag & 7
+            if kind == _BYTES:
+                length = buffer[position]
+                position += 1
+                if length < 0x80:
+                    position += length
+                    continue
+                length, position = self._varint(position - 1)
+                body, position = position, position + length
+                if length < CUT_FROM or position > end or (inner := fields.get(tag >> 3)) is None:
+                    continue
+                assert isinstance(inner, dict)
+                if inner is _TENSOR:
+                    replaced = self._tensor(body, position)
+                else:
+                    replaced = self.message(body, position, inner, depth + 1)
+                if replaced is None:
+                    continue
+                parts.append(buffer[copied:start])
+                parts.append(varint(tag) + varint(sum(map(len, replaced))))
+                parts += replaced
+                copied = position
+            elif kind == _VARINT:
+                while buffer[position] >= 0x80:
+                    position += 1
+                position += 1
+            else:
+                position += self._fixed(kind)
+        if position != end:
+            raise InvalidModelError("a field is longer than its message: not an ONNX model, or cut short")
+        if not parts:
+            return None
+        parts.append(buffer[copied:end])
+        return parts
+
+    def _tensor(self, position: int, end: int) -> list[bytes] | None:
+        """The same for a ``TensorProto``: its data, if large, give way to a marker."""
+        start = position
+        data_type = 0
+        found: list[tuple[int, int, int, int]] = []  # field number, where it starts, where its data start and end
+        while position < end:
+            begin = position
+            tag, position = self._varint(position)
+            number, kind = tag >> 3, tag & 7
+            if kind == _BYTES:
+                length, body = self._varint(position)
+                position = body + length
+                if number == _RAW_DATA or number in _PACKED_AS:
+                    found.append((number, begin, body, position))
+            elif kind == _VARINT:
+                value, position = self._varint(position)
+                if number == _DATA_TYPE:
+                    data_type = value
+            else:
+                if number in _PACKED_AS:
+                    return None  # not packed: protobuf puts the numbers together
+                position += self._fixed(kind)
+        if position != end:
+            raise InvalidModelError("a tensor's field is longer than the tensor: the file is damaged")
+        if len(found) != 1:
+            return None
+        number, begin, body, position = found[0]
+        if position - body < CUT_FROM or data_type not in _PACKED_AS.get(number, (data_type,)):
+            return None
+        marker = self.token + len(self.cuts).to_bytes(8, "little")
+        self.cuts.append(Cut(body, position - body))
+        return [bytes(self.buffer[start:begin]), field(_RAW_DATA, marker), bytes(self.buffer[position:end])]
+
+    def _varint(self, position: int) -> tuple[int, int]:
+        """A number and the position behind it."""
+        result = shift = 0
+        while True:
+            byte = self.buffer[position]
+            position += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return result, position
+            shift += 7
+            if shift > 63:
+                raise InvalidModelError("a number has more than 64 bits: not an ONNX model")
+
+    @staticmethod
+    def _fixed(kind: int) -> int:
+        if kind == _FIXED32:
+            return 4
+        if kind == _FIXED64:
+            return 8
+        raise InvalidModelError("a field has a type that protobuf does not use: not an ONNX model")
+
+
+def varint(number: int) -> bytes:
+    """A number from -2**63 to 2**64 - 1 as protobuf writes it: 7 bits a byte, negative ones as 64 bits."""
+    if 0 <= number < len(_SHORT):
+        return _SHORT[number]
+    return _long_varint(number)
+
+
+def _long_varint(number: int) -> bytes:
+    number &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SHORT: Final = [_long_varint(number) for number in range(512)]
+
+
+def tag(number: int, kind: int = _BYTES) -> bytes:
+    """What stands before a field's contents; ``kind`` is 2 for bytes, strings and messages, 0 for integers."""
+    return varint(number << 3 | kind)
+
+
+def field(number: int, contents: bytes) -> bytes:
+    """A field of bytes, a string in UTF-8 or a serialized message."""
+    return tag(number) + varint(len(contents)) + contents
+
+
+def integer(number: int, value: int) -> bytes:
+    """An integer field."""
+    return tag(number, _VARINT) + varint(value)

@@ -1,0 +1,461 @@
+"""GraphTransformerManager: transformers by level, applied in steps until nothing changes."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError
+from ortopt.graph import scope
+from ortopt.observers import Observer, Observers
+from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
+from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
+from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, name_key
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One run of one transformer on one graph.
+
+    Attributes:
+        level: 1 to 4.
+        step: From 1.
+        transformer: Its name.
+        graph: The graph, for people.
+        modified: Whether it changed anything.
+        seconds: How long it took.
+        nodes_before: The graph's nodes before.
+        nodes_after: The graph's nodes after. The rules of one slot share a sweep: they share these two figures.
+        rewrites: How many rewrites it made.
+        visits: How many nodes a rule was offered; 0 for other transformers.
+    """
+
+    level: int
+    step: int
+    transformer: str
+    graph: str
+    modified: bool
+    seconds: float
+    nodes_before: int
+    nodes_after: int
+    rewrites: int = 0
+    visits: int = 0
+
+
+class GraphTransformerManager:
+    """Applies the transformers of a level in steps until nothing changes.
+
+    Args:
+        steps: The bound on the steps of a level.
+        options: What the transformers are told; the defaults if None.
+        observers: Who watches.
+        on_error: What a transformer that raises does: ``"raise"`` ends the run with a `TransformerError`, ``"skip"``
+            leaves it out and goes on. Either way the model is as it was before that transformer.
+        keep_order: Whether transformers run as they were registered, instead of by ``after`` and name.
+
+    Attributes:
+        failures: The transformers left out, with their errors.
+        bound_reached: The levels that still changed something in their last step.
+    """
+
+    def __init__(
+        self,
+        steps: int = DEFAULT_STEPS,
+        *,
+        options: Options | None = None,
+        observers: Iterable[Observer] = (),
+        on_error: Literal["raise", "skip"] = "raise",
+        keep_order: bool = False,
+    ) -> None:
+        self.set_steps(steps)
+        self.options = options or Options()
+        self.observers = Observers(observers)
+        self.on_error = on_error
+        self.keep_order = keep_order
+        self.failures: list[TransformerError] = []
+        self.bound_reached: list[TransformerLevel] = []
+        self._by_level: dict[TransformerLevel, dict[str, GraphTransformer]] = {level: {} for level in TransformerLevel}
+        self._history: list[HistoryEntry] = []
+        self._modified = False
+        self._left_out: set[GraphTransformer] = set()
+
+    # -- what ONNX Runtime's manager has ------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """The bound on the steps of a level."""
+        return self._steps
+
+    def set_steps(self, steps: int) -> None:
+        """Set the bound on the steps of a level.
+
+        Args:
+            steps: At least 1.
+
+        Raises:
+            ValueError: If it is less.
+        """
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, not {steps}")
+        self._steps = steps
+
+    @property
+    def is_graph_modified(self) -> bool:
+        """Whether the last call of `apply_transformers` changed anything."""
+        return self._modified
+
+    def clear_graph_modified(self) -> None:
+        """Forget that anything changed."""
+        self._modified = False
+
+    @property
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """What ran, in order, over all calls."""
+        return tuple(self._history)
+
+    def register(self, transformer: GraphTransformer, level: TransformerLevel | int | None = None) -> None:
+        """Take up a transformer.
+
+        Args:
+            transformer: An instance.
+            level: Where it runs; None is every level that its class declares.
+
+        Raises:
+            RegistrationError: If its name is taken at a level; names both.
+        """
+        check_contract(transformer)
+        if isinstance(transformer, RewriteRule):
+            check_rule(transformer)
+        levels = type(transformer).levels if level is None else (TransformerLevel(level),)
+        key = name_key(transformer.name)
+        for at in levels:
+            taken = self._by_level[at].get(key)
+            if taken is not None:
+                raise RegistrationError(
+                    f"level {at.value} already has a transformer named {taken.name} ({_where(taken)});"
+                    f" {_where(transformer)} cannot have it too"
+                )
+        for at in levels:
+            self._by_level[at][key] = transformer
+
+    def transformers(self, level: TransformerLevel | int) -> tuple[GraphTransformer, ...]:
+        """The transformers of a level, in the order in which they run.
+
+        Raises:
+            RegistrationError: If their ``after`` lists form a circle.
+        """
+        registered = list(self._by_level[TransformerLevel(level)].values())
+        return tuple(registered) if self.keep_order else tuple(in_order(registered))
+
+    def apply_transformers(
+        self,
+        model: ir.Model,
+        level: TransformerLevel | int,
+        *,
+        cancellation: CancellationToken | None = None,
+    ) -> bool:
+        """Apply a level's transformers to a model, in place, until nothing changes.
+
+        Args:
+            model: The model.
+            level: 1 to 4.
+            cancellation: Who may stop it.
+
+        Returns:
+            Whether anything changed.
+
+        Raises:
+            TransformerError: If a transformer raised, and errors are not skipped.
+            OptimizationCancelled: If it was stopped; the model holds exactly the rewrites that had completed.
+        """
+        workspace = Workspace(model, self.options)
+        return self.run(workspace, TransformerLevel(level), cancellation or CancellationToken())
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, workspace: Workspace, level: TransformerLevel, cancellation: CancellationToken) -> bool:
+        """Apply a level's transformers in a workspace (see `apply_transformers`)."""
+        self._modified = False
+        slots = [_Slot(transformers) for transformers in in_slots(self.transformers(level))]
+        for step in range(1, self._steps + 1):
+            changed = False
+            for slot in slots:
+                if slot.apply_once and step > 1:
+                    continue
+                changed |= self._run_slot(slot, workspace, level, step, cancellation)
+            self._modified |= changed
+            if not changed:
+                return self._modified
+        if any(not slot.apply_once for slot in slots):
+            self.bound_reached.append(level)
+            warnings.warn(
+                f"level {level.value} still changed the graph in step {self._steps}, the last one allowed",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return self._modified
+
+    def _run_slot(
+        self, slot: _Slot, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
+    ) -> bool:
+        if slot.raw:
+            return self._run_raw(slot, workspace, level, step, cancellation)
+        changed = False
+        for graph in tuple(scope.graphs(workspace.model)):
+            if slot.seen.get(graph) == (workspace.edit, workspace.edit.clock):
+                continue  # nothing has changed since it said that there is nothing to do
+            if graph not in workspace.edit.index:
+                continue  # a transformer has taken it away meanwhile
+            cancellation.check()
+            before = workspace.edit.clock
+            ran = True
+            while ran:
+                ran = self._run_on(slot, workspace, graph, level, step, cancellation)
+            if workspace.edit.clock == before:
+                slot.seen[graph] = (workspace.edit, before)
+            else:
+                changed = True
+                self._modified = True
+        return changed
+
+    def _run_on(
+        self,
+        slot: _Slot,
+        workspace: Workspace,
+        graph: ir.Graph,
+        level: TransformerLevel,
+        step: int,
+        cancellation: CancellationToken,
+    ) -> bool:
+        """Run a slot on a graph; whether it must run again, because one of its transformers had to be left out."""
+        active = [
+            transformer
+            for transformer in slot.transformers
+            if transformer not in self._left_out and self.observers.should_run(transformer, graph)
+        ]
+        if not active:
+            return False
+        if slot.is_rules and not workspace.edit.index.has_any(graph, slot.roots):
+            return False
+        edit = workspace.edit
+        start, offered, nodes_before = edit.version, workspace.offered, len(graph)
+        contexts = {t: Context(workspace, t, level, step, cancellation, self.observers) for t in active}
+        for transformer in active:
+            self.observers.before(transformer, level.value, step, graph)
+        started = time.perf_counter()
+        try:
+            if slot.is_rules:
+                entries = self._sweep(slot, active, contexts, workspace, graph, level, step)
+            else:
+                (transformer,) = active
+                edit.author = transformer.name
+                entries = self._apply(transformer, contexts[transformer], graph, level, step)
+            edit.restore_order()
+            edit.drop_freed_initializers()
+        except OptimizationCancelled:
+            edit.rollback(max((context.mark for context in contexts.values()), default=start))
+            edit.restore_order()
+            edit.drop_freed_initializers()
+            raise
+        except Exception as error:
+            edit.rollback(start)
+            workspace.offered = offered
+            culprit, cause = (error.rule, error.cause) if isinstance(error, RuleFailure) else (active[0], error)
+            self._fail(culprit, cause, level, step, graph)
+            return slot.is_rules
+        seconds = time.perf_counter() - started
+        for entry in entries:
+            finished = HistoryEntry(
+                entry.level, entry.step, entry.transformer, entry.graph, entry.modified,
+                entry.seconds if slot.is_rules else seconds,
+                nodes_before, len(graph), entry.rewrites, entry.visits,
+            )  # fmt: skip
+            self._history.append(finished)
+            self.observers.after(finished, graph)
+        return False
+
+    def _sweep(
+        self,
+        slot: _Slot,
+        active: Sequence[GraphTransformer],
+        contexts: dict[GraphTransformer, Context],
+        workspace: Workspace,
+        graph: ir.Graph,
+        level: TransformerLevel,
+        step: int,
+    ) -> list[HistoryEntry]:
+        driver = slot.driver(active)
+        edit = workspace.edit
+        last = slot.swept.get(graph)
+        touched = None if last is None or last[0] is not edit or last[1] is not driver else edit.touched[last[2] :]
+        outcome = driver.run(graph, contexts, touched)  # type: ignore[arg-type]
+        slot.swept[graph] = (edit, driver, len(edit.touched))
+        label = scope.label(graph)
+        return [
+            HistoryEntry(
+                level.value, step, name, label, figures.rewrites > 0, figures.seconds, 0, 0,
+                figures.rewrites, figures.visits,
+            )  # fmt: skip
+            for name, figures in outcome.statistics.items()
+            if figures.visits
+        ]
+
+    def _apply(
+        self, transformer: GraphTransformer, context: Context, graph: ir.Graph, level: TransformerLevel, step: int
+    ) -> list[HistoryEntry]:
+        edit = context.edit
+        clock = edit.clock
+        label = scope.label(graph)
+        if transformer.offers_rewrites or context.rewrite((), transformer.formula):
+            transformer.apply(graph, context)
+        modified = edit.clock != clock  # what it did counts, not what it says
+        rewrites = context.rewrites if transformer.offers_rewrites else int(modified)
+        return [HistoryEntry(level.value, step, transformer.name, label, modified, 0.0, 0, 0, rewrites)]
+
+    def _run_raw(
+        self, slot: _Slot, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
+    ) -> bool:
+        """Run a transformer that edits onnx-ir directly, on a clone."""
+        (transformer,) = slot.transformers
+        model = workspace.model
+        if transformer in self._left_out or not self.observers.should_run(transformer, model.graph):
+            return False
+        if slot.seen.get(model.graph) == (workspace.edit, workspace.edit.clock):
+            return False
+        context = Context(workspace, transformer, level, step, cancellation, self.observers)
+        if not context.rewrite((), transformer.formula):
+            return False
+        self.observers.before(transformer, level.value, step, model.graph)
+        started, nodes_before, label = time.perf_counter(), len(model.graph), scope.label(model.graph)
+        clone = model.clone()
+        scope.attach(clone, workspace.options)
+        twin = Context(_Borrowed(clone, workspace), transformer, level, step, cancellation, self.observers)
+        try:
+            modified = transformer.apply(clone.graph, twin)
+        except OptimizationCancelled:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a pass may raise anything
+            self._fail(transformer, error, level, step, model.graph)
+            return False
+        if modified:
+            workspace.swap_in(clone)
+            self._modified = True
+        else:
+            slot.seen[model.graph] = (workspace.edit, workspace.edit.clock)
+        entry = HistoryEntry(
+            level.value, step, transformer.name, label, modified, time.perf_counter() - started,
+            nodes_before, len(model.graph), int(modified),
+        )  # fmt: skip
+        self._history.append(entry)
+        self.observers.after(entry, model.graph)
+        return modified
+
+    def _fail(
+        self, transformer: GraphTransformer, error: Exception, level: TransformerLevel, step: int, graph: ir.Graph
+    ) -> None:
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        failure = TransformerError(transformer.name, level.value, step, scope.label(graph), reason)
+        failure.__cause__ = error
+        if self.on_error == "raise":
+            raise failure from error
+        self.failures.append(failure)
+        self._left_out.add(transformer)
+        self.observers.failed(transformer, graph, reason)
+
+
+class _Borrowed(Workspace):
+    """A clone that a raw transformer works on: it has no editor, but shares the run's options."""
+
+    def __init__(self, model: ir.Model, workspace: Workspace) -> None:
+        self.model = model
+        self.options = workspace.options
+        self.allowance = workspace.allowance
+        self.offered = workspace.offered
+        self.left_out = workspace.left_out
+        self.edit = workspace.edit
+
+
+class _Slot:
+    """Transformers that run together: a run of adjacent rules, or one other transformer."""
+
+    def __init__(self, transformers: Sequence[GraphTransformer]) -> None:
+        self.transformers = tuple(transformers)
+        self.is_rules = isinstance(transformers[0], RewriteRule)
+        self.apply_once = transformers[0].apply_once
+        self.raw = transformers[0].edits == "raw"
+        self.roots = frozenset(
+            itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
+        )
+        self.seen: dict[ir.Graph, tuple[object, int]] = {}
+        self.swept: dict[ir.Graph, tuple[object, RuleDriver, int]] = {}
+        self._drivers: dict[tuple[GraphTransformer, ...], RuleDriver] = {}
+
+    def driver(self, active: Sequence[GraphTransformer]) -> RuleDriver:
+        """The driver of those rules that are active."""
+        key = tuple(active)
+        if key not in self._drivers:
+            self._drivers[key] = RuleDriver([t for t in active if isinstance(t, RewriteRule)])
+        return self._drivers[key]
+
+
+def in_slots(transformers: Iterable[GraphTransformer]) -> list[list[GraphTransformer]]:
+    """Group adjacent rules; a rule that applies once closes a slot, as any other transformer does."""
+    slots: list[list[GraphTransformer]] = []
+    for transformer in transformers:
+        joins = (
+            slots
+            and isinstance(transformer, RewriteRule)
+            and isinstance(slots[-1][-1], RewriteRule)
+            and not transformer.apply_once
+            and not slots[-1][-1].apply_once
+        )
+        if joins:
+            slots[-1].append(transformer)
+        else:
+            slots.append([transformer])
+    return slots
+
+
+def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]:
+    """Sort transformers by ``after``, then name; rules stay together where ``after`` leaves the choice.
+
+    Raises:
+        RegistrationError: If the ``after`` lists form a circle; names it.
+    """
+    by_key = {name_key(t.name): t for t in transformers}
+    waits = {key: {name_key(name) for name in t.after} & by_key.keys() for key, t in by_key.items()}
+    followers: dict[str, list[str]] = {key: [] for key in by_key}
+    for key, earlier in waits.items():
+        for other in earlier:
+            followers[other].append(key)
+    ready: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+    for key, earlier in waits.items():
+        if not earlier:
+            heapq.heappush(ready[isinstance(by_key[key], RewriteRule)], (by_key[key].name, key))
+    ordered: list[GraphTransformer] = []
+    rules = False
+    while ready[True] or ready[False]:
+        if not ready[rules]:
+            rules = not rules
+        _, key = heapq.heappop(ready[rules])
+        ordered.append(by_key[key])
+        for follower in followers[key]:
+            waits[follower].discard(key)
+            if not waits[follower]:
+                heapq.heappush(ready[isinstance(by_key[follower], RewriteRule)], (by_key[follower].name, follower))
+    if len(ordered) != len(transformers):
+        circle = ", ".join(sorted(by_key[key].name for key, earlier in waits.items() if earlier))
+        raise RegistrationError(f"the 'after' lists of these transformers form a circle: {circle}")
+    return ordered
+
+
+def _where(transformer: GraphTransformer) -> str:
+    return f"{type(transformer).__module__}.{type(transformer).__qualname__}"

@@ -1,0 +1,181 @@
+"""Who watches a run, from outside: hooks after TVM's PassInstrument. None of them costs anything when off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from ortopt.manager import HistoryEntry
+    from ortopt.transformer import GraphTransformer
+
+
+class Observer:
+    """Watches a run; every hook may be overridden, and does nothing by itself.
+
+    Attributes:
+        listens_to_refusals: Whether `refused` is to be called; reasons are built only if somebody listens.
+    """
+
+    listens_to_refusals = False
+
+    def should_run(self, transformer: GraphTransformer, graph: ir.Graph) -> bool:
+        """Whether a transformer is to run on a graph; false leaves it out."""
+        return True
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """A transformer is about to run on a graph."""
+
+    def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
+        """A transformer has run on a graph."""
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Whether a rewrite is to be made; its number is the same in every run with the same model and options."""
+        return True
+
+    def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
+        """A rewrite has been made; `nodes` are the new ones."""
+
+    def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
+        """A candidate has been left as it is."""
+
+    def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
+        """A transformer raised; what it did has been taken back, and the run goes on without it."""
+
+
+class Observers:
+    """Several observers as one.
+
+    Args:
+        observers: Who watches, in order.
+    """
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self.all = tuple(observers)
+        self.listens_to_refusals = any(observer.listens_to_refusals for observer in self.all)
+        self._deciders = [o for o in self.all if type(o).offer is not Observer.offer]
+
+    def should_run(self, transformer: GraphTransformer, graph: ir.Graph) -> bool:
+        """Whether nobody is against a transformer's run."""
+        return all(observer.should_run(transformer, graph) for observer in self.all)
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Tell everybody."""
+        for observer in self.all:
+            observer.before(transformer, level, step, graph)
+
+    def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
+        """Tell everybody."""
+        for observer in self.all:
+            observer.after(entry, graph)
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Ask everybody; all are asked, so that each sees every number."""
+        accepted = True
+        for observer in self._deciders:
+            accepted &= observer.offer(transformer, nodes, number, why)
+        return accepted
+
+    def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
+        """Tell everybody."""
+        for observer in self.all:
+            observer.rewrote(transformer, nodes, number)
+
+    def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
+        """Tell those who listen."""
+        for observer in self.all:
+            if observer.listens_to_refusals:
+                observer.refused(transformer, node, reason)
+
+    def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
+        """Tell everybody."""
+        for observer in self.all:
+            observer.failed(transformer, graph, reason)
+
+
+class RewriteLimit(Observer):
+    """Stops after a number of rewrites, as LLVM's opt-bisect-limit does.
+
+    Args:
+        limit: The last rewrite that is made.
+        without: Numbers of rewrites that are left out.
+    """
+
+    def __init__(self, limit: int | None = None, without: frozenset[int] = frozenset()) -> None:
+        self.limit = limit
+        self.without = without
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Whether the number is within the limit."""
+        return (self.limit is None or number <= self.limit) and number not in self.without
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCandidate:
+    """A candidate that a transformer left as it was.
+
+    Attributes:
+        transformer: Whose candidate.
+        node: The node's name, or its op where it has none.
+        op: The node's op.
+        reason: Why.
+    """
+
+    transformer: str
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRewrite:
+    """A rewrite that a transformer offered.
+
+    Attributes:
+        number: Its number in the run.
+        transformer: Whose rewrite.
+        nodes: The nodes that go or change, as (name, op).
+        why: What for.
+    """
+
+    number: int
+    transformer: str
+    nodes: tuple[tuple[str, str], ...]
+    why: str
+
+
+class Explanation(Observer):
+    """Collects what transformers refused and what they rewrote.
+
+    Args:
+        transformers: The names to listen to; all if empty.
+    """
+
+    listens_to_refusals = True
+
+    def __init__(self, transformers: Iterable[str] = ()) -> None:
+        self._names = frozenset(transformers)
+        self._refusals: dict[tuple[str, int], RefusedCandidate] = {}
+        self.rewrites: list[OfferedRewrite] = []
+
+    @property
+    def refusals(self) -> list[RefusedCandidate]:
+        """The candidates left as they were; of one that was refused twice, the last reason."""
+        return list(self._refusals.values())
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Write down a rewrite."""
+        if not self._names or transformer.name in self._names:
+            names = tuple((node.name or "", node.op_type) for node in nodes)
+            self.rewrites.append(OfferedRewrite(number, transformer.name, names, why or transformer.formula))
+        return True
+
+    def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
+        """Write down a refusal."""
+        if not self._names or transformer.name in self._names:
+            self._refusals[transformer.name, id(node)] = RefusedCandidate(
+                transformer.name, node.name or "", node.op_type, reason
+            )

@@ -1,0 +1,301 @@
+"""Which transformers there are, and which of them a run wants: discovery, names, selection, pipelines as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
+from ortopt.options import Numerics, Options, TransformerLevel
+from ortopt.rule import RewriteRule, check_rule
+from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, name_key
+
+ENTRY_POINTS = "ortopt.transformers"
+Kind = type[GraphTransformer]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registration:
+    """A transformer and where it comes from.
+
+    Attributes:
+        kind: The class, or None for an instance that a user handed over.
+        origin: The module, plug-in or call that it comes from.
+    """
+
+    kind: Kind
+    origin: str
+
+
+class Registry:
+    """Transformer classes by name.
+
+    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Registration] = {}
+
+    def add(self, kind: Kind, origin: str) -> None:
+        """Take up a class.
+
+        Args:
+            kind: A concrete transformer.
+            origin: Where it comes from, for messages.
+
+        Raises:
+            RegistrationError: If its name is taken, or its declarations make no sense.
+        """
+        try:
+            transformer = kind()
+        except Exception as error:
+            raise RegistrationError(f"{origin}: {kind.__qualname__} cannot be made: {error}") from error
+        check_contract(transformer)
+        if isinstance(transformer, RewriteRule):
+            check_rule(transformer)
+        key = name_key(kind.name)
+        if key in self._by_key:
+            raise RegistrationError(
+                f"two transformers are named {kind.name}: {self._by_key[key].origin} and {origin}"
+            )
+        self._by_key[key] = Registration(kind, origin)
+
+    def __iter__(self) -> Iterator[Kind]:
+        return (self._by_key[key].kind for key in sorted(self._by_key, key=lambda k: self._by_key[k].kind.name))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, name: str) -> Kind:
+        """The class of a name.
+
+        Args:
+            name: In either spelling.
+
+        Raises:
+            UnknownTransformerError: If there is none; names the nearest.
+        """
+        return self._registration(name).kind
+
+    def origin(self, name: str) -> str:
+        """Where the class of a name comes from."""
+        return self._registration(name).origin
+
+    def _registration(self, name: str) -> Registration:
+        found = self._by_key.get(name_key(name))
+        if found is None:
+            names = [kind.name for kind in self]
+            raise UnknownTransformerError(name, tuple(difflib.get_close_matches(name.lower(), names, 3, 0.5)))
+        return found
+
+
+@functools.cache
+def installed() -> Registry:
+    """The transformers of this installation: ortopt's own, then those of plug-ins, each in sorted order.
+
+    Raises:
+        RegistrationError: If a pass file or a plug-in does not load; the message names it.
+    """
+    registry = Registry()
+    package = importlib.import_module(PASSES_PACKAGE)
+    for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
+        path = f"{PASSES_PACKAGE}.{name}"
+        try:
+            module = importlib.import_module(path)
+        except Exception as error:
+            raise RegistrationError(f"the pass file {path} does not load: {error}") from error
+        kinds = list(_own_kinds(module))
+        if len(kinds) != 1:
+            raise RegistrationError(f"the pass file {path} must define one transformer; it defines {len(kinds)}")
+        registry.add(kinds[0], path)
+    points = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: (point.name, point.value))
+    for point in points:
+        origin = f"plug-in {point.dist.name if point.dist else '?'} ({point.name} = {point.value})"
+        try:
+            loaded = point.load()
+        except Exception as error:
+            raise RegistrationError(f"the {origin} does not load: {error}") from error
+        for kind in loaded if isinstance(loaded, tuple | list) else (loaded,):
+            if not (inspect.isclass(kind) and issubclass(kind, GraphTransformer)):
+                raise RegistrationError(f"the {origin} is no GraphTransformer class")
+            registry.add(kind, origin)
+    return registry
+
+
+def _own_kinds(module: Any) -> Iterator[Kind]:
+    for item in vars(module).values():
+        if (
+            inspect.isclass(item)
+            and item.__module__ == module.__name__
+            and issubclass(item, GraphTransformer)
+            and not inspect.isabstract(item)
+        ):
+            yield item
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selected:
+    """A transformer that a run wants, and the levels at which it wants it."""
+
+    transformer: GraphTransformer
+    levels: tuple[TransformerLevel, ...]
+
+
+def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Selected]:
+    """The transformers that a run wants.
+
+    Args:
+        options: What the run wants.
+        extra: Instances that the user brings; they run whatever the names say, unless disabled by name.
+
+    Returns:
+        Instances with their levels; in the order of ``options.passes`` if that is given, else by name.
+
+    Raises:
+        UnknownTransformerError: If a name is unknown.
+        UsageError: If a pipeline cannot be read, or a transformer does not take an option.
+        RegistrationError: If an extra transformer bears a taken name.
+    """
+    registry = Registry()
+    for kind in installed():
+        registry.add(kind, installed().origin(kind.name))
+    own = list(extra)
+    for transformer in own:
+        registry.add(_handed_over(transformer), "the call")
+    disabled = _level_names(options.disable, registry)
+    enabled = {name_key(registry.find(name).name) for name in options.enable}
+    only = {name_key(registry.find(name).name) for name in options.only}
+    by_key = {name_key(transformer.name): transformer for transformer in own}
+    settings = {name_key(registry.find(name).name): values for name, values in options.settings.items()}
+
+    if options.passes is not None:
+        wanted = parse_pipeline(options.passes, registry)
+    else:
+        wanted = []
+        for kind in registry:
+            key = name_key(kind.name)
+            runs = (kind.enabled and kind.numerics is not Numerics.APPROXIMATE) or key in enabled or key in by_key
+            if key in only or (runs and not only):
+                wanted.append(by_key.get(key) or kind(**settings.get(key, {})))
+    selected = []
+    for transformer in wanted:
+        off = disabled.get(name_key(transformer.name), frozenset())
+        levels = tuple(level for level in type(transformer).levels if level <= options.level and level not in off)
+        if levels:
+            selected.append(Selected(transformer, levels))
+    return selected
+
+
+def _handed_over(transformer: GraphTransformer) -> Kind:
+    """A class that stands for an instance whose constructor may want arguments."""
+    kind = type(transformer)
+
+    class Handed(kind):  # type: ignore[misc, valid-type]
+        __doc__ = kind.__doc__
+        name = transformer.name
+
+        def __init__(self, **_: object) -> None:
+            self.__dict__.update(transformer.__dict__)
+
+    Handed.__module__, Handed.__qualname__ = kind.__module__, kind.__qualname__
+    return Handed
+
+
+def _level_names(names: Iterable[str], registry: Registry) -> dict[str, frozenset[TransformerLevel]]:
+    """``NAME`` and ``NAME@LEVEL`` as name key to levels."""
+    levels: dict[str, frozenset[TransformerLevel]] = {}
+    for text in names:
+        name, at, number = text.partition("@")
+        kind = registry.find(name)
+        if not at:
+            chosen = frozenset(TransformerLevel)
+        elif number in {str(level.value) for level in kind.levels}:
+            chosen = frozenset({TransformerLevel(int(number))})
+        else:
+            known = ", ".join(str(level.value) for level in kind.levels)
+            raise UsageError(f"{kind.name} has no level {number!r}; its levels: {known}")
+        key = name_key(kind.name)
+        levels[key] = levels.get(key, frozenset()) | chosen
+    return levels
+
+
+_ITEM = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*(?:\{(?P<settings>[^{}]*)\})?\s*(?:,|$)")
+
+
+def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
+    """A pipeline spelled out, e.g. ``constant_folding{max_growth=1MB},matmul_add_fusion``.
+
+    Args:
+        text: Names with options in braces, separated by commas.
+        registry: Where the names are looked up.
+
+    Returns:
+        Instances, in the text's order.
+
+    Raises:
+        UnknownTransformerError: If a name is unknown.
+        UsageError: If the text cannot be read, or an option is unknown or of another type.
+    """
+    found: list[GraphTransformer] = []
+    position = 0
+    while position < len(text):
+        item = _ITEM.match(text, position)
+        if item is None:
+            raise UsageError(f"cannot read the pipeline at {text[position : position + 30]!r}")
+        kind = registry.find(item["name"])
+        found.append(kind(**parse_settings(kind, item["settings"] or "")))
+        position = item.end()
+    return found
+
+
+def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:
+    """Options spelled as ``name=value,name=value``, typed as the transformer's options are.
+
+    Raises:
+        UsageError: If an option is unknown or its value of another type.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind.Options)}
+    values: dict[str, object] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in fields or not equals:
+            known = ", ".join(fields) or "none"
+            raise UsageError(f"{kind.name} does not take {part!r}; its options: {known}")
+        values[name] = _typed(kind.name, name, value, str(fields[name].type))
+    return values
+
+
+_UNITS = {"": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes, e.g. ``1MB`` or ``65536``.
+
+    Raises:
+        UsageError: If the text is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
+    if found is None or found[2].lower() not in _UNITS:
+        raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def _typed(transformer: str, name: str, text: str, kind: str) -> object:
+    try:
+        if kind.startswith("bool"):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if kind.startswith("int"):
+            return parse_size(text)
+        if kind.startswith("float"):
+            return float(text)
+    except (KeyError, ValueError, UsageError) as error:
+        raise UsageError(f"{transformer}: {name}={text} is no {kind.partition(' ')[0]}") from error
+    return text

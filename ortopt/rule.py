@@ -1,0 +1,380 @@
+"""Rewrite rules: a match that asks, a rewrite that builds, and the worklist driver that runs many of them in one sweep."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import onnx_ir as ir
+
+from ortopt.errors import OptimizationCancelled, RegistrationError
+from ortopt.graph import scope
+from ortopt.graph.edit import Conflict, discard, new_nodes
+from ortopt.graph.match import Refusal, first_match
+from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.transformer import Context, GraphTransformer
+
+NEWEST_OPSET = 1_000
+
+
+@runtime_checkable
+class Match(Protocol):
+    """What a match finds: at least the nodes that go away, the root among them.
+
+    Where the rewrite replaces results of other nodes than the root too, an attribute ``replaced`` holds these values:
+    they may be used elsewhere.
+    """
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes that the rewrite replaces."""
+        ...
+
+
+class Root(NamedTuple):
+    """The find of a rule that needs to know no more than the node, and perhaps a value that replaces it."""
+
+    nodes: tuple[ir.Node, ...]
+    value: ir.Value
+
+
+FoundT = TypeVar("FoundT", bound=Match)
+Replacement = ir.Node | ir.Value | Mapping[ir.Value, ir.Value]
+
+
+class RewriteRule(GraphTransformer, Generic[FoundT]):
+    """A pattern and its replacement, tried at every node of its root ops.
+
+    What the framework does: the walk; both orders of operands (see `ortopt.graph.match`); the check that no value
+    between the matched nodes is used elsewhere or is a graph output; names, types, shapes and metadata of what is
+    replaced; the kernels of what comes; the removal of what became dead; the reasons' log.
+
+    Attributes:
+        roots: The ops at which the rule is tried: ``Add``, or ``com.microsoft::Gelu``.
+        opsets: The first and last version of the root's domain for which the rule holds.
+        reach: How many nodes above the root the match looks at: a change there tries the root again.
+    """
+
+    roots: ClassVar[tuple[str, ...]] = ()
+    opsets: ClassVar[tuple[int, int]] = (1, NEWEST_OPSET)
+    reach: ClassVar[int] = 2
+    offers_rewrites = True
+
+    @abc.abstractmethod
+    def match(self, root: ir.Node) -> FoundT:
+        """Find the pattern that ends in a node; only questions.
+
+        Args:
+            root: A node of one of the root ops.
+
+        Returns:
+            What was found: the nodes that go, and what the rewrite needs.
+
+        Raises:
+            Refusal: If it is not there, or must stay, with the reason.
+        """
+
+    @abc.abstractmethod
+    def rewrite(self, found: FoundT) -> Replacement:
+        """Build what replaces the pattern; only construction.
+
+        Args:
+            found: What `match` found.
+
+        Returns:
+            A new node whose outputs replace those of the root, one by one; or a value (an existing one, or a new
+            `constant`) that replaces the root's first output; or a mapping of old values to new ones.
+        """
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Run this rule alone to its fixed point on a graph."""
+        return RuleDriver([self]).run(graph, {self: context}).modified
+
+
+def check_rule(rule: RewriteRule[Any]) -> None:
+    """Refuse a rule whose declarations make no sense.
+
+    Raises:
+        RegistrationError: If one makes none.
+    """
+    where = f"{type(rule).__module__}.{type(rule).__qualname__}"
+    if not rule.roots:
+        raise RegistrationError(f"{where}: roots must name at least one op")
+    if len(rule.opsets) != 2 or rule.opsets[0] > rule.opsets[1]:
+        raise RegistrationError(f"{where}: opsets must be (first, last)")
+
+
+class RuleFailure(Exception):  # noqa: N818 -- carries a rule's exception to the manager, which tells it as its own
+    """A rule raised.
+
+    Args:
+        rule: Which.
+        cause: What.
+    """
+
+    def __init__(self, rule: RewriteRule[Any], cause: Exception) -> None:
+        super().__init__(f"{rule.name}: {cause}")
+        self.rule = rule
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class RuleStatistics:
+    """What one rule did in one run of the driver.
+
+    Attributes:
+        visits: How often it was offered a node.
+        rewrites: How often it replaced something.
+        seconds: Time in its match and rewrite.
+    """
+
+    visits: int = 0
+    rewrites: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DriverResult:
+    """What one run of the driver did.
+
+    Attributes:
+        modified: Whether anything changed.
+        statistics: By rule name.
+    """
+
+    modified: bool
+    statistics: dict[str, RuleStatistics]
+
+
+class _Entry(NamedTuple):
+    rule: RewriteRule[Any]
+    first: int
+    last: int
+    domain: str
+
+
+class RuleDriver:
+    """Runs rules over a graph: in topological order first, then wherever something changed, until nothing does.
+
+    Args:
+        rules: In order of precedence at a node.
+    """
+
+    def __init__(self, rules: Sequence[RewriteRule[Any]]) -> None:
+        self.rules = tuple(rules)
+        self.roots: dict[str, list[_Entry]] = {}
+        self._reach: dict[str, int] = {}
+        for rule in self.rules:
+            for root in rule.roots:
+                domain = root.partition("::")[0] if "::" in root else ""
+                self.roots.setdefault(root, []).append(_Entry(rule, rule.opsets[0], rule.opsets[1], domain))
+                self._reach[root] = max(self._reach.get(root, 0), rule.reach)
+        self._furthest = max(self._reach.values(), default=0)
+
+    def seeds(self, graph: ir.Graph, touched: Iterable[ir.Node] | None) -> list[ir.Node]:
+        """The nodes to start from.
+
+        Args:
+            graph: The graph.
+            touched: Nodes that changed since the rules last ran on it to the end; None is all of them.
+
+        Returns:
+            All nodes of root ops in order, or those within reach of what changed.
+        """
+        if touched is None:
+            table = self.roots
+            return [
+                node
+                for node in graph
+                if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
+            ]
+        found: dict[ir.Node, None] = {}
+        for node in touched:
+            if node.graph is not None:
+                found.update(dict.fromkeys(self._downstream(node)))
+        return [node for node in found if node.graph is graph]
+
+    def run(
+        self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], touched: Iterable[ir.Node] | None = None
+    ) -> DriverResult:
+        """Run the rules on one graph to their fixed point.
+
+        Args:
+            graph: The graph.
+            contexts: The context of each rule.
+            touched: See `seeds`.
+
+        Returns:
+            Whether anything changed, and what each rule did.
+
+        Raises:
+            OptimizationCancelled: If the run has been asked to stop; every completed rewrite stands.
+        """
+        statistics = {rule.name: RuleStatistics() for rule in self.rules}
+        imports = scope.of(graph).opset_imports
+        table = {
+            root: live
+            for root, entries in self.roots.items()
+            if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
+        }
+        queue = deque(self.seeds(graph, touched))
+        queued = set(queue)
+        modified = False
+        cancellation = next(iter(contexts.values())).cancellation
+        clock = time.perf_counter
+        countdown = 256
+        while queue:
+            countdown -= 1
+            if not countdown:
+                cancellation.check()
+                countdown = 256
+            node = queue.popleft()
+            queued.discard(node)
+            if node.graph is not graph:
+                continue
+            name = node.op_type
+            rules = table.get(f"{node.domain}::{name}" if node.domain else name)
+            if rules is None:
+                continue
+            for rule in rules:
+                started = clock()
+                context = contexts[rule]
+                try:
+                    changed = self._try(rule, node, context)
+                except OptimizationCancelled:
+                    raise
+                except Exception as error:
+                    raise RuleFailure(rule, error) from error
+                figures = statistics[rule.name]
+                figures.visits += 1
+                figures.seconds += clock() - started
+                if changed is None:
+                    continue
+                figures.rewrites += 1
+                modified = True
+                for near in changed:
+                    if near not in queued and near.graph is graph:
+                        queued.add(near)
+                        queue.append(near)
+                break
+        return DriverResult(modified, statistics)
+
+    def _try(self, rule: RewriteRule[Any], root: ir.Node, context: Context) -> list[ir.Node] | None:
+        """Offer a node to a rule; the nodes to visit again if it was rewritten, else None."""
+        try:
+            found = first_match(rule.match, root)
+            self._check_private(found.nodes, root, getattr(found, "replaced", ()))
+        except Refusal as refusal:
+            if context.observers.listens_to_refusals:
+                context.refuse(root, refusal)
+            return None
+        if rule.providers and context.provider_of(root) not in rule.providers:
+            context.refuse(root, f"it is not placed on {' or '.join(rule.providers)}")
+            return None
+        if not context.rewrite(found.nodes):
+            return None
+        context.edit.author = rule.name
+        mark = len(context.edit.touched)
+        operands = [value for node in found.nodes for value in node.inputs if value is not None]
+        try:
+            replacements = as_mapping(root, rule.rewrite(found))
+        except BaseException:
+            forget_loose_users(operands)
+            raise
+        try:
+            _check_replaced(found.nodes, root, replacements)
+            context.replace(replacements, before=root, origin=found.nodes)
+        except (Conflict, Refusal) as conflict:
+            discard(new_nodes(replacements.values()))
+            context.rewrites -= 1
+            context.refuse(root, conflict)
+            return None
+        context.mark = context.edit.version
+        near: dict[ir.Node, None] = {}
+        for node in context.edit.touched[mark:]:
+            if node.graph is not None:
+                near.update(dict.fromkeys(self._downstream(node)))
+        for new in replacements.values():
+            producer = new.producer()
+            if producer is not None and producer.graph is not None:
+                near.update(dict.fromkeys(self._downstream(producer)))
+        return list(near)
+
+    def _check_private(self, nodes: Sequence[ir.Node], root: ir.Node, replaced: Sequence[ir.Value]) -> None:
+        """Refuse if a value between the matched nodes is needed outside of them."""
+        if len(nodes) == 1:
+            return
+        members = set(nodes)
+        for node in nodes:
+            if node is root:
+                continue
+            for value in node.outputs:
+                if any(value is other for other in replaced):
+                    continue
+                if value.is_graph_output():
+                    raise Refusal(f"{node.op_type}'s result is used elsewhere", value)
+                count = use_count(value)
+                if count == 0:
+                    continue
+                use = first_use(value)
+                if count == 1 and use is not None and use.node in members:
+                    continue
+                if any(use.node not in members for use in value.uses()):
+                    raise Refusal(f"{node.op_type}'s result is used elsewhere", value)
+
+    def _downstream(self, node: ir.Node) -> list[ir.Node]:
+        """The node and what follows it, as far as a rule of such a root looks back."""
+        reach = self._reach
+        found = [node]
+        layer = [node]
+        seen = {node}
+        for distance in range(1, self._furthest + 1):
+            following: list[ir.Node] = []
+            for at in layer:
+                for value in at.outputs:
+                    if use_count(value) > MOST_FOLLOWED:
+                        continue
+                    for use in value.uses():
+                        if use.node not in seen:
+                            seen.add(use.node)
+                            following.append(use.node)
+            if not following:
+                break
+            found.extend(
+                user
+                for user in following
+                if reach.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance
+            )
+            layer = following
+        return found
+
+
+MOST_FOLLOWED = 64
+"""A value with more users is not followed to find roots that see a change above it: the next step's sweep does."""
+
+
+def as_mapping(root: ir.Node, replacement: Replacement) -> Mapping[ir.Value, ir.Value]:
+    """What a rule returned, as old value to new value."""
+    if isinstance(replacement, ir.Node):
+        used = zip(root.outputs, replacement.outputs, strict=False)
+        return {old: new for old, new in used if use_count(old) or old.is_graph_output() or old is root.outputs[0]}
+    if isinstance(replacement, ir.Value):
+        return {root.outputs[0]: replacement}
+    return replacement
+
+
+def _check_replaced(nodes: Sequence[ir.Node], root: ir.Node, replacements: Mapping[ir.Value, ir.Value]) -> None:
+    """Refuse a replacement that leaves a needed output of the root without one."""
+    for value in root.outputs:
+        if value not in replacements and root in nodes and (use_count(value) or value.is_graph_output()):
+            raise Refusal(f"{root.op_type}'s other result is used", value)
+
+
+def forget_loose_users(values: Iterable[ir.Value]) -> None:
+    """Detach nodes of no graph from values that they use: what a rewrite that raised has left behind."""
+    for value in values:
+        discard([use.node for use in value.uses() if use.node.graph is None])

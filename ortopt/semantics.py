@@ -1,0 +1,191 @@
+"""What may never be changed: the one table that folding, sharing, fusion, verification and fuzzing ask.
+
+No pass keeps a list of its own. Where the ONNX specification or ONNX Runtime is silent, the answer is the careful one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from ortopt.options import GROWTH_SHARE, MEGABYTE, Options
+
+RANDOM_OPS = frozenset({
+    ("", "RandomNormal"),
+    ("", "RandomNormalLike"),
+    ("", "RandomUniform"),
+    ("", "RandomUniformLike"),
+    ("", "Multinomial"),
+    ("", "Bernoulli"),
+    ("com.microsoft", "BiasDropout"),
+    ("com.microsoft", "BitmaskBiasDropout"),
+    ("com.microsoft", "BitmaskDropout"),
+    ("com.microsoft", "DropoutGrad"),
+    ("com.microsoft", "RandomNormal"),
+    ("com.microsoft", "Sampling"),
+    ("com.microsoft", "UniqueRandom"),
+})
+"""Ops whose results differ between two runs, seeded or not: never folded, merged, duplicated or reordered."""
+
+STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview"})
+"""Domains whose ops are defined by the ONNX specification: pure functions of their inputs, but for `RANDOM_OPS`."""
+
+PURE_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+"""Domains whose ops have no side effects. Others are impure unless they are local functions of pure ops."""
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+"""A model's local functions, as `ir.Model.functions` holds them."""
+
+GROUP_DOMAIN = "ortopt.group"
+"""Local functions of this domain are fusion groups: optimized inside, never inlined."""
+
+
+def key(node: ir.Node) -> tuple[str, str]:
+    """The domain and op type of a node; the domain of ai.onnx is the empty string."""
+    return node.domain, node.op_type
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that a node holds in its attributes, in the attributes' order."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.value
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.value
+
+
+def _trains(node: ir.Node) -> bool:
+    """Whether a Dropout may be in training mode: it is unless an input says, as a constant, that it is not."""
+    if node.op_type != "Dropout" or node.domain != "":
+        return False
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        is_test = node.attributes.get("is_test")  # opset 1 and 6 only; later versions without the input infer
+        return is_test is not None and not is_test.is_ref() and is_test.as_int() == 0
+    mode = constant_tensor(node.inputs[2])
+    return mode is None or bool(mode.numpy().item())
+
+
+def is_random(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether two runs of a node may differ: by its own op, or by one inside its subgraphs or its local function.
+
+    Args:
+        node: Any node.
+        functions: The model's local functions, so that calls are looked into.
+    """
+    by_id = functions or {}
+    seen: set[ir.OperatorIdentifier] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if key(current) in RANDOM_OPS or _trains(current):
+            return True
+        for graph in subgraphs(current):
+            pending.extend(graph)
+        identifier = current.op_identifier()
+        if identifier in by_id and identifier not in seen:
+            seen.add(identifier)
+            pending.extend(by_id[identifier])
+    return False
+
+
+def is_pure(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether a node has no effect but its outputs; ops of unknown domains are impure.
+
+    Args:
+        node: Any node.
+        functions: The model's local functions: a call is as pure as the body.
+    """
+    if not functions and not node.attributes:
+        return node.domain in PURE_DOMAINS
+    by_id = functions or {}
+    seen: set[ir.OperatorIdentifier] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        identifier = current.op_identifier()
+        if identifier in by_id:
+            if identifier not in seen:
+                seen.add(identifier)
+                pending.extend(by_id[identifier])
+        elif current.domain not in PURE_DOMAINS:
+            return False
+        for graph in subgraphs(current):
+            pending.extend(graph)
+    return True
+
+
+def is_removable(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether a node whose results nobody needs may go: random ops may, ops of unknown domains may not."""
+    return is_pure(node, functions)
+
+
+def may_merge(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether two such nodes with the same inputs and attributes give the same results."""
+    return is_pure(node, functions) and not is_random(node, functions)
+
+
+def is_overridable(value: ir.Value) -> bool:
+    """Whether a caller may give another value: an initializer that is also a graph input is no constant."""
+    return value.is_initializer() and value.is_graph_input()
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor that a value always is, or None: an initializer that nobody can override, or a Constant's output.
+
+    A Constant inside a function whose content is a reference attribute is no constant here.
+    """
+    if value is None:
+        return None
+    producer = value.producer()
+    if producer is None:
+        return None if value.is_graph_input() else value.const_value
+    if producer.op_type != "Constant" or producer.domain != "":
+        return None
+    if value.const_value is None:
+        value.const_value = _content(producer)
+    return value.const_value
+
+
+def _content(node: ir.Node) -> ir.TensorProtocol | None:
+    """What a Constant node holds, in any of its spellings; None for sparse tensors and reference attributes."""
+    if len(node.attributes) != 1:
+        return None
+    (attribute,) = node.attributes.values()
+    if attribute.is_ref():
+        return None
+    match attribute.name:
+        case "value":
+            return attribute.as_tensor()
+        case "value_int" | "value_ints":
+            return ir.tensor(attribute.value, dtype=ir.DataType.INT64)
+        case "value_float" | "value_floats":
+            return ir.tensor(attribute.value, dtype=ir.DataType.FLOAT)
+        case "value_string":
+            return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+        case "value_strings":
+            strings = [text.encode() for text in attribute.as_strings()]
+            return ir.StringTensor(strings, shape=ir.Shape([len(strings)]))
+    return None
+
+
+def same_constant(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
+    """Whether two tensors are equal bit for bit, with the same dtype and dims: +0.0 is not -0.0, NaN payloads count."""
+    if a is b:
+        return True
+    if a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
+        return False
+    if a.dtype == ir.DataType.STRING:
+        return list(a.numpy().reshape(-1)) == list(b.numpy().reshape(-1))
+    return a.tobytes() == b.tobytes()
+
+
+def growth_allowance(original_bytes: int, options: Options) -> int:
+    """The bytes by which a result may exceed the original: `Options.max_growth`, or max(1 MB, 1 %)."""
+    if options.max_growth is not None:
+        return options.max_growth
+    return max(MEGABYTE, int(original_bytes * GROWTH_SHARE))

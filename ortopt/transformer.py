@@ -1,0 +1,321 @@
+"""The contract of a transformer, and the context in which one works."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import onnx_ir as ir
+
+from ortopt.analysis import kernels, shapes
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import RegistrationError, UsageError
+from ortopt.graph import scope
+from ortopt.graph.edit import Conflict, Editor
+from ortopt.options import Numerics, Options, TransformerLevel
+
+if TYPE_CHECKING:
+    from ortopt.observers import Observers
+
+PASSES_PACKAGE = "ortopt.transformers"
+CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """For transformers that have nothing to choose."""
+
+
+def name_key(name: str) -> str:
+    """What is alike in ``MatMulAddFusion`` and ``matmul_add_fusion``: names are looked up by it."""
+    return name.replace("_", "").lower()
+
+
+def snake_case(name: str) -> str:
+    """A class name as a transformer's name; ``MatMul`` is one word."""
+    words = re.sub(r"MatMul(?=[A-Z]|$)", "Matmul", name)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", words).lower()
+
+
+class GraphTransformer(abc.ABC):
+    """Changes one graph in place, and says whether it did.
+
+    The framework visits the main graph, every nested subgraph and every local function; a transformer edits only
+    through ``context.edit`` (or `Context.replace`), so that whatever it did can be taken back.
+
+    Attributes:
+        name: The name that users know: the file's stem for passes of ortopt, else the class name in snake case.
+        levels: When it runs.
+        apply_once: Whether it is skipped after the first step of its level.
+        after: Names of transformers that run earlier in the same level.
+        providers: Execution providers on which a node must be placed; empty is any.
+        produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
+        numerics: What it may do to numbers; approximate ones are off unless asked for.
+        enabled: Whether it runs without being asked for.
+        edits: ``"log"``: through the editor. ``"raw"``: on onnx-ir directly; it then works on a clone of the whole
+            model, once per step, and the clone is swapped in on success.
+        offers_rewrites: Whether it asks `Context.rewrite` before each change; if not, a run of it is one rewrite.
+        Options: A frozen dataclass: what can be chosen, with defaults.
+    """
+
+    name: ClassVar[str] = ""
+    levels: ClassVar[tuple[TransformerLevel, ...]] = (TransformerLevel.LEVEL1,)
+    apply_once: ClassVar[bool] = False
+    after: ClassVar[tuple[str, ...]] = ()
+    providers: ClassVar[tuple[str, ...]] = ()
+    produces: ClassVar[tuple[tuple[str, str], ...]] = ()
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+    enabled: ClassVar[bool] = True
+    edits: ClassVar[Literal["log", "raw"]] = "log"
+    offers_rewrites: ClassVar[bool] = False
+    Options: ClassVar[type] = NoOptions
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            package, _, stem = cls.__module__.rpartition(".")
+            cls.name = stem if package == PASSES_PACKAGE else snake_case(cls.__name__)
+
+    def __init__(self, **settings: object) -> None:
+        try:
+            self.options: Any = self.Options(**settings)
+        except TypeError as error:
+            known = ", ".join(field.name for field in dataclasses.fields(self.Options)) or "none"
+            raise UsageError(f"{self.name} does not take {', '.join(settings)}; its options: {known}") from error
+
+    @property
+    def formula(self) -> str:
+        """What becomes what: the first line of the class's docstring."""
+        return (type(self).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+    @abc.abstractmethod
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Change a graph in place.
+
+        Args:
+            graph: The graph; those nested in it get calls of their own.
+            context: What is known, and the way to edit.
+
+        Returns:
+            Whether anything changed.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self.options).items())})"
+
+
+def check_contract(transformer: GraphTransformer) -> None:
+    """Refuse a transformer whose declarations make no sense.
+
+    Raises:
+        RegistrationError: If one makes none; the message names class and declaration.
+    """
+    kind = type(transformer)
+    where = f"{kind.__module__}.{kind.__qualname__}"
+    if not kind.levels or not all(isinstance(level, TransformerLevel) for level in kind.levels):
+        raise RegistrationError(f"{where}: levels must be a tuple of TransformerLevel")
+    if not isinstance(kind.numerics, Numerics):
+        raise RegistrationError(f"{where}: numerics must be a Numerics")
+    if kind.edits not in ("log", "raw"):
+        raise RegistrationError(f"{where}: edits must be 'log' or 'raw'")
+    if not (kind.__doc__ or "").strip():
+        raise RegistrationError(f"{where}: the first docstring line is the formula; there is none")
+    package, _, stem = kind.__module__.rpartition(".")
+    if package == PASSES_PACKAGE and name_key(kind.__name__) != name_key(stem):
+        raise RegistrationError(f"{where}: the class must be named as the file, {stem}")
+
+
+class Workspace:
+    """A model with all that is kept about it while transformers work on it.
+
+    Args:
+        model: The model; changed in place.
+        options: What the run wants.
+        allowance: Bytes by which its constants may grow.
+
+    Attributes:
+        edit: The editor: the one way to change the model.
+        offered: How many rewrites have been offered so far.
+        left_out: Rewrites that an observer was against, as (transformer, nodes).
+    """
+
+    def __init__(self, model: ir.Model, options: Options, allowance: int = sys.maxsize) -> None:
+        self.model = model
+        self.options = options
+        self.allowance = allowance
+        self.offered = 0
+        self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Learn everything about the model anew: after edits that did not go through the editor."""
+        scope.attach(self.model, self.options)
+        shapes.infer_model(self.model)
+        spent = self.edit.added_bytes if hasattr(self, "edit") else 0
+        self.edit = Editor(self.model, shapes.infer_node)
+        self.edit.allowance = self.allowance
+        self.edit.added_bytes = spent
+
+    def swap_in(self, model: ir.Model) -> None:
+        """Give the model the content of another one, in place."""
+        own = self.model
+        own.graph = model.graph
+        own.functions.clear()
+        own.functions.update(model.functions)
+        own.metadata_props.clear()
+        own.metadata_props.update(model.metadata_props)
+        own.ir_version = model.ir_version
+        self.refresh()
+
+
+class Context:
+    """What a transformer may know and do while it works on a graph.
+
+    Args:
+        workspace: The model and its editor.
+        transformer: Who works.
+        level: At which level.
+        step: In which step of the fixed-point loop, from 1.
+        cancellation: Who may stop it.
+        observers: Who watches.
+
+    Attributes:
+        edit: The editor.
+        rewrites: How many offers have been accepted.
+        mark: The editor's version after the last completed rewrite: a stopped run goes back to it.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        transformer: GraphTransformer,
+        level: TransformerLevel,
+        step: int,
+        cancellation: CancellationToken,
+        observers: Observers,
+    ) -> None:
+        self.workspace = workspace
+        self.transformer = transformer
+        self.level = level
+        self.step = step
+        self.cancellation = cancellation
+        self.observers = observers
+        self.rewrites = 0
+        self.mark = workspace.edit.version
+
+    @property
+    def model(self) -> ir.Model:
+        """The whole model."""
+        return self.workspace.model
+
+    @property
+    def edit(self) -> Editor:
+        """The editor: the one way to change the model."""
+        return self.workspace.edit
+
+    @property
+    def options(self) -> Options:
+        """What the run wants."""
+        return self.workspace.options
+
+    def rewrite(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
+        """Offer one independent change before it is made.
+
+        Args:
+            nodes: The nodes that will go or change.
+            why: What for, in a few words; the formula if empty.
+
+        Returns:
+            Whether to make it; if not, leave these nodes as they are.
+
+        Raises:
+            OptimizationCancelled: If the run has been asked to stop.
+        """
+        self.mark = self.edit.version
+        self.cancellation.check()
+        candidate = (self.transformer.name, tuple(nodes))
+        if candidate in self.workspace.left_out:
+            return False  # said once, said for good: an offer made again would renumber those after it
+        self.workspace.offered += 1
+        if not self.observers.offer(self.transformer, nodes, self.workspace.offered, why):
+            self.workspace.left_out.add(candidate)
+            return False
+        self.rewrites += 1
+        return True
+
+    def refuse(self, node: ir.Node, reason: str | Exception) -> None:
+        """Say why a candidate is left as it is; costs nothing where nobody listens.
+
+        Args:
+            node: The candidate.
+            reason: A clause for the user.
+        """
+        if self.observers.listens_to_refusals:
+            self.observers.refused(self.transformer, node, str(reason))
+
+    def replace(
+        self,
+        replacements: Mapping[ir.Value, ir.Value],
+        before: ir.Node,
+        origin: Sequence[ir.Node] = (),
+    ) -> list[ir.Node]:
+        """Let new values stand for old ones (see `Editor.replace`), if the providers can run the new nodes.
+
+        Args:
+            replacements: Old value to new value.
+            before: Where the new nodes go.
+            origin: The nodes that they stand for.
+
+        Returns:
+            The new nodes.
+
+        Raises:
+            Conflict: If it cannot be; nothing is changed then.
+        """
+        runnable = all(self.provider_of(node) is not None for node in origin)
+        accept = self._accept if runnable else None
+        nodes = self.edit.replace(replacements, before, origin, accept)
+        for node in nodes:
+            self._import_domain(node)
+        if nodes:
+            self.observers.rewrote(self.transformer, nodes, self.workspace.offered)
+        return nodes
+
+    def _accept(self, nodes: Sequence[ir.Node]) -> None:
+        """Refuse new nodes that no chosen provider can run, where what they replace could be run."""
+        for node in nodes:
+            if self.provider_of(node) is None and not shapes_unknown(node):
+                types = ", ".join(
+                    "unknown" if value.dtype is None else value.dtype.name.lower()
+                    for value in node.inputs
+                    if value is not None
+                )
+                raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+
+    def _import_domain(self, node: ir.Node) -> None:
+        imports = scope.of(scope.graph_of(node)).opset_imports
+        if node.domain not in imports:
+            self.edit.set_opset(imports, node.domain, CONTRIB_VERSION)
+
+    def provider_of(self, node: ir.Node) -> str | None:
+        """The first of the chosen providers that can run a node, or None.
+
+        Args:
+            node: A node of a graph.
+        """
+        imports = scope.of(scope.graph_of(node)).opset_imports
+        version = imports.get(node.domain, 1)
+        for provider in self.options.providers:
+            if kernels.support(provider, node, version) is not None:
+                return provider
+        return None
+
+
+def shapes_unknown(node: ir.Node) -> bool:
+    """Whether an element type that decides about a kernel is not known."""
+    return any(value is not None and value.type is None for value in node.inputs)
+

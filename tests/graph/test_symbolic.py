@@ -1,0 +1,212 @@
+"""Expressions over dimensions: canonical text, arithmetic, proofs."""
+
+import random
+import subprocess
+import sys
+
+import onnx_ir as ir
+import pytest
+
+from ortopt.graph import symbolic
+from ortopt.graph.symbolic import UNKNOWN, Dim, canonical
+
+N, M = symbolic.symbol("N"), symbolic.symbol("M")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    {
+        "N": "N",
+        "1+N": "N + 1",
+        "2*s1": "2*s1",
+        "batch size": "batch size",
+        "N-1 tokens": "N-1 tokens",
+        "ortopt:v12:0": "ortopt:v12:0",
+        "3": "3",
+        "": "",
+        "a`b": "a`b",
+        "`a b` + 1": "`a b` + 1",
+        "floor(N/2 + 1/2)": "(N + 1)//2",
+        "((N - 1)//2 + 1 - 1)//2 + 1": "(N + 3)//4",
+        "(N + 1)//2*3": "3*((N + 1)//2)",
+        "N % 2": "N - 2*(N//2)",
+        "mod(N, 2)": "N - 2*(N//2)",
+        "N**2*M": "M*N**2",
+        "N*M//N": "M",
+        "max(M, N, M)": "max(M, N)",
+        "max(N, 0)": "N",
+        "Min(N + 1, N)": "N",
+        "N/2": "N/2",
+        "N//0": "N//0",
+        "N - N": "N - N",
+        "f(N)": "f(N)",
+        "decoder.45_dim": "decoder.45_dim",
+        "(" * 30 + "N" + ")" * 30: "(" * 30 + "N" + ")" * 30,
+    }.items(),
+)
+def test_text_of_a_file_becomes_canonical(text: str, expected: str) -> None:
+    dim = canonical(text)
+    assert dim == ir.SymbolicDim(expected)
+    assert canonical(dim) == dim
+
+
+def test_a_long_text_is_one_symbol() -> None:
+    text = "+".join(f"N{index}" for index in range(2000))
+    assert canonical(text) == ir.SymbolicDim(text)
+
+
+def test_opaque_names_take_part_in_arithmetic() -> None:
+    batch = symbolic.symbol("batch size")
+    one_more = symbolic.add(batch, 1)
+    assert one_more == ir.SymbolicDim("`batch size` + 1")
+    assert symbolic.symbols(one_more) == {"batch size"}
+    assert symbolic.equal(symbolic.sub(one_more, 1), batch)
+    assert symbolic.substitute(one_more, {"batch size": 4}) == 5
+
+
+def test_unknown_poisons() -> None:
+    assert symbolic.add(UNKNOWN, 1).value is None
+    assert symbolic.mul(N, UNKNOWN).value is None
+    assert symbolic.product([2, UNKNOWN, 0]) == 0
+    assert not symbolic.equal(UNKNOWN, UNKNOWN)
+    assert not symbolic.different(UNKNOWN, 3)
+    assert not symbolic.at_least(UNKNOWN, 0)
+    assert symbolic.quotient_exact(UNKNOWN, 2) is None
+
+
+def test_division_by_zero_is_unknown() -> None:
+    for operation in (symbolic.floordiv, symbolic.ceildiv, symbolic.mod):
+        assert not symbolic.is_known(operation(4, 0))
+        assert not symbolic.is_known(operation(N, 0))
+    assert symbolic.quotient_exact(4, 0) is None
+    assert symbolic.quotient_exact(N, 0) is None
+
+
+def test_expressions_without_bound_become_unknown() -> None:
+    dim: Dim = 1
+    for index in range(100):
+        dim = symbolic.mul(dim, symbolic.add(symbolic.symbol(f"x{index}"), 1))
+    assert not symbolic.is_known(dim)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_least", "not_at_least"),
+    [
+        ("N", 0, 1),
+        ("N + 3", 3, 4),
+        ("N*M + 2", 2, 3),
+        ("N//2", 0, 1),
+        ("N - 2*(N//2)", 0, 1),
+        ("(N + 1)//2 - N//2", 0, 1),
+        ("max(N, 1)", 1, 2),
+        ("max(N, 1) - N", 0, 1),
+        ("N - min(N, 5)", 0, 1),
+        ("min(N, 5)", 0, 1),
+        ("5 - min(N, 5)", 0, 1),
+        ("(N + 4)//4", 1, 2),
+    ],
+)
+def test_lower_bounds(text: str, at_least: int, not_at_least: int) -> None:
+    assert symbolic.at_least(canonical(text), at_least)
+    assert not symbolic.at_least(canonical(text), not_at_least)
+
+
+def test_no_bound_where_there_is_none() -> None:
+    for text in ("N - M", "-N", "N*M - N", "N - 2*(M//2)"):
+        assert not symbolic.at_least(canonical(text), -100)
+
+
+def test_different_is_a_proof() -> None:
+    assert symbolic.different(N, symbolic.add(N, 1))
+    assert symbolic.different(symbolic.add(N, 1), 0)
+    assert symbolic.different(2, 0)
+    assert not symbolic.different(N, 0)
+    assert not symbolic.different(N, M)
+    assert not symbolic.different(N, N)
+
+
+def test_exact_quotients() -> None:
+    whole = symbolic.mul(symbolic.add(N, 1), symbolic.mul(M, 12))
+    assert symbolic.quotient_exact(whole, symbolic.mul(4, M)) == canonical("3*N + 3")
+    assert symbolic.quotient_exact(whole, canonical("N + 1")) == canonical("12*M")
+    assert symbolic.quotient_exact(whole, 5) is None
+    assert symbolic.quotient_exact(whole, canonical("N + 2")) is None
+    assert symbolic.divides(4, whole)
+    assert not symbolic.divides(N, 4)
+
+
+def test_invented_symbols() -> None:
+    dim = symbolic.invent("nonzero 3:1")
+    assert symbolic.equal(dim, symbolic.invent("nonzero 3:1"))
+    assert not symbolic.equal(dim, symbolic.invent("nonzero 3:2"))
+    assert symbolic.is_invented(symbolic.add(dim, N))
+    assert not symbolic.is_invented(N)
+
+
+def _random_expression(rng: random.Random, depth: int) -> tuple[Dim, str]:  # noqa: PLR0911 -- one return an operator
+    """A dimension built by the functions, and the same as Python text over N, M, K."""
+    if depth == 0 or rng.random() < 0.2:
+        if rng.random() < 0.4:
+            value = rng.randint(0, 6)
+            return value, str(value)
+        name = rng.choice("NMK")
+        return symbolic.symbol(name), name
+    left, x = _random_expression(rng, depth - 1)
+    right, y = _random_expression(rng, depth - 1)
+    match rng.randrange(8):
+        case 0:
+            return symbolic.add(left, right), f"({x}+{y})"
+        case 1:
+            return symbolic.sub(left, right), f"({x}-{y})"
+        case 2:
+            return symbolic.mul(left, right), f"({x}*{y})"
+        case 3:
+            return symbolic.maximum(left, right), f"max({x},{y})"
+        case 4:
+            return symbolic.minimum(left, right), f"min({x},{y})"
+        case 5:
+            return symbolic.ceildiv(left, (by := rng.randint(1, 5))), f"-(-({x})//{by})"
+        case 6:
+            return symbolic.mod(left, (by := rng.randint(1, 5))), f"({x}%{by})"
+        case _:
+            return symbolic.floordiv(left, (by := rng.randint(1, 5))), f"({x}//{by})"
+
+
+def test_random_expressions_mean_what_python_says() -> None:
+    rng = random.Random(7)
+    known = 0
+    for _ in range(300):
+        dim, text = _random_expression(rng, 4)
+        if not symbolic.is_known(dim):
+            continue
+        known += 1
+        if not isinstance(dim, int):
+            assert canonical(dim) == dim, text
+            assert symbolic.equal(canonical(str(dim.value)), dim)
+        for _ in range(6):
+            binding = {name: rng.randint(0, 9) for name in "NMK"}
+            expected = eval(text, {"max": max, "min": min}, binding)
+            assert symbolic.substitute(dim, binding) == expected, (text, dim, binding)
+            if not isinstance(dim, int):
+                assert eval(str(dim.value), {"max": max, "min": min}, binding) == expected
+            for bound in range(-5, 6):
+                assert not symbolic.at_least(dim, bound) or expected >= bound, (text, dim, binding, bound)
+    assert known > 220
+
+
+def test_random_pairs_are_equal_or_different_only_if_they_are() -> None:
+    rng = random.Random(8)
+    for _ in range(300):
+        (a, x), (b, y) = _random_expression(rng, 3), _random_expression(rng, 3)
+        for _ in range(5):
+            binding = {name: rng.randint(0, 6) for name in "NMK"}
+            same = eval(x, {"max": max, "min": min}, binding) == eval(y, {"max": max, "min": min}, binding)
+            assert not symbolic.equal(a, b) or same, (x, y, binding)
+            assert not symbolic.different(a, b) or not same, (x, y, binding)
+
+
+def test_sympy_stays_out() -> None:
+    code = "import sys, ortopt.graph.symbolic as s; s.add(s.symbol('N'), s.canonical('N + 1')); "
+    code += "print('sympy' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"

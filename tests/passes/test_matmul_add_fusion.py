@@ -1,0 +1,34 @@
+"""Add(MatMul(a, b), c) becomes Gemm(a, b, c) unless C would enlarge the result."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "matmul_add_fusion"
+
+
+@pytest.mark.parametrize("bias", ["float", "float[4]", "float[1,4]", "float[M,1]", "float[M,4]"])
+@pytest.mark.parametrize("add", ["Add (t, c)", "Add (c, t)"])
+def test_fuses(bias: str, add: str) -> None:
+    check_rewrites(
+        PASS,
+        before=f"""
+            main (float[M,8] a, float[8,4] b, {bias} c) => (float[M,4] y) {{
+                t = MatMul (a, b)
+                y = {add}
+            }}""",
+        after="y = Gemm (a, b, c)",
+    )
+
+
+KEPT = {
+    "Gemm broadcasts C one way only": "(float[2,8] a, float[8,4] b, float[5,2,4] c) => (float[5,2,4] y)",
+    "the shape is unknown": "(float[] a, float[8,4] b, float[4] c) => (float[2,4] y)",
+    "only float Gemm kernels are fast": "(int32[2,8] a, int32[8,4] b, int32[4] c) => (int32[2,4] y)",
+    "MatMul's result is used elsewhere": "(float[2,8] a, float[8,4] b, float[4] c) => (float[2,4] y, float[2,4] t)",
+}
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_keeps(because: str) -> None:
+    check_keeps(PASS, f"main {KEPT[because]} {{ t = MatMul (a, b) y = Add (t, c) }}", because)

@@ -1,0 +1,247 @@
+"""Wheel, sdist and editable install bring the passes as ortopt.transformers, and leave `transformers` to its owner."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = ("wheel", "sdist", "editable")
+# A pass that no pyproject.toml can know of.
+NEW_PASS = '''"""Nothing to gain."""
+
+import onnx_ir as ir
+
+from ortopt.options import TransformerLevel
+from ortopt.transformer import GraphTransformer, PassContext
+
+
+class BrandNew(GraphTransformer):
+    """Leave ``x`` as ``x``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+
+    def apply(self, graph: ir.Graph, context: PassContext) -> bool:
+        return False
+'''
+THEIR_PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "transformers"
+version = "99.0"
+"""
+WHOSE = "import transformers; print(transformers.__version__, transformers.__file__)"
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What the command printed; what it said on stderr is part of the failure."""
+    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command} said\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+def build(project: Path, *targets: str) -> Path:
+    run(sys.executable, "-m", "build", "--no-isolation", *(f"--{target}" for target in targets), cwd=project)
+    return project / "dist"
+
+
+def environment(folder: Path) -> Path:
+    """The Python of a fresh environment that finds our dependencies where they are, after its own packages."""
+    venv.create(folder, with_pip=importlib.util.find_spec("pip") is None)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder))
+    outer = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    (packages / "zz_outer.pth").write_text("\n".join(outer) + "\n")
+    return python
+
+
+def install(python: Path, *what: str | Path) -> None:
+    """Nothing is fetched, and what the outer environment has of the same name is left alone."""
+    offline = ("--isolated", "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", "--quiet")
+    run(python, "-m", "pip", "install", *offline, *what, cwd=python.parent)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout with one pass more, and its wheel and sdist in dist/."""
+    copy = tmp_path_factory.mktemp("project") / "ortopt"
+    leftovers = shutil.ignore_patterns(".git", ".venv*", "*_cache", "__pycache__", "build", "dist", "demo", "bench-out")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=leftovers)
+    (copy / "transformers").mkdir(exist_ok=True)
+    (copy / "transformers" / "brand_new.py").write_text(NEW_PASS)
+    build(copy, "wheel", "sdist")
+    return copy
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def installed(request: pytest.FixtureRequest, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment in which ortopt is installed, one for each way to install it."""
+    python = environment(tmp_path_factory.mktemp(f"installed-{request.param}"))
+    install(python, *source(project, request.param))
+    return python
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that stands for Hugging Face's: a regular package of that name."""
+    their_project = tmp_path_factory.mktemp("theirs")
+    (their_project / "pyproject.toml").write_text(THEIR_PROJECT)
+    (their_project / "transformers").mkdir()
+    (their_project / "transformers" / "__init__.py").write_text("__version__ = '99.0'\n")
+    [wheel] = build(their_project, "wheel").iterdir()
+    return wheel
+
+
+def source(project: Path, kind: str) -> tuple[str | Path, ...]:
+    if kind == "editable":
+        return ("--editable", project)
+    [archive] = (project / "dist").glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return (archive,)
+
+
+def passes(project: Path) -> set[str]:
+    return {path.name for path in (project / "transformers").glob("*.py")}
+
+
+def elsewhere(python: Path) -> Path:
+    return python.parent
+
+
+def test_the_folder_of_passes_has_no_init() -> None:
+    assert not (ROOT / "transformers" / "__init__.py").exists()
+
+
+def test_the_link_is_a_tracked_relative_link() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    mode, *_ = run("git", "ls-files", "--stage", "ortopt/transformers", cwd=ROOT).split()
+    assert mode == "120000"
+    assert os.readlink(ROOT / "ortopt" / "transformers") == "../transformers"  # noqa: PTH115 -- as text, unresolved
+
+
+def test_the_wheel_holds_the_passes_below_ortopt(project: Path) -> None:
+    [wheel] = (project / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        members = archive.infolist()
+    names = {member.filename for member in members}
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ortopt"}
+    below = {name.removeprefix("ortopt/transformers/") for name in names if name.startswith("ortopt/transformers/")}
+    assert below == passes(project)
+    assert {"ortopt/py.typed", "ortopt/models/manifest.json", "ortopt/models/superres__ts13.onnx"} <= names
+    assert not [member.filename for member in members if stat.S_ISLNK(member.external_attr >> 16)]
+
+
+def test_the_sdist_holds_the_folder_and_the_tests(project: Path) -> None:
+    [sdist] = (project / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    files = {member.name.partition("/")[2] for member in members if member.isfile()}
+    assert all(member.isfile() or member.isdir() for member in members)
+    assert {name for name in files if name.startswith("transformers/")} == {
+        f"transformers/{name}" for name in passes(project)
+    }
+    assert not [name for name in files if name.startswith("ortopt/transformers")]
+    wanted = {"pyproject.toml", "README.md", "LICENSE", "models/manifest.json", "tests/test_packaging.py"}
+    assert wanted <= files
+
+
+def test_a_clone_without_links_builds_the_same_wheel(project: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(project, clone, symlinks=True, ignore=shutil.ignore_patterns("dist"))
+    (clone / "ortopt" / "transformers").unlink()
+    (clone / "ortopt" / "transformers").write_text("../transformers")  # what git writes where links are unknown
+    [wheel] = build(clone, "wheel").iterdir()
+    [original] = (project / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(original) as first:
+        assert sorted(ours.namelist()) == sorted(first.namelist())
+
+
+def test_the_passes_are_importable(installed: Path, project: Path) -> None:
+    listed = run(
+        installed,
+        "-c",
+        "import pkgutil, ortopt.transformers as t; print(*(m.name for m in pkgutil.iter_modules(t.__path__)))",
+        cwd=elsewhere(installed),
+    )
+    assert {f"{name}.py" for name in listed.split()} == passes(project)
+
+
+def test_without_theirs_nothing_of_ours_answers(request: pytest.FixtureRequest, installed: Path) -> None:
+    """An editable install has the repository's root on its path, and so the bare folder, which is no module."""
+    if _real_version() is not None:
+        pytest.skip("Hugging Face's transformers is installed; another test looks at it")
+    code = (
+        "import importlib.util as u; s = u.find_spec('transformers'); print(None if s is None else s.origin or 'bare')"
+    )
+    found = run(installed, "-c", code, cwd=elsewhere(installed))
+    assert found == ("bare" if request.node.callspec.params["installed"] == "editable" else "None")
+
+
+def test_installed_models_are_found(installed: Path) -> None:
+    code = "from ortopt import zoo; print(zoo.skeleton('superres__ts13').is_file(), 'superres__ts13' in zoo.names())"
+    assert run(installed, "-c", code, cwd=elsewhere(installed)) == "True True"
+
+
+def test_a_new_pass_needs_no_reinstall(project: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(project, clone, symlinks=True, ignore=shutil.ignore_patterns("dist"))
+    python = environment(tmp_path / "environment")
+    install(python, "--editable", clone)
+    (clone / "transformers" / "newer_still.py").write_text("ANSWER = 42\n")
+    code = "import ortopt.transformers.newer_still as p; print(p.ANSWER)"
+    assert run(python, "-c", code, cwd=tmp_path) == "42"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", ["theirs first", "ours first"])
+def test_a_regular_transformers_wins(kind: str, order: str, project: Path, theirs: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "environment")
+    steps = [(theirs,), source(project, kind)]
+    for step in steps if order == "theirs first" else reversed(steps):
+        install(python, *step)
+    for folder in (tmp_path, project, project / "ortopt"):
+        version, file = run(python, "-c", WHOSE, cwd=folder).split(maxsplit=1)
+        assert version == "99.0"
+        assert Path(file).parent.parent.name == "site-packages"
+    run(python, "-c", "import ortopt.transformers, transformers", cwd=tmp_path)
+    run(python, "-m", "pip", "uninstall", "--yes", "ortopt", cwd=tmp_path)
+    assert run(python, "-c", WHOSE, cwd=tmp_path).startswith("99.0")
+
+
+def test_the_real_transformers_wins(installed: Path, project: Path) -> None:
+    version = _real_version()
+    if version is None:
+        pytest.skip("Hugging Face's transformers is not installed; a stand-in is tested above")
+    for folder in (elsewhere(installed), project):
+        assert run(installed, "-c", WHOSE, cwd=folder).split()[0] == version
+
+
+def test_the_command_line_runs(installed: Path) -> None:
+    pytest.importorskip("ortopt.cli")
+    version = run(installed, "-c", "import importlib.metadata as m; print(m.version('ortopt'))", cwd=installed.parent)
+    assert version in run(installed, "-m", "ortopt", "--version", cwd=elsewhere(installed))
+    assert "optimize" in run(installed.with_name("ortopt"), "--help", cwd=elsewhere(installed))
+    assert "BrandNew" in run(installed, "-m", "ortopt", "passes", cwd=elsewhere(installed))
+
+
+def _real_version() -> str | None:
+    """The version of Hugging Face's package in the environment of this test run."""
+    try:
+        return importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,40 @@
+"""One Gemm kernel costs less than a MatMul kernel and an Add kernel."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import FLOATS, dims, need, operand_from, stretches_to, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes that go away, and the operands of the Gemm that comes."""
+
+    nodes: tuple[ir.Node, ...]
+    a: ir.Value
+    b: ir.Value
+    c: ir.Value
+
+
+class MatMulAddFusion(RewriteRule[Found]):
+    """``Add(MatMul(a, b), c)`` → ``Gemm(a, b, c)``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding",)
+    roots = ("Add",)
+
+    def match(self, root: ir.Node) -> Found:
+        """Two matrices of floats, and a C that broadcasts to their product."""
+        matmul, c = operand_from(root, "MatMul")
+        a, b = values(matmul, 2)
+        need(a.dtype in FLOATS, "only float Gemm kernels are fast", a)
+        rows, _ = dims(a, rank=2)
+        _, columns = dims(b, rank=2)
+        need(stretches_to(c, (rows, columns)), "Gemm broadcasts C one way only", c)
+        return Found((matmul, root), a, b, c)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the Gemm."""
+        return ir.node("Gemm", [found.a, found.b, found.c])
