@@ -379,6 +379,7 @@ class _Borrowed(Workspace):
         self.options = workspace.options
         self.allowance = workspace.allowance
         self.offered = workspace.offered
+        self.left_out = workspace.left_out
         self.edit = workspace.edit
 
 
