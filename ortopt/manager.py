@@ -215,12 +215,12 @@ class GraphTransformerManager:
             if graph not in workspace.edit.index:
                 continue  # a transformer has taken it away meanwhile
             cancellation.check()
-            before = workspace.edit.clock
+            before = workspace.edit.version
             ran = True
             while ran:
                 ran = self._run_on(slot, workspace, graph, level, step, cancellation)
-            if workspace.edit.clock == before:
-                slot.seen[graph] = (workspace.edit, before)
+            if workspace.edit.version == before:
+                slot.seen[graph] = (workspace.edit, workspace.edit.clock)
             else:
                 changed = True
                 self._modified = True
@@ -312,11 +312,11 @@ class GraphTransformerManager:
         self, transformer: GraphTransformer, context: Context, graph: ir.Graph, level: TransformerLevel, step: int
     ) -> list[HistoryEntry]:
         edit = context.edit
-        clock = edit.clock
+        version = edit.version
         label = scope.label(graph)
         if transformer.offers_rewrites or context.rewrite((), transformer.formula):
             transformer.apply(graph, context)
-        modified = edit.clock != clock  # what it did counts, not what it says
+        modified = edit.version != version  # what it did counts, not what it says
         rewrites = context.rewrites if transformer.offers_rewrites else int(modified)
         return [HistoryEntry(level.value, step, transformer.name, label, modified, 0.0, 0, 0, rewrites)]
 
@@ -379,6 +379,7 @@ class _Borrowed(Workspace):
         self.options = workspace.options
         self.allowance = workspace.allowance
         self.offered = workspace.offered
+        self.left_out = workspace.left_out
         self.edit = workspace.edit
 
 

@@ -140,6 +140,7 @@ class Workspace:
     Attributes:
         edit: The editor: the one way to change the model.
         offered: How many rewrites have been offered so far.
+        left_out: Rewrites that an observer was against, as (transformer, nodes).
     """
 
     def __init__(self, model: ir.Model, options: Options, allowance: int = sys.maxsize) -> None:
@@ -147,6 +148,7 @@ class Workspace:
         self.options = options
         self.allowance = allowance
         self.offered = 0
+        self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.refresh()
 
     def refresh(self) -> None:
@@ -235,8 +237,12 @@ class Context:
         """
         self.mark = self.edit.version
         self.cancellation.check()
+        candidate = (self.transformer.name, tuple(nodes))
+        if candidate in self.workspace.left_out:
+            return False  # said once, said for good: an offer made again would renumber those after it
         self.workspace.offered += 1
         if not self.observers.offer(self.transformer, nodes, self.workspace.offered, why):
+            self.workspace.left_out.add(candidate)
             return False
         self.rewrites += 1
         return True

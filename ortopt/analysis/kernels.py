@@ -133,6 +133,17 @@ def support(provider: str, node: ir.Node, opset: int) -> Support | None:
     return _ANSWERS.setdefault(signature, _decide(provider, op, types))
 
 
+def support_of(
+    provider: str, node: ir.Node, opset: int, inputs: Sequence[str | None], outputs: Sequence[str | None]
+) -> Support | None:
+    """As `support`, with the types given: ``tensor(float)``, ``?`` for unknown, None for a missing argument."""
+    signature = (provider, node.domain, node.op_type, opset, *inputs, "->", *outputs)
+    if signature not in _ANSWERS:
+        op = _Op(node.domain, node.op_type, opset, lambda: ir.serde.serialize_node(node))
+        _ANSWERS[signature] = _decide(provider, op, _Signature(tuple(inputs), tuple(outputs)))
+    return _ANSWERS[signature]
+
+
 def has_kernel(provider: str, domain: str, op: str, opset: int, types: Mapping[str, str]) -> bool:
     """Whether ``provider`` has a kernel of its own for an op with these types.
 
@@ -391,4 +402,4 @@ def _sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
     return [frozenset(names[index] for index in one) for one in data["sets"]]
 
 
-__all__ = ["CPU", "CUDA", "Schema", "Support", "has_kernel", "schema", "support", "type_string"]
+__all__ = ["CPU", "CUDA", "Schema", "Support", "has_kernel", "schema", "support", "support_of", "type_string"]

@@ -23,11 +23,9 @@ CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 
 # onnxruntime.get_all_providers(), kept here so that a name is checked without importing onnxruntime.
-_STEMS = (
-    ("CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU")
-    + ("Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure")
-)  # fmt: skip
-NAMES: Final = tuple(f"{stem}ExecutionProvider" for stem in _STEMS)
+_COMMON = ("CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi")
+_OTHERS = ("VSINPU", "Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure")
+NAMES: Final = tuple(f"{stem}ExecutionProvider" for stem in (*_COMMON, *_OTHERS))
 
 _CUDA_MAJOR_OF_WHEEL = 13  # onnxruntime-gpu 1.28 and newer; older wheels that we accept do not exist
 

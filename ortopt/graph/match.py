@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope, symbolic
+from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.options import Options, Target
 
@@ -370,8 +370,7 @@ def dims(value: ir.Value, rank: int | None = None) -> tuple[Dim, ...]:
 
 def shape_of(value: ir.Value) -> tuple[Dim, ...] | None:
     """The dimensions of a value, or None where the rank is unknown."""
-    inferred = value.meta.get("ortopt.shape")
-    shape = inferred if inferred is not None else value.shape
+    shape = facts.shape_of(value)
     if shape is None:
         return None
     known: tuple[Dim, ...] = shape.dims

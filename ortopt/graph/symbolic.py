@@ -200,7 +200,7 @@ def _extremum(name: str, arguments: Iterable[_Polynomial]) -> _Polynomial:
     return {(_function(name, tuple(kept)),): 1}
 
 
-def _parts(name: str, argument: _Polynomial) -> Iterable[_Polynomial]:
+def _parts(name: str, argument: _Polynomial) -> Sequence[_Polynomial]:
     if len(argument) == 1:
         ((monomial, coefficient),) = argument.items()
         if coefficient == 1 and len(monomial) == 1 and _FUNCTIONS.get(monomial[0], ("",))[0] == name:
@@ -723,6 +723,16 @@ def at_least(a: Dim, n: int) -> bool:
 def same_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
     """Whether both shapes are known and provably the same."""
     return a is not None and b is not None and len(a) == len(b) and all(map(equal, a, b))
+
+
+def is_capped(a: Dim, b: Dim, n: int) -> bool:
+    """Whether ``a`` is provably the smaller of ``b`` and numbers >= n, as in ``min(512, b)``."""
+    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
+        return False
+    parts = _parts("min", _parse(a.value))
+    own = _parse(b.value)
+    others = [part for part in parts if part != own]
+    return len(others) == len(parts) - 1 and all((_lowest(part) or 0) >= n for part in others)
 
 
 def symbols(dim: Dim) -> frozenset[str]:

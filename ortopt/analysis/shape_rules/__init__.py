@@ -1,0 +1,31 @@
+"""Shape rules, one module a family of ops; importing this registers them all."""
+
+from ortopt.analysis.shape_rules import (
+    attention,
+    control_flow,
+    convolution,
+    elementwise,
+    matmul,
+    normalization,
+    quantization,
+    recurrent,
+    reductions,
+    reshaping,
+    slicing,
+)
+from ortopt.analysis.shape_rules.registry import RULES
+
+__all__ = [
+    "RULES",
+    "attention",
+    "control_flow",
+    "convolution",
+    "elementwise",
+    "matmul",
+    "normalization",
+    "quantization",
+    "recurrent",
+    "reductions",
+    "reshaping",
+    "slicing",
+]

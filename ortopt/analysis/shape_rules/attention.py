@@ -1,0 +1,145 @@
+"""Attention and rotary embedding, of the standard and of com.microsoft."""
+
+from __future__ import annotations
+
+from ortopt.graph.facts import Dims
+from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, rule
+from ortopt.graph import symbolic
+from ortopt.graph.symbolic import UNKNOWN, Dim
+
+
+@rule("RotaryEmbedding")
+def rotary_embedding(call: Call) -> None:
+    """As the input."""
+    call.same(0, 0)
+
+
+@rule("RotaryEmbedding", "GemmaRotaryEmbedding", domain=MICROSOFT)
+def contrib_rotary_embedding(call: Call) -> None:
+    """As the input."""
+    call.same(0, 0)
+
+
+@rule("Attention")
+def attention(call: Call) -> None:
+    """Y as Q with V's head size, the present keys and values, the scores."""
+    dtype = call.dtype(0)
+    for index in range(call.output_count()):
+        call.types[index] = dtype
+    q, k, v = call.dims(0), call.dims(1), call.dims(2)
+    past = call.dims_or_none(4) if call.has(4) else None
+    if len(q) == 4:
+        heads, kv_heads = q[1], k[1]
+        size, key_size, value_size = q[2], k[3], v[3]
+        new = k[2]
+        call.shapes[0] = (q[0], q[1], size, value_size)
+    elif len(q) == 3:
+        heads, kv_heads = call.attribute("q_num_heads"), call.attribute("kv_num_heads")
+        size, new = q[1], k[1]
+        key_size, value_size = symbolic.floordiv(k[2], kv_heads), symbolic.floordiv(v[2], kv_heads)
+        call.shapes[0] = (q[0], size, symbolic.mul(heads, value_size))
+    else:
+        raise Unknown
+    total: Dim = new
+    if call.has(4):
+        total = UNKNOWN if past is None else symbolic.add(past[2], new)
+    call.set(1, dtype, (q[0], kv_heads, total, key_size))
+    call.set(2, dtype, (q[0], kv_heads, total, value_size))
+    call.set(3, dtype, (q[0], heads, size, total))
+
+
+@rule("Attention", domain=MICROSOFT)
+def contrib_attention(call: Call) -> None:
+    """[batch, sequence, V's hidden size]; the present is [2, batch, heads, total, head size]."""
+    dtype = call.dtype(0)
+    call.types[0] = dtype
+    call.set(1, dtype)
+    batch, sequence, _ = call.dims(0)
+    call.shapes[0] = (batch, sequence, UNKNOWN)
+    weights = call.dims(1)
+    heads = call.attribute("num_heads")
+    sizes = call.attribute("qkv_hidden_sizes")
+    hidden = sizes[2] if sizes else symbolic.floordiv(weights[1], 3)
+    call.shapes[0] = (batch, sequence, hidden)
+    past = call.dims_or_none(4) if call.has(4) else None
+    total: Dim = sequence
+    if call.has(4):
+        total = UNKNOWN if past is None else symbolic.add(past[3], sequence)
+    if call.attribute("past_present_share_buffer", 0):
+        total = UNKNOWN if past is None else past[3]
+    call.set(1, dtype, (2, batch, heads, total, symbolic.floordiv(hidden, heads)))
+
+
+@rule("QAttention", domain=MICROSOFT)
+def quantized_attention(call: Call) -> None:
+    """As Attention, in the type of the scale."""
+    dtype = call.dtype(3)
+    call.types[0] = dtype
+    batch, sequence, _ = call.dims(0)
+    call.shapes[0] = (batch, sequence, symbolic.floordiv(call.dims(1)[1], 3))
+
+
+@rule("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(call: Call) -> None:
+    """[batch, sequence, V's hidden size]; the presents are [batch, heads, total, head size]."""
+    dtype = call.dtype(0)
+    for index in range(call.output_count()):
+        call.types[index] = dtype
+    query = call.dims(0)
+    heads = call.attribute("num_heads")
+    if len(query) == 5:  # packed [batch, sequence, heads, 3, head size]
+        size = query[4]
+        _present(call, (query[0], heads, query[1], size), size)
+        call.shapes[0] = (query[0], query[1], symbolic.mul(heads, size))
+        return
+    batch, sequence, _ = query
+    call.shapes[0] = (batch, sequence, UNKNOWN)
+    key = call.dims_or_none(1)
+    value = call.dims_or_none(2)
+    if key is not None and len(key) == 5 and not call.has(2):  # packed [batch, sequence, heads, 2, head size]
+        _present(call, (batch, heads, key[1], key[4]), key[4])
+        call.shapes[0] = (batch, sequence, symbolic.mul(heads, key[4]))
+    elif key is not None and value is not None and len(value) == 4:  # [batch, heads, sequence, head size]
+        _present(call, (batch, heads, key[2], key[3]), value[3])
+        call.shapes[0] = (batch, sequence, symbolic.mul(heads, value[3]))
+    elif key is not None and value is not None and len(value) == 3:
+        size = symbolic.floordiv(key[2], heads)
+        _present(call, (batch, heads, key[1], size), symbolic.floordiv(value[2], heads))
+        call.shapes[0] = (batch, sequence, value[2])
+
+
+def _present(call: Call, key: Dims, value_size: Dim) -> None:
+    batch, heads, new, key_size = key
+    total: Dim = new
+    if call.has(6):
+        past = call.dims_or_none(6)
+        total = UNKNOWN if past is None else symbolic.add(past[2], new)
+    if call.has(8):  # with cached indirection or shared buffers the past's length counts
+        total = UNKNOWN
+    call.set(1, call.dtype(0), (batch, heads, total, key_size))
+    call.set(2, call.dtype(0), (batch, heads, total, value_size))
+
+
+@rule("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(call: Call) -> None:
+    """[batch, sequence, heads * head size]; the presents are [batch, key heads, data dependent, head size]."""
+    dtype = call.dtype(0)
+    for index in range(call.output_count()):
+        call.types[index] = dtype
+    batch, sequence, hidden = call.dims(0)
+    heads, kv_heads = call.attribute("num_heads"), call.attribute("kv_num_heads")
+    if call.has(2):
+        size = symbolic.floordiv(hidden, heads)
+        call.shapes[0] = (batch, sequence, hidden)
+    else:  # packed
+        size = symbolic.floordiv(hidden, heads + 2 * kv_heads)
+        call.shapes[0] = (batch, sequence, symbolic.mul(size, heads))
+    # The present's length is a number in the seventh input, or the past's where that is larger.
+    for index in (1, 2):
+        call.set(index, dtype, (batch, kv_heads, UNKNOWN, size))
+
+
+@rule("PackedAttention", "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def other_attention(call: Call) -> None:
+    """Only the type is known."""
+    call.types[0] = call.dtype(0)

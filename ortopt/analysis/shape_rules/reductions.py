@@ -1,0 +1,95 @@
+"""Ops that make one element of many along axes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.facts import INTEGERS
+from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, rule
+from ortopt.graph import symbolic
+from ortopt.graph.symbolic import UNKNOWN, Dim
+
+
+@rule(
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+def reduce(call: Call) -> None:
+    """1 at the axes, or without them where ``keepdims`` is 0."""
+    call.types[0] = call.dtype(0)
+    dims = call.dims(0)
+    keep = call.attribute("keepdims", 1)
+    since = 13 if call.node.op_type == "ReduceSum" else 18
+    if call.version < since:
+        axes = call.attribute("axes")
+    elif call.has(1):
+        found = call.elements(1)
+        if found is None or not all(isinstance(axis, int) for axis in found):
+            if keep:
+                call.shapes[0] = (UNKNOWN,) * len(dims)
+            return
+        axes = call.integers(1)
+    else:
+        axes = None
+    if not axes:
+        if call.version >= since and call.attribute("noop_with_empty_axes", 0):
+            call.shapes[0] = call.shape(0)
+            return
+        axes = range(len(dims))
+    reduced = set(axes_of(axes, len(dims)))
+    if keep:
+        call.shapes[0] = tuple(1 if axis in reduced else dim for axis, dim in enumerate(dims))
+    else:
+        call.shapes[0] = tuple(dim for axis, dim in enumerate(dims) if axis not in reduced)
+    if len(dims) == 1 and reduced:
+        _follow(call)
+
+
+def _follow(call: Call) -> None:
+    operation = {
+        "ReduceProd": symbolic.mul,
+        "ReduceSum": symbolic.add,
+        "ReduceMax": symbolic.maximum,
+        "ReduceMin": symbolic.minimum,
+    }.get(call.node.op_type)
+    if operation is None or call.dtype(0) not in INTEGERS:
+        return
+    found = call.elements(0)
+    if not found:
+        return
+    result: Dim = found[0]
+    for element in found[1:]:
+        result = operation(result, element)
+    call.contents[0] = (result,)
+
+
+@rule("ArgMax", "ArgMin")
+def arg_extremum(call: Call) -> None:
+    """Indices, with the axis 1 or gone."""
+    call.types[0] = ir.DataType.INT64
+    dims = call.dims(0)
+    axis = axis_of(call.attribute("axis", 0), len(dims))
+    kept = (1,) if call.attribute("keepdims", 1) else ()
+    call.shapes[0] = dims[:axis] + kept + dims[axis + 1 :]
+
+
+@rule("Einsum")
+def einsum(call: Call) -> None:
+    """The dimensions that the output's letters name; an ellipsis broadcasts."""
+    call.types[0] = call.dtype(0)
+    equation = "".join(call.attribute("equation").split())
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(call.inputs) or "..." in equation:
+        raise Unknown
+    sizes: dict[str, Dim] = {}
+    for index, term in enumerate(terms):
+        dims = call.dims(index)
+        if len(term) != len(dims):
+            raise Unknown
+        for letter, dim in zip(term, dims, strict=True):
+            known = sizes.get(letter, 1)
+            sizes[letter] = dim if not isinstance(known, int) or known == 1 else known
+    if not arrow:
+        right = "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
+    call.shapes[0] = tuple(sizes[letter] for letter in right)

@@ -1,0 +1,311 @@
+"""Which rule infers which op, and what a rule sees of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, elements, shape_from, shape_of
+from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
+
+MICROSOFT = "com.microsoft"
+
+Steps: TypeAlias = Iterator[ir.Graph]
+"""A rule for a node with subgraphs yields each graph that must be inferred before the rule goes on."""
+
+Rule: TypeAlias = Callable[["Call"], Steps | None]
+
+RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(*ops: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register a function as the rule of these ops, in every opset: the rule asks ``call.version``."""
+
+    def register(function: Rule) -> Rule:
+        for op in ops:
+            if (domain, op) in RULES:
+                raise ValueError(f"{domain or 'ai.onnx'}::{op} has two shape rules")
+            RULES[domain, op] = function
+        return function
+
+    return register
+
+
+class Unknown(Exception):  # noqa: N818 -- not knowing is an answer, and no error
+    """Something that the rule needs is not known; what it has set so far holds."""
+
+
+class Call:
+    """One node in the eyes of its rule: inputs are asked, outputs are set.
+
+    Whatever a rule does not set stays unknown. A rule may raise `Unknown`, or by mistake anything else (the model may
+    be invalid in any way): what it had set before holds.
+
+    Attributes:
+        node: The node.
+        inputs: Its inputs; None where an optional one is left out.
+        version: The opset of the node's domain.
+        types: What is known of the outputs' types.
+        shapes: What is known of the outputs' shapes.
+        contents: What is known of the elements of small integer outputs.
+    """
+
+    __slots__ = ("contents", "inputs", "node", "shapes", "types", "version")
+
+    def __init__(self, node: ir.Node, version: int) -> None:
+        self.node = node
+        self.version = version
+        self.inputs = node.inputs
+        count = len(node.outputs)
+        self.types: list[ir.TypeProtocol | ir.DataType | None] = [None] * count
+        self.shapes: list[ir.Shape | Sequence[Dim] | None] = [None] * count
+        self.contents: list[Sequence[Dim] | None] = [None] * count
+
+    # Questions
+
+    def has(self, index: int) -> bool:
+        """Whether the input is there."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> ir.Value:
+        """The input; raises `Unknown` where it is left out."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise Unknown
+        return value
+
+    def dtype(self, index: int) -> ir.DataType | None:
+        """The input's element type, or None."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        return None if value is None or not isinstance(value.type, ir.TensorType) else value.dtype
+
+    def shape(self, index: int) -> ir.Shape:
+        """The input's shape in canonical form, frozen; raises `Unknown` where the rank is not known."""
+        shape = shape_of(self.value(index))
+        if shape is None:
+            raise Unknown
+        return shape if shape.frozen else _canonical_shape(shape.dims)
+
+    def dims(self, index: int) -> Dims:
+        """The input's dimensions; raises `Unknown` where the rank is not known."""
+        return self.shape(index).dims
+
+    def dims_or_none(self, index: int) -> Dims | None:
+        """The input's dimensions, or None."""
+        if not self.has(index):
+            return None
+        shape = shape_of(self.value(index))
+        return None if shape is None else (shape if shape.frozen else _canonical_shape(shape.dims)).dims
+
+    def rank(self, index: int) -> int:
+        """The input's rank; raises `Unknown` where it is not known."""
+        shape = shape_of(self.value(index))
+        if shape is None:
+            raise Unknown
+        return len(shape)
+
+    def elements(self, index: int) -> Dims | None:
+        """The input's elements as `facts.contents` gives them, or None; None too where it is left out."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        return None if value is None else contents(value)
+
+    def array(self, index: int) -> npt.NDArray[np.object_] | None:
+        """The input's elements in its shape, or None where they are not known."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        found = None if value is None else all_contents(value)
+        dims = None if found is None else self.dims_or_none(index)
+        if found is None or dims is None:
+            return None
+        array = np.empty(len(found), dtype=np.object_)
+        array[:] = found
+        return array.reshape(integers(dims))
+
+    def integers(self, index: int) -> tuple[int, ...]:
+        """The input's elements; raises `Unknown` where one of them is not a known integer."""
+        found = self.elements(index)
+        if found is None:
+            raise Unknown
+        return integers(found)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The attribute's value, or the default; raises `Unknown` for a reference to a function's attribute."""
+        attribute = self.node.attributes.data.get(name)
+        if attribute is None:
+            return default
+        if attribute.is_ref():
+            raise Unknown
+        return attribute.value
+
+    def constant(self, index: int) -> ir.TensorProtocol | None:
+        """The input as a constant tensor of any type, or None."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            return None
+        producer = value.producer()
+        if producer is None:
+            return None if value.is_graph_input() else value.const_value
+        if producer.op_type == "Constant" and producer.domain == "":
+            attribute = producer.attributes.data.get("value")
+            if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                tensor: ir.TensorProtocol = attribute.value
+                return tensor
+        return value.const_value
+
+    # Answers
+
+    def set(
+        self,
+        index: int,
+        dtype: ir.DataType | ir.TypeProtocol | None,
+        dims: ir.Shape | Sequence[Dim] | None = None,
+        known: Sequence[Dim] | None = None,
+    ) -> None:
+        """Say what an output is; nothing happens where the node has no such output."""
+        if index < len(self.types):
+            self.types[index] = dtype
+            self.shapes[index] = dims
+            if known is not None and len(known) <= MOST_ELEMENTS and any(map(_is_known, known)):
+                self.contents[index] = tuple(known)
+
+    def hold(self, array: Any) -> None:
+        """Say what the elements of the first output are: a numpy array of objects in its shape, or one element."""
+        found = np.asarray(array, dtype=np.object_)
+        known: list[Dim] = found.reshape(-1).tolist()
+        if found.size <= MOST_ELEMENTS and any(map(_is_known, known)):
+            self.contents[0] = tuple(known)
+
+    def same(self, output: int, index: int) -> None:
+        """Say that an output has the type and shape of an input."""
+        if output >= len(self.types):
+            return
+        value = self.value(index)
+        self.types[output] = value.dtype if isinstance(value.type, ir.TensorType) else value.type
+        shape = shape_of(value)
+        if shape is not None:
+            self.shapes[output] = shape if shape.frozen else _canonical_shape(shape.dims)
+
+    def output_count(self) -> int:
+        """How many outputs the node has, left out ones before the last included."""
+        return len(self.types)
+
+    def tracks(self, *indices: int) -> bool:
+        """Whether these inputs may have contents worth following: integers of rank 0 or 1."""
+        for index in indices:
+            if self.dtype(index) not in INTEGERS:
+                return False
+            shape = shape_of(self.value(index))
+            if shape is None or len(shape) > 1:
+                return False
+        return True
+
+    def turns(self, index: int = 0) -> npt.NDArray[np.object_] | None:
+        """The elements of an input as an array to reshape, slice or join, or None where there is nothing to follow."""
+        return self.array(index) if self.dtype(index) in INTEGERS else None
+
+
+def _is_known(element: Dim) -> bool:
+    return isinstance(element, int) or element.value is not None
+
+
+def _canonical_shape(dims: Iterable[Dim]) -> ir.Shape:
+    return shape_from(tuple(dim if isinstance(dim, int) else canonical(dim) for dim in dims))
+
+
+def integers(dims: Iterable[Dim]) -> tuple[int, ...]:
+    """The same as integers; raises `Unknown` where one is not."""
+    result = []
+    for dim in dims:
+        if not isinstance(dim, int):
+            raise Unknown
+        result.append(dim)
+    return tuple(result)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """The axis counted from the front; raises `Unknown` where there is no such axis."""
+    if not -rank <= axis < rank:
+        raise Unknown
+    return axis % rank
+
+
+def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """The axes counted from the front; raises `Unknown` where there is no such axis."""
+    return tuple(axis_of(axis, rank) for axis in axes)
+
+
+@lru_cache(1 << 14)
+def broadcast(a: Dims, b: Dims) -> Dims:
+    """The dimensions that two shapes broadcast to; unknown dimensions where that depends on the symbols' values.
+
+    Raises:
+        Unknown: If they provably do not broadcast.
+    """
+    if len(a) < len(b):
+        a, b = b, a
+    offset = len(a) - len(b)
+    return a[:offset] + tuple(broadcast_dim(x, y) for x, y in zip(a[offset:], b, strict=True))
+
+
+def broadcast_dim(x: Dim, y: Dim) -> Dim:
+    """The dimension that two dimensions broadcast to, or unknown."""
+    if isinstance(x, int) and isinstance(y, int):
+        if y in (x, 1):
+            return x
+        if x == 1:
+            return y
+        raise Unknown
+    if isinstance(y, int):
+        x, y = y, x
+    if isinstance(x, int):
+        return y if x == 1 else x  # a symbol beside 4 is 1 or 4, beside 0 it is 1 or 0
+    if equal(x, y) or at_least(x, 2):
+        return x
+    if at_least(y, 2) or is_capped(x, y, 2):
+        return y  # beside min(512, N) it is N: they are equal, or else neither is 1 and the model does not run
+    return x if is_capped(y, x, 2) else UNKNOWN
+
+
+def meet(x: Dim, y: Dim) -> Dim:
+    """What is known of a dimension that is both, where two inputs must agree: the better known of the two."""
+    if isinstance(x, int):
+        return x
+    return y if isinstance(y, int) or x.value is None else x
+
+
+def join(x: Dim, y: Dim) -> Dim:
+    """What is known of a dimension that is one of the two."""
+    return x if equal(x, y) else UNKNOWN
+
+
+def join_dims(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> Dims | None:
+    """What is known of a shape that is one of the two."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(map(join, a, b))
+
+
+AttributeValues: TypeAlias = Mapping[str, Any]
+
+__all__ = [
+    "MICROSOFT",
+    "RULES",
+    "Call",
+    "Rule",
+    "Steps",
+    "Unknown",
+    "axes_of",
+    "axis_of",
+    "broadcast",
+    "broadcast_dim",
+    "elements",
+    "integers",
+    "join",
+    "join_dims",
+    "meet",
+    "rule",
+]

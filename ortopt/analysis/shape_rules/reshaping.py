@@ -1,0 +1,334 @@
+"""Ops that give the same elements another shape, and ops that ask for shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements
+from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
+from ortopt.graph import symbolic
+from ortopt.graph.symbolic import UNKNOWN, Dim
+
+INT64 = ir.DataType.INT64
+
+
+@rule("Constant")
+def constant(call: Call) -> None:
+    """The type and shape of the attribute, and its elements where they are few integers."""
+    for name, attribute in call.node.attributes.items():
+        if attribute.is_ref():
+            _typed_by_name(call, name)
+            return
+        value = attribute.value
+        match name:
+            case "value":
+                call.set(0, value.dtype, value.shape if value.shape.frozen else tuple(value.shape), elements(value))
+            case "sparse_value":
+                call.set(0, value.dtype, tuple(value.shape))
+            case "value_int":
+                call.set(0, INT64, (), (value,))
+            case "value_ints":
+                call.set(0, INT64, (len(value),), value)
+            case "value_float":
+                call.set(0, ir.DataType.FLOAT, ())
+            case "value_floats":
+                call.set(0, ir.DataType.FLOAT, (len(value),))
+            case "value_string":
+                call.set(0, ir.DataType.STRING, ())
+            case "value_strings":
+                call.set(0, ir.DataType.STRING, (len(value),))
+            case _:
+                continue
+        return
+
+
+def _typed_by_name(call: Call, name: str) -> None:
+    kind, _, plural = name.removeprefix("value_").partition("s")
+    dtype = {"int": INT64, "float": ir.DataType.FLOAT, "tring": ir.DataType.STRING}.get(kind or plural)
+    if name in {"value_string", "value_strings"}:
+        call.set(0, ir.DataType.STRING, () if name == "value_string" else (UNKNOWN,))
+    elif dtype is not None:
+        call.set(0, dtype, (UNKNOWN,) if name.endswith("s") else ())
+
+
+@rule("Shape")
+def shape(call: Call) -> None:
+    """A vector of the dimensions between ``start`` and ``end``."""
+    call.types[0] = INT64
+    call.shapes[0] = (UNKNOWN,)
+    dims = call.dims(0)
+    start, end = call.attribute("start", 0), call.attribute("end", len(dims))
+    dims = dims[_clamp(start, len(dims)) : _clamp(end, len(dims))]
+    call.set(0, INT64, (len(dims),), dims)
+
+
+def _clamp(index: int, rank: int) -> int:
+    return min(max(index + rank if index < 0 else index, 0), rank)
+
+
+@rule("Size")
+def size(call: Call) -> None:
+    """A scalar, the product of the dimensions."""
+    call.set(0, INT64, ())
+    call.set(0, INT64, (), (symbolic.product(call.dims(0)),))
+
+
+@rule("Reshape")
+def reshape(call: Call) -> None:
+    """What the second input says; -1 is what remains, 0 copies unless ``allowzero``."""
+    call.types[0] = call.dtype(0)
+    target = call.attribute("shape") if call.version < 5 else call.elements(1)
+    if target is None:
+        vector = call.dims(1)
+        if len(vector) == 1 and isinstance(vector[0], int):
+            call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
+        return
+    source = call.dims_or_none(0)
+    call.shapes[0] = reshaped(source, target, bool(call.attribute("allowzero", 0)))
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
+
+
+def reshaped(source: Dims | None, target: Sequence[Dim], allow_zero: bool) -> Dims:
+    """The shape that Reshape makes of ``source``, unknown where that cannot be proven."""
+    result: list[Dim] = []
+    rest: int | None = None
+    for axis, dim in enumerate(target):
+        if isinstance(dim, int):
+            if dim == -1:
+                rest = axis
+                result.append(UNKNOWN)
+            elif dim == 0 and not allow_zero:
+                result.append(source[axis] if source is not None and axis < len(source) else UNKNOWN)
+            else:
+                result.append(dim if dim >= 0 else UNKNOWN)
+        else:
+            result.append(dim if symbolic.at_least(dim, 0) else UNKNOWN)
+    if source is None:
+        return tuple(result)
+    unknown = [axis for axis, dim in enumerate(result) if not symbolic.is_known(dim)]
+    if len(unknown) == 1 and (rest is None or rest == unknown[0]):
+        found = _remaining(source, [dim for axis, dim in enumerate(result) if axis != unknown[0]])
+        if found is not None:
+            result[unknown[0]] = found
+    return tuple(result)
+
+
+def _remaining(source: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
+    """The dimension that makes the sizes equal, common dimensions cancelled even where they are unknown products."""
+    left = list(source)
+    divisor: list[Dim] = []
+    for dim in others:
+        match = next((index for index, own in enumerate(left) if symbolic.equal(own, dim)), None)
+        if match is None:
+            divisor.append(dim)
+        else:
+            del left[match]
+    by = symbolic.product(divisor)
+    whole = symbolic.product(left)
+    if isinstance(by, int) and by == 0:
+        return None
+    exact = symbolic.quotient_exact(whole, by)
+    if exact is not None:
+        return exact
+    # A remainder cannot be: the model would not run, so the quotient is exact.
+    return symbolic.floordiv(whole, by) if symbolic.is_known(whole) and isinstance(by, int) else None
+
+
+@rule("Flatten")
+def flatten(call: Call) -> None:
+    """Two dimensions: the product before the axis and the product from it on."""
+    call.types[0] = call.dtype(0)
+    call.shapes[0] = (UNKNOWN, UNKNOWN)
+    dims = call.dims(0)
+    axis = call.attribute("axis", 1)
+    if not -len(dims) <= axis <= len(dims):
+        raise Unknown
+    axis = axis + len(dims) if axis < 0 else axis
+    call.shapes[0] = (symbolic.product(dims[:axis]), symbolic.product(dims[axis:]))
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
+
+
+def axes_argument(call: Call, index: int, since: int) -> tuple[int, ...] | None:
+    """Axes that became an input in some opset; None where they are left out."""
+    if call.version < since:
+        axes = call.attribute("axes")
+        return None if axes is None else tuple(axes)
+    if not call.has(index):
+        return None
+    return call.integers(index)
+
+
+@rule("Squeeze")
+def squeeze(call: Call) -> None:
+    """Without the axes, or without all that are 1."""
+    call.types[0] = call.dtype(0)
+    dims = call.dims(0)
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
+    axes = axes_argument(call, 1, 13)
+    if axes is None:
+        if any(not isinstance(dim, int) and not symbolic.different(dim, 1) for dim in dims):
+            raise Unknown
+        call.shapes[0] = tuple(dim for dim in dims if dim != 1)
+        return
+    dropped = set(axes_of(axes, len(dims)))
+    call.shapes[0] = tuple(dim for axis, dim in enumerate(dims) if axis not in dropped)
+
+
+@rule("Unsqueeze")
+def unsqueeze(call: Call) -> None:
+    """With dimensions of 1 at the axes of the result."""
+    call.types[0] = call.dtype(0)
+    dims = call.dims(0)
+    axes = axes_argument(call, 1, 13)
+    if axes is None:
+        raise Unknown
+    rank = len(dims) + len(axes)
+    inserted = set(axes_of(axes, rank))
+    if len(inserted) != len(axes):
+        raise Unknown
+    rest = iter(dims)
+    call.shapes[0] = tuple(1 if axis in inserted else next(rest) for axis in range(rank))
+    if call.dtype(0) in INTEGERS:
+        call.contents[0] = all_contents(call.value(0))
+
+
+@rule("Transpose")
+def transpose(call: Call) -> None:
+    """The dimensions in another order."""
+    call.types[0] = call.dtype(0)
+    if len(source := call.shape(0)) <= 1:
+        call.same(0, 0)
+        call.contents[0] = call.elements(0)
+        return
+    order = call.attribute("perm")
+    dims = source.dims
+    if order is None:
+        order = range(len(dims) - 1, -1, -1)
+    if sorted(order) != list(range(len(dims))):
+        raise Unknown
+    call.shapes[0] = tuple(dims[axis] for axis in order)
+    if (array := call.turns()) is not None:
+        call.hold(array.transpose(order))
+
+
+@rule("Expand")
+def expand(call: Call) -> None:
+    """The input's shape broadcast with the second input's elements."""
+    call.types[0] = call.dtype(0)
+    target = call.elements(1)
+    if target is None:
+        vector = call.dims(1)
+        if len(vector) == 1 and isinstance(vector[0], int):
+            rank = max(vector[0], call.rank(0))
+            call.shapes[0] = (UNKNOWN,) * min(rank, 64)
+        return
+    wanted = tuple(dim if symbolic.at_least(dim, 0) else UNKNOWN for dim in target)
+    result = broadcast(call.dims(0), wanted)
+    call.shapes[0] = result
+    known = call.elements(0)
+    if known is None or len(known) != 1 or len(result) > 1:
+        return
+    count = result[0] if result else 1
+    if isinstance(count, int) and count <= MOST_ELEMENTS:
+        call.contents[0] = tuple(known) * count
+
+
+@rule("Tile")
+def tile(call: Call) -> None:
+    """Each dimension times its repeats."""
+    call.types[0] = call.dtype(0)
+    dims = call.dims(0)
+    call.shapes[0] = (UNKNOWN,) * len(dims)
+    repeats = call.elements(1)
+    if repeats is None or len(repeats) != len(dims):
+        raise Unknown
+    call.shapes[0] = tuple(map(symbolic.mul, dims, repeats))
+    known = call.elements(0)
+    if known is not None and len(repeats) == 1 and isinstance(repeats[0], int):
+        call.set(0, call.dtype(0), call.shapes[0], tuple(known) * min(repeats[0], MOST_ELEMENTS + 1))
+
+
+@rule("ConstantOfShape")
+def constant_of_shape(call: Call) -> None:
+    """A tensor of the shape that the input's elements say."""
+    tensor = call.attribute("value")
+    dtype = ir.DataType.FLOAT if tensor is None else tensor.dtype
+    call.types[0] = dtype
+    target = call.elements(0)
+    if target is None:
+        vector = call.dims(0)
+        if len(vector) == 1 and isinstance(vector[0], int):
+            call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
+        return
+    call.shapes[0] = tuple(dim if symbolic.is_known(dim) else UNKNOWN for dim in target)
+    if len(target) > 1 or dtype not in INTEGERS:
+        return
+    count = target[0] if target else 1
+    if isinstance(count, int) and 0 <= count <= MOST_ELEMENTS:
+        element = int(tensor.numpy().reshape(-1)[0])
+        call.contents[0] = (element,) * count
+
+
+@rule("Range")
+def range_(call: Call) -> None:
+    """As many elements as steps from start to below limit."""
+    dtype = call.dtype(0)
+    call.set(0, dtype, (UNKNOWN,))
+    if dtype not in INTEGERS:
+        call.set(0, dtype, (_float_steps(call),))
+        return
+    bounds = [call.elements(index) for index in range(3)]
+    if any(bound is None or len(bound) != 1 for bound in bounds):
+        return
+    start, limit, step = (bound[0] for bound in bounds if bound is not None)
+    if not isinstance(step, int) or step == 0:
+        return
+    distance = symbolic.sub(limit, start) if step > 0 else symbolic.sub(start, limit)
+    count = symbolic.maximum(symbolic.ceildiv(distance, abs(step)), 0)
+    call.shapes[0] = (count,)
+    if isinstance(count, int) and count <= MOST_ELEMENTS:
+        call.contents[0] = [symbolic.add(start, step * index) for index in range(count)]
+
+
+def _float_steps(call: Call) -> Dim:
+    numbers = []
+    for index in range(3):
+        tensor = call.constant(index)
+        if tensor is None or tensor.size != 1:
+            return UNKNOWN
+        numbers.append(float(tensor.numpy().reshape(-1)[0]))
+    start, limit, step = numbers
+    return max(int(-((start - limit) // step)), 0) if step else UNKNOWN
+
+
+@rule("DepthToSpace")
+def depth_to_space(call: Call) -> None:
+    """[N, C, H, W] to [N, C/b², H*b, W*b]."""
+    call.set(0, call.dtype(0), (UNKNOWN,) * 4)
+    batch, channels, height, width = call.dims(0)
+    block = call.attribute("blocksize")
+    call.shapes[0] = (
+        batch,
+        symbolic.floordiv(channels, block * block),
+        symbolic.mul(height, block),
+        symbolic.mul(width, block),
+    )
+
+
+@rule("SpaceToDepth")
+def space_to_depth(call: Call) -> None:
+    """[N, C, H, W] to [N, C*b², H/b, W/b]."""
+    call.set(0, call.dtype(0), (UNKNOWN,) * 4)
+    batch, channels, height, width = call.dims(0)
+    block = call.attribute("blocksize")
+    call.shapes[0] = (
+        batch,
+        symbolic.mul(channels, block * block),
+        symbolic.floordiv(height, block),
+        symbolic.floordiv(width, block),
+    )

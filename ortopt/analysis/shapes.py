@@ -1,0 +1,414 @@
+"""Type and shape inference with symbolic dimensions and the contents of shape tensors, in place on onnx-ir.
+
+`infer_model` does a whole model, `infer_node` one new node from its inputs. What becomes of the results:
+
+- Intermediate values: ``value.type`` and ``value.shape`` are recomputed. What a file declares (its value_info) may be
+  stale, so it counts only where inference does not know: for a dimension that depends on data, for the rank of what an
+  op of an unknown domain gives. Every known shape is frozen, shared, and in canonical form
+  (`ortopt.graph.symbolic`); a dimension that nobody knows is an invented symbol, the same one wherever it must be the
+  same number. Values of which not even the rank is known have no shape.
+- Inputs and outputs of graphs: declared types and shapes are interface and stay; what is missing is filled in; what is
+  known better is kept in ``value.meta`` and read with `shape_of`, as everything is that asks for shapes.
+- The elements of small integer tensors are kept in ``value.meta`` and read with `contents`.
+
+A local function is inferred for each different set of argument types that it is called with; its body ends up with what
+holds for all of them. Nested graphs are walked with a stack of our own, as deep as a file may nest them.
+
+A model that is wrong (ranks that do not fit, attributes that make no sense) never raises here: what follows from the
+mistake is unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.graph.facts import (
+    CONTENTS,
+    INTEGERS,
+    OPSETS,
+    SCOPE,
+    SHAPE,
+    Dims,
+    contents,
+    dims_of,
+    elements,
+    set_better_shape,
+    shape_from,
+    shape_of,
+)
+from ortopt.analysis.shape_rules import RULES
+from ortopt.analysis.shape_rules.fallback import infer_by_schema
+from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
+from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
+
+_LATEST_OPSET = 26
+_MOST_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
+
+_fresh = itertools.count(1)
+
+Fact: TypeAlias = tuple[ir.TypeProtocol | None, Dims | None, Dims | None]
+"""What is known of an argument or a result: type, dimensions, contents."""
+
+_NOTHING: Fact = (None, None, None)
+
+
+def infer_model(model: ir.Model) -> None:
+    """Infer types, shapes and contents of every value of a model: graphs, nested graphs, local functions."""
+    _Inference(model.functions, model.opset_imports).infer_model(model)
+
+
+def infer_node(node: ir.Node) -> None:
+    """Infer the outputs of one node from its inputs, its own subgraphs included.
+
+    Args:
+        node: A node whose inputs have been inferred; it need not be in a graph yet (its opset is then ``node.version``
+            or the newest). A call of a local function is left as it is.
+    """
+    graph = node.graph
+    opsets: Mapping[str, int] = {}
+    if graph is not None:
+        opsets = graph.meta.get(OPSETS) or graph.opset_imports
+    inference = _Inference({}, opsets, alone=True)
+    pending = inference.infer(node)
+    if pending is not None:
+        inference.drive(pending)
+
+
+class _Inference:
+    """One run of inference: over a model, or for a node alone."""
+
+    def __init__(
+        self,
+        functions: Mapping[ir.OperatorIdentifier, ir.Function],
+        opsets: Mapping[str, int],
+        *,
+        alone: bool = False,
+    ) -> None:
+        self._functions = functions
+        self._opsets = opsets
+        self._alone = alone
+        self._scopes = 0
+        self._scope = 0
+        self._ends: dict[int, int] = {}
+        self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
+        self._signatures: dict[ir.OperatorIdentifier, list[tuple[Fact, ...]]] = {}
+
+    # Whole models
+
+    def infer_model(self, model: ir.Model) -> None:
+        graph = model.graph
+        overridable = model.ir_version is None or model.ir_version >= 4
+        self._enter(graph)
+        for value in graph.inputs:
+            value.meta.pop(CONTENTS, None)
+            if value.is_initializer() and not overridable and value.const_value is not None:
+                known = elements(value.const_value)
+                if known is not None:
+                    value.meta[CONTENTS] = known
+            self._know_input(value, dims_of_declared(value))
+        self.drive(self._walk(graph))
+        self._finish_functions()
+
+    def _finish_functions(self) -> None:
+        """Leave in each function's body what holds for all of its calls, callers first."""
+        for identifier in self._callers_first():
+            signatures = self._signatures.get(identifier)
+            if signatures is None:  # nobody calls it
+                continue
+            arguments = _joined(signatures)
+            self._results.pop((identifier, arguments), None)
+            self.drive(self._body(self._functions[identifier], arguments))
+
+    def _callers_first(self) -> list[ir.OperatorIdentifier]:
+        order: list[ir.OperatorIdentifier] = []
+        seen: set[ir.OperatorIdentifier] = set()
+        for root in self._functions:
+            pending: list[tuple[ir.OperatorIdentifier, bool]] = [(root, False)]
+            while pending:
+                identifier, left = pending.pop()
+                if left:
+                    order.append(identifier)
+                elif identifier not in seen:
+                    seen.add(identifier)
+                    pending.append((identifier, True))
+                    pending.extend((callee, False) for callee in self._callees(self._functions[identifier]))
+        return order[::-1]
+
+    def _callees(self, function: ir.Function) -> list[ir.OperatorIdentifier]:
+        graphs: list[ir.Graph] = [function.graph]
+        found: dict[ir.OperatorIdentifier, None] = {}
+        while graphs:
+            for node in graphs.pop():
+                if node.op_identifier() in self._functions:
+                    found[node.op_identifier()] = None
+                graphs.extend(_subgraphs(node))
+        return list(found)
+
+    # Graphs
+
+    def _enter(self, graph: ir.Graph) -> None:
+        if SCOPE not in graph.meta or id(graph) not in self._ends:
+            self._scopes += 1
+            graph.meta[SCOPE] = self._scopes if not self._alone else f"#{next(_fresh)}"
+            self._ends[id(graph)] = self._scopes
+        graph.meta[OPSETS] = self._opsets
+
+    def drive(self, steps: Iterator[ir.Graph]) -> None:
+        """Run an inference that asks for nested graphs, with a stack of our own."""
+        stack = [steps]
+        while stack:
+            graph = next(stack[-1], None)
+            if graph is None:
+                stack.pop()
+                continue
+            self._enter(graph)
+            stack.append(self._walk(graph))
+
+    def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
+        for value in graph.initializers.values():
+            if value.is_graph_output() and not value.is_graph_input():
+                self._store(value, value.type, dims_of_constant(value), None)
+        infer = self.infer
+        for node in graph:
+            pending = infer(node)
+            if pending is not None:
+                yield from pending
+
+    # Nodes
+
+    def infer(self, node: ir.Node) -> Iterator[ir.Graph] | None:
+        """Infer one node; where it has subgraphs, the steps that remain to be driven."""
+        if self._functions and node.op_identifier() in self._functions:
+            return self._call(node)
+        domain = node.domain
+        call = Call(node, node.version or self._opsets.get(domain) or (_LATEST_OPSET if not domain else 1))
+        rule = RULES.get((domain, node.op_type))
+        if rule is None:
+            rule = infer_by_schema
+        try:
+            pending = rule(call)
+        except Exception:
+            pending = None
+        if pending is not None:
+            return self._guarded(pending, call)
+        self._finish(call)
+        return None
+
+    def _guarded(self, pending: Steps, call: Call) -> Iterator[ir.Graph]:
+        first = self._scopes
+        graphs: list[ir.Graph] = []
+        try:
+            for graph in pending:
+                graphs.append(graph)
+                yield graph
+        except Exception:
+            pass
+        inner = {str(graph.meta.get(SCOPE)) for graph in graphs} | {
+            str(number) for number in range(first + 1, self._scopes + 1)
+        }
+        if call.node.op_type != "If":
+            _hide(call, inner)
+        self._finish(call)
+
+    def _finish(self, call: Call) -> None:
+        for index, value in enumerate(call.node.outputs):
+            type_, shape, known = call.types[index], call.shapes[index], call.contents[index]
+            if type(shape) is ir.Shape and not value.is_graph_output() and not _mentions_unknown(shape):
+                value.shape = shape
+                _set_type(value, type_)
+                if known is not None:
+                    value.meta[CONTENTS] = known
+                elif value.dtype in INTEGERS:
+                    value.meta.pop(CONTENTS, None)
+                continue
+            self._store(value, type_, shape, known)
+
+    def _store(
+        self,
+        value: ir.Value,
+        type_: ir.TypeProtocol | ir.DataType | None,
+        dims: Iterable[Dim] | None,
+        known: Sequence[Dim] | None,
+    ) -> None:
+        interface = value.is_graph_output()
+        if not interface or value.type is None:
+            _set_type(value, type_)
+        completed = self._completed(value, dims)
+        if value.type is not None and not isinstance(value.type, ir.TensorType | ir.SparseTensorType):
+            completed = None
+        if interface and value.shape is not None:
+            same = completed is None or value.shape.dims == completed
+            set_better_shape(value, None if same else completed)
+        else:
+            value.shape = None if completed is None else shape_from(completed)
+        if known is not None:
+            value.meta[CONTENTS] = known
+        elif value.type is not None and value.dtype in INTEGERS:
+            value.meta.pop(CONTENTS, None)
+
+    def _completed(self, value: ir.Value, dims: Iterable[Dim] | None) -> Dims | None:
+        """The dimensions, with declared ones and then invented ones where they are not known."""
+        declared = dims_of_declared(value)
+        if dims is None:
+            if declared is None:
+                return None
+            dims = declared
+        result = list(dims)
+        usable = declared is not None and len(declared) == len(result)
+        for axis, dim in enumerate(result):
+            if isinstance(dim, int):
+                if dim < 0:
+                    result[axis] = self._invented(value, axis)
+                continue
+            if dim.value is None or is_invented(dim):
+                stated = declared[axis] if usable and declared is not None else UNKNOWN
+                if isinstance(stated, int) or stated.value is not None:
+                    result[axis] = stated
+                elif dim.value is None:
+                    result[axis] = self._invented(value, axis)
+        return tuple(result)
+
+    def _invented(self, value: ir.Value, axis: int) -> ir.SymbolicDim:
+        graph = value.graph
+        scope = None if self._alone or graph is None else graph.meta.get(SCOPE)
+        if scope is None or not value.name:
+            return invent(f"#{next(_fresh)}::{axis}")
+        return invent(f"{scope}:{value.name}:{axis}")
+
+    def _know_input(self, value: ir.Value, dims: Iterable[Dim] | None) -> None:
+        """Keep the canonical and completed shape of a graph's input beside the declared one."""
+        if dims is None:
+            set_better_shape(value, None)
+            return
+        set_better_shape(value, self._without_unknown(value, dims))
+
+    def _without_unknown(self, value: ir.Value, dims: Iterable[Dim]) -> Dims:
+        return tuple(
+            self._invented(value, axis) if not isinstance(dim, int) and dim.value is None else dim
+            for axis, dim in enumerate(dims)
+        )
+
+    # Local functions
+
+    def _call(self, node: ir.Node) -> Iterator[ir.Graph]:
+        identifier = node.op_identifier()
+        function = self._functions[identifier]
+        arguments = tuple(
+            _fact(node.inputs[index]) if index < len(node.inputs) else _NOTHING for index in range(len(function.inputs))
+        )
+        call = Call(node, 1)
+        key = (identifier, arguments)
+        if key not in self._results:
+            signatures = self._signatures.setdefault(identifier, [])
+            if len(signatures) >= _MOST_SIGNATURES:
+                arguments = (_NOTHING,) * len(function.inputs)
+                key = (identifier, arguments)
+            if key not in self._results:
+                signatures.append(arguments)
+                self._results[key] = None  # while it is None the function calls itself: nothing is known
+                yield from self._body(function, arguments)
+        for index, fact in enumerate(self._results[key] or ()):
+            call.set(index, *fact)
+        self._finish(call)
+
+    def _body(self, function: ir.Function, arguments: tuple[Fact, ...]) -> Iterator[ir.Graph]:
+        outer, self._opsets = self._opsets, function.opset_imports
+        first = self._scopes
+        graph = function.graph
+        self._enter(graph)
+        for value, (type_, dims, known) in zip(function.inputs, arguments, strict=True):
+            value.type = type_
+            value.shape = None if dims is None else shape_from(self._without_unknown(value, dims))
+            value.meta.pop(SHAPE, None)
+            value.meta.pop(CONTENTS, None)
+            if known is not None:
+                value.meta[CONTENTS] = known
+        for value in function.outputs:
+            if not value.is_graph_input():
+                value.type, value.shape = None, None
+        yield graph
+        inner = {str(graph.meta.get(SCOPE))} | {str(number) for number in range(first + 1, self._scopes + 1)}
+        self._results[function.identifier(), arguments] = [
+            (value.type, _hidden(dims_of(value), inner), _hidden(contents(value), inner)) for value in function.outputs
+        ]
+        self._opsets = outer
+
+
+def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
+    result = []
+    for facts in zip(*signatures, strict=True):
+        type_, dims, known = facts[0]
+        for other_type, other_dims, other_known in facts[1:]:
+            type_ = type_ if type_ == other_type else None
+            dims = join_dims(dims, other_dims)
+            known = join_dims(known, other_known)
+        result.append((type_, dims, known))
+    return tuple(result)
+
+
+def _fact(value: ir.Value | None) -> Fact:
+    return _NOTHING if value is None else (value.type, dims_of(value), contents(value))
+
+
+def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend(attribute.as_graphs())
+    return found
+
+
+def _hide(call: Call, scopes: set[str]) -> None:
+    for index, shape in enumerate(call.shapes):
+        call.shapes[index] = _hidden(shape, scopes)
+        call.contents[index] = _hidden(call.contents[index], scopes)
+
+
+def _hidden(dims: Iterable[Dim] | None, scopes: set[str]) -> Dims | None:
+    """The dimensions as they look from outside the graphs with these scopes."""
+    if dims is None:
+        return None
+    return tuple(UNKNOWN if is_invented(dim) and _is_inner(dim, scopes) else dim for dim in dims)
+
+
+def _is_inner(dim: Dim, scopes: set[str]) -> bool:
+    for name in symbols(dim):
+        if name.startswith(INVENTED) and name.removeprefix(INVENTED).partition(":")[0] in scopes:
+            return True
+    return False
+
+
+def _mentions_unknown(shape: ir.Shape) -> bool:
+    return any(not isinstance(dim, int) and (dim.value is None or INVENTED in dim.value) for dim in shape)
+
+
+def _set_type(value: ir.Value, type_: ir.TypeProtocol | ir.DataType | None) -> None:
+    if isinstance(type_, ir.DataType):
+        if value.dtype is not type_ or not isinstance(value.type, ir.TensorType):
+            value.type = ir.TensorType(type_)
+    elif type_ is not None:
+        value.type = type_
+
+
+def dims_of_declared(value: ir.Value) -> Dims | None:
+    """The dimensions that a value's shape states, in canonical form; invented ones count as unknown."""
+    shape = value.shape
+    if shape is None:
+        return dims_of_constant(value)
+    return tuple(dim if isinstance(dim, int) else UNKNOWN if is_invented(dim) else canonical(dim) for dim in shape.dims)
+
+
+def dims_of_constant(value: ir.Value) -> Dims | None:
+    """The dimensions of a value's constant, or None where it is no constant."""
+    return None if value.const_value is None else tuple(value.const_value.shape)  # type: ignore[arg-type]
+
+
+__all__ = ["contents", "dims_of", "infer_model", "infer_node", "shape_of"]

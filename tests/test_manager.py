@@ -1,0 +1,483 @@
+"""GraphTransformerManager behaves as ONNX Runtime's does; one test for each of its behaviours."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import ClassVar
+
+import onnx_ir as ir
+import pytest
+
+from ortopt import (
+    CancellationToken,
+    Context,
+    GraphTransformer,
+    GraphTransformerManager,
+    OptimizationCancelled,
+    Options,
+    RegistrationError,
+    RewriteRule,
+    TransformerError,
+    TransformerLevel,
+    UnknownTransformerError,
+    UsageError,
+    optimize,
+)
+from ortopt.graph import scope
+from ortopt.graph.edit import constant
+from ortopt.graph.match import values
+from ortopt.graph.save import to_bytes
+from ortopt.rule import Root
+from ortopt.testing import parse
+
+LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2
+CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Neg (d) }"
+
+
+class Renames(RewriteRule[Root]):
+    """Relu becomes Sigmoid."""
+
+    roots = ("Relu",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Sigmoid", [found.value])
+
+
+class Watches(GraphTransformer):
+    """Nothing becomes anything; counts its runs."""
+
+    seen: ClassVar[list[str]] = []
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        self.seen.append(scope.label(graph))
+        return False
+
+
+class WatchesOnce(Watches):
+    """Nothing becomes anything; counts its runs, once."""
+
+    apply_once = True
+    seen: ClassVar[list[str]] = []
+
+
+class NeverDone(GraphTransformer):
+    """Renames the first value for ever."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        value = graph[0].outputs[0]
+        context.edit.rename(value, f"{value.name}x")
+        return True
+
+
+class Raises(GraphTransformer):
+    """Raises in the middle of an edit."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        node = graph[0]
+        context.replace({node.outputs[0]: ir.node("Tanh", node.inputs).outputs[0]}, before=node, origin=[node])
+        context.edit.remove(graph[-1])
+        raise ValueError("no luck")
+
+
+def ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    Watches.seen.clear()
+    WatchesOnce.seen.clear()
+
+
+def test_register_keeps_a_list_per_level_and_refuses_a_second_of_the_same_name() -> None:
+    manager = GraphTransformerManager()
+    manager.register(Renames(), LEVEL1)
+    manager.register(Renames(), LEVEL2)
+    assert [t.name for t in manager.transformers(1)] == ["renames"]
+    with pytest.raises(RegistrationError, match=r"level 1 already has .*Renames.*Renames"):
+        manager.register(Renames(), LEVEL1)
+
+
+def test_register_without_a_level_uses_those_that_the_class_declares() -> None:
+    manager = GraphTransformerManager()
+    manager.register(Renames())
+    assert manager.transformers(1)
+    assert not manager.transformers(2)
+
+
+def test_apply_runs_to_the_fixed_point() -> None:
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    manager.register(Renames())
+    assert manager.apply_transformers(model, 1)
+    assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Abs", "Neg"]
+    assert max(entry.step for entry in manager.history) <= 2
+
+
+def test_apply_stops_at_the_bound_and_says_so() -> None:
+    manager = GraphTransformerManager(steps=3)
+    manager.register(NeverDone())
+    with pytest.warns(RuntimeWarning, match="level 1 still changed the graph in step 3"):
+        manager.apply_transformers(parse(CHAIN), 1)
+    assert manager.bound_reached == [LEVEL1]
+    assert len(manager.history) == 3
+
+
+def test_apply_leaves_other_levels_alone() -> None:
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    manager.register(Renames())
+    assert not manager.apply_transformers(model, 2)
+    assert "Relu" in ops(model)
+
+
+def test_apply_once_is_skipped_after_the_first_step() -> None:
+    manager = GraphTransformerManager()
+    for transformer in (Renames(), WatchesOnce()):
+        manager.register(transformer)
+    manager.apply_transformers(parse(CHAIN), 1)
+    assert len(WatchesOnce.seen) == 1
+
+
+def test_a_transformer_is_skipped_where_nothing_changed_since_it_said_so() -> None:
+    class After(Watches):
+        """Nothing; runs after the renaming."""
+
+        name = "after_renames"
+        after = ("renames",)
+
+    manager = GraphTransformerManager()
+    for transformer in (Renames(), After()):
+        manager.register(transformer)
+    manager.apply_transformers(parse(CHAIN), 1)
+    assert len(Watches.seen) == 1  # step 2 finds the graph as After left it
+
+
+def test_is_graph_modified_covers_the_last_call_and_can_be_cleared() -> None:
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    manager.register(Renames())
+    assert not manager.is_graph_modified
+    manager.apply_transformers(model, 1)
+    assert manager.is_graph_modified
+    manager.clear_graph_modified()
+    assert not manager.is_graph_modified
+    manager.apply_transformers(model, 1)
+    assert not manager.is_graph_modified
+
+
+def test_steps_can_be_set_and_read() -> None:
+    manager = GraphTransformerManager()
+    assert manager.steps == 10
+    manager.set_steps(4)
+    assert manager.steps == 4
+    with pytest.raises(ValueError, match="at least 1"):
+        manager.set_steps(0)
+
+
+def test_transformers_run_by_after_then_name_and_circles_are_refused() -> None:
+    def transformer(name_: str, *after_: str) -> GraphTransformer:
+        return type(name_, (Watches,), {"__doc__": "x", "name": name_, "after": after_})()
+
+    manager = GraphTransformerManager()
+    for one in (transformer("c"), transformer("a", "c"), transformer("b")):
+        manager.register(one)
+    assert [t.name for t in manager.transformers(1)] == ["b", "c", "a"]
+    manager.register(transformer("d", "e"))
+    manager.register(transformer("e", "d"))
+    with pytest.raises(RegistrationError, match=r"circle: d, e"):
+        manager.transformers(1)
+
+
+NESTED = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+main (float[N] x, bool c) => (float[N] y) {
+    r = Relu (x)
+    t = If (c) <
+        then_branch = yes () => (float[N] p) { p = Relu (r) },
+        else_branch = no () => (float[N] q) {
+            q = If (c) <
+                then_branch = yes2 () => (float[N] s) { s = Relu (x) },
+                else_branch = no2 () => (float[N] u) { u = Neg (r) }
+            >
+        }
+    >
+    y = local.half (t)
+}
+<domain: "local", opset_import: ["" : 17]> half (a) => (b) { b = Relu (a) }
+"""
+
+
+def test_the_framework_visits_subgraphs_and_functions() -> None:
+    manager, model = GraphTransformerManager(), parse(NESTED)
+    manager.register(Renames())
+    manager.register(Watches())
+    manager.apply_transformers(model, 1)
+    everywhere = [node.op_type for graph in scope.graphs(model) for node in graph]
+    assert "Relu" not in everywhere
+    assert everywhere.count("Sigmoid") == 4
+    seen = set(Watches.seen)
+    assert len(seen) == 6
+    assert "function local.half" in seen
+    assert "main/If:else_branch/If:then_branch" in {label.replace("/If_", "/If") for label in seen}, seen
+
+
+def test_history_names_level_step_transformer_graph_and_figures() -> None:
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    manager.register(Renames())
+    manager.apply_transformers(model, 1)
+    (entry,) = manager.history[:1]
+    assert (entry.level, entry.step, entry.transformer, entry.graph) == (1, 1, "renames", "main")
+    assert (entry.modified, entry.rewrites, entry.nodes_before, entry.nodes_after) == (True, 2, 5, 5)
+    assert entry.seconds > 0
+    with pytest.raises(AttributeError):
+        entry.seconds = 0.0  # type: ignore[misc]
+
+
+def test_an_exception_rolls_the_transformer_back_and_is_named() -> None:
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    before = to_bytes(model)
+    manager.register(Raises())
+    with pytest.raises(TransformerError, match=r"raises failed at level 1, step 1, on graph 'main': ValueError: no luck"):
+        manager.apply_transformers(model, 1)
+    assert to_bytes(model) == before
+
+
+def test_a_failing_transformer_can_be_skipped_and_the_others_go_on() -> None:
+    manager, model = GraphTransformerManager(on_error="skip"), parse(CHAIN)
+    manager.register(Raises())
+    manager.register(Renames())
+    manager.apply_transformers(model, 1)
+    assert [failure.transformer for failure in manager.failures] == ["raises"]
+    assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Abs", "Neg"]
+
+
+def test_a_failing_rule_costs_only_itself() -> None:
+    class Breaks(Renames):
+        """Neg breaks."""
+
+        name = "breaks"
+        roots = ("Neg",)
+
+        def rewrite(self, found: Root) -> ir.Node:
+            ir.node("Tanh", [found.value])
+            raise KeyError("gone")
+
+    manager, model = GraphTransformerManager(on_error="skip"), parse(CHAIN)
+    manager.register(Breaks())
+    manager.register(Renames())
+    manager.apply_transformers(model, 1)
+    assert [failure.transformer for failure in manager.failures] == ["breaks"]
+    assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Abs", "Neg"]
+    (user,) = [use.node for use in model.graph[-2].outputs[0].uses()]
+    assert user.op_type == "Neg"  # the half-built Tanh is no user any more
+
+
+class CancelsAfter(RewriteRule[Root]):
+    """Relu becomes Sigmoid; sets the token after the first."""
+
+    roots = ("Relu",)
+    token: ClassVar[CancellationToken]
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        self.token.cancel()
+        return ir.node("Sigmoid", [found.value])
+
+
+def test_cancellation_keeps_exactly_the_completed_rewrites() -> None:
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    CancelsAfter.token = CancellationToken()
+    manager.register(CancelsAfter())
+    with pytest.raises(OptimizationCancelled):
+        manager.apply_transformers(model, 1, cancellation=CancelsAfter.token)
+    assert ops(model) == ["Sigmoid", "Abs", "Relu", "Abs", "Neg"]
+
+
+def test_cancellation_in_mid_edit_goes_back_to_the_last_completed_rewrite() -> None:
+    class Stops(GraphTransformer):
+        """Stops half-way through its second rewrite."""
+
+        offers_rewrites = True
+
+        def apply(self, graph: ir.Graph, context: Context) -> bool:
+            for node in [node for node in graph if node.op_type == "Relu"]:
+                assert context.rewrite([node])
+                new = ir.node("Sigmoid", node.inputs)
+                context.replace({node.outputs[0]: new.outputs[0]}, before=node, origin=[node])
+                if context.rewrites == 2:
+                    context.edit.rename(graph[-2].outputs[0], "half_way")
+                    context.cancellation.cancel()
+                    context.cancellation.check()
+            return True
+
+    manager, model = GraphTransformerManager(), parse(CHAIN)
+    manager.register(Stops())
+    with pytest.raises(OptimizationCancelled):
+        manager.apply_transformers(model, 1, cancellation=CancellationToken())
+    assert ops(model) == ["Sigmoid", "Abs", "Relu", "Abs", "Neg"]
+    assert "half_way" not in {value.name for node in model.graph for value in node.outputs}
+
+
+def test_cancellation_carries_what_was_reached_through_the_api() -> None:
+    CancelsAfter.token = CancellationToken()
+    with pytest.raises(OptimizationCancelled) as caught:
+        optimize(
+            parse(CHAIN), level=1, passes="cancels_after", transformers=[CancelsAfter()], cancellation=CancelsAfter.token
+        )
+    assert caught.value.result is not None
+    assert ops(caught.value.result.model) == ["Sigmoid", "Abs", "Relu", "Abs", "Neg"]
+
+
+def test_another_thread_may_cancel_within_a_tenth_of_a_second_on_a_large_graph() -> None:
+    body = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(4_000))
+    model = parse(f"main (float[N] v0) => (float[N] v4000) {{ {body} }}")
+
+    class Slow(Renames):
+        """Relu becomes Sigmoid, slowly."""
+
+        name = "slow"
+
+        def match(self, root: ir.Node) -> Root:
+            time.sleep(0.001)
+            return super().match(root)
+
+    manager, token = GraphTransformerManager(), CancellationToken()
+    manager.register(Slow())
+    cancelled = []
+
+    def cancel() -> None:
+        cancelled.append(time.monotonic())
+        token.cancel()
+
+    timer = threading.Timer(0.5, cancel)
+    timer.start()
+    with pytest.raises(OptimizationCancelled):
+        manager.apply_transformers(model, 1, cancellation=token)
+    assert cancelled
+    left = ops(model).count("Relu")
+    assert 0 < left < 4_000
+    timer.join()
+
+
+def test_a_deadline_returns_the_best_so_far_marked_stopped() -> None:
+    class Waits(Renames):
+        """Relu becomes Sigmoid, after the deadline."""
+
+        name = "waits"
+
+        def rewrite(self, found: Root) -> ir.Node:
+            time.sleep(0.3)
+            return super().rewrite(found)
+
+    result = optimize(parse(CHAIN), level=1, passes="waits", transformers=[Waits()], timeout=0.2, verify=False)
+    assert result.stopped
+    assert ops(result.model).count("Sigmoid") <= 1
+
+
+def test_disabled_by_name_and_unknown_names_are_errors_with_the_nearest() -> None:
+    text = "main (float[N] x) => (float[N] y) { t = Identity (x) y = Relu (t) }"
+    assert ops(optimize(parse(text), level=1).model) == ["Relu"]
+    for name in ("identity_elimination", "IdentityElimination", "identity_elimination@1"):
+        assert ops(optimize(parse(text), level=1, disable=[name]).model) == ["Identity", "Relu"]
+    with pytest.raises(UnknownTransformerError, match="did you mean identity_elimination"):
+        optimize(parse(text), disable=["identity_eliminatoin"])
+    with pytest.raises(UsageError, match="has no level '7'"):
+        optimize(parse(text), disable=["identity_elimination@7"])
+
+
+def test_free_dimensions_are_overridden_by_name_or_denotation_and_conflicts_are_errors() -> None:
+    text = "main (float[N,M] x, float[N] z) => (float[N,M] y) { y = Relu (x) }"
+    model = optimize(parse(text), level=1, dims={"N": 3}).model
+    assert [str(value.shape) for value in model.graph.inputs] == ["[3,M]", "[3]"]
+    assert str(model.graph.outputs[0].shape) == "[3,M]"
+    denoted = parse(text)
+    denoted.graph.inputs[0].shape = ir.Shape(["N", "M"], denotations=["DATA_BATCH", None])
+    assert str(optimize(denoted, level=1, dims={"DATA_BATCH": 5}).model.graph.inputs[1].shape) == "[5]"
+    with pytest.raises(UsageError, match="ask for two values"):
+        optimize(denoted, level=1, dims={"DATA_BATCH": 5, "N": 4})
+    with pytest.raises(UsageError, match="no input has a dimension named K; the names: M, N"):
+        optimize(parse(text), level=1, dims={"K": 3})
+    with pytest.raises(UsageError, match="cannot be -1"):
+        optimize(parse(text), level=1, dims={"N": -1})
+
+
+def test_rules_run_only_on_nodes_placed_on_their_providers() -> None:
+    class OnCuda(Renames):
+        """Relu becomes Sigmoid on CUDA."""
+
+        name = "on_cuda"
+        providers = ("CUDAExecutionProvider",)
+
+    for providers, renamed in ((("CPUExecutionProvider",), 0), (("CUDAExecutionProvider", "CPUExecutionProvider"), 2)):
+        manager, model = GraphTransformerManager(options=Options(providers=providers)), parse(CHAIN)
+        manager.register(OnCuda())
+        manager.apply_transformers(model, 1)
+        assert ops(model).count("Sigmoid") == renamed
+
+
+def test_levels_run_in_order_and_again_while_level_4_changes_something() -> None:
+    runs: list[int] = []
+
+    class Level2(GraphTransformer):
+        """Watches level 2."""
+
+        levels = (TransformerLevel.LEVEL2,)
+
+        def apply(self, graph: ir.Graph, context: Context) -> bool:
+            runs.append(2)
+            return False
+
+    class Level4(GraphTransformer):
+        """Turns the first Relu into a Sigmoid, one a round."""
+
+        levels = (TransformerLevel.LEVEL4,)
+        apply_once = True
+
+        def apply(self, graph: ir.Graph, context: Context) -> bool:
+            runs.append(4)
+            for node in graph:
+                if node.op_type == "Relu":
+                    new = ir.node("Sigmoid", node.inputs)
+                    context.replace({node.outputs[0]: new.outputs[0]}, before=node, origin=[node])
+                    return True
+            return False
+
+    optimize(parse(CHAIN), level=4, passes="level4,level2", transformers=[Level2(), Level4()], verify=False)
+    assert runs == [2, 4, 2, 4, 2, 4] or runs == [2, 4, 2, 4, 4], runs
+
+
+def test_the_same_model_gives_the_same_bytes() -> None:
+    assert len({to_bytes(optimize(parse(NESTED), level=1).model) for _ in range(3)}) == 1
+
+
+def test_what_was_given_is_never_changed() -> None:
+    model = parse(NESTED)
+    proto = ir.to_proto(model)
+    bytes_before = proto.SerializeToString()
+    optimize(model, level=1)
+    optimize(proto, level=1)
+    assert ir.to_proto(model).SerializeToString() == bytes_before == proto.SerializeToString()
+
+
+def test_constants_become_nodes_in_functions_and_initializers_elsewhere() -> None:
+    class AddsOne(RewriteRule[Root]):
+        """Relu becomes Add one."""
+
+        roots = ("Relu",)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("Add", [found.value, constant(1.0)])
+
+    manager, model = GraphTransformerManager(), parse(NESTED)
+    manager.register(AddsOne())
+    manager.apply_transformers(model, 1)
+    (function,) = model.functions.values()
+    assert [node.op_type for node in function] == ["Constant", "Add"]
+    assert len(model.graph.initializers) == 1
+    assert "Constant" not in ops(model)

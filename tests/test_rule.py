@@ -1,0 +1,256 @@
+"""The worklist driver: what it visits, what it checks for a rule, and how often."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+import pytest
+
+from ortopt import GraphTransformerManager, RegistrationError, RewriteRule
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Refusal,
+    choose,
+    dims_stretch_to,
+    first_match,
+    is_scalar,
+    need,
+    operand_from,
+    producer,
+    values,
+)
+from ortopt.observers import Explanation, RewriteLimit
+from ortopt.rule import Root
+from ortopt.testing import check_keeps, check_rewrites, parse
+
+
+class Pair(NamedTuple):
+    nodes: tuple[ir.Node, ...]
+    value: ir.Value
+
+
+class NegNeg(RewriteRule[Pair]):
+    """Neg(Neg(x)) becomes x."""
+
+    roots = ("Neg",)
+
+    def match(self, root: ir.Node) -> Pair:
+        inner = producer(root.inputs[0], "Neg")
+        return Pair((inner, root), values(inner, 1)[0])
+
+    def rewrite(self, found: Pair) -> ir.Value:
+        return found.value
+
+
+def chain(length: int, op: str = "Neg") -> str:
+    body = " ".join(f"v{i + 1} = {op} (v{i})" for i in range(length))
+    return f"main (float[N] v0) => (float[N] y) {{ {body} y = Relu (v{length}) }}"
+
+
+def visits(manager: GraphTransformerManager) -> int:
+    return sum(entry.visits for entry in manager.history)
+
+
+def test_rules_run_to_the_fixed_point_in_one_sweep() -> None:
+    check_rewrites(NegNeg(), chain(9), "t = Neg (v0) y = Relu (t)")
+
+
+@pytest.mark.parametrize("length", [50, 100, 200, 400])
+def test_visits_grow_with_the_nodes_and_not_faster(length: int) -> None:
+    manager = GraphTransformerManager()
+    manager.register(NegNeg())
+    manager.apply_transformers(parse(chain(length)), 1)
+    assert visits(manager) <= 4 * length
+
+
+def test_nodes_of_other_ops_are_never_offered() -> None:
+    manager = GraphTransformerManager()
+    manager.register(NegNeg())
+    manager.apply_transformers(parse(chain(30, "Abs")), 1)
+    assert visits(manager) == 0
+
+
+def test_a_value_between_matched_nodes_that_is_needed_elsewhere_refuses() -> None:
+    check_keeps(
+        NegNeg(),
+        "main (float[N] x) => (float[N] y, float[N] t) { t = Neg (x) u = Neg (t) y = Relu (u) }",
+        "Neg's result is used elsewhere",
+    )
+    check_keeps(
+        NegNeg(),
+        "main (float[N] x) => (float[N] y) { t = Neg (x) u = Neg (t) y = Add (u, t) }",
+        "Neg's result is used elsewhere",
+    )
+
+
+def test_a_use_in_a_subgraph_counts() -> None:
+    check_keeps(
+        NegNeg(),
+        """main (float[N] x, bool c) => (float[N] y) { t = Neg (x) u = Neg (t)
+        y = If (c) < then_branch = a () => (float[N] p) { p = Relu (t) },
+                     else_branch = b () => (float[N] q) { q = Relu (u) }> }""",
+        "Neg's result is used elsewhere",
+    )
+
+
+def test_a_root_outside_the_opsets_is_not_offered() -> None:
+    class Late(NegNeg):
+        """Neg(Neg(x)) becomes x, from opset 18."""
+
+        name = "late"
+        opsets = (18, 99)
+
+    check_keeps(Late(), chain(4), opset=17)
+    check_rewrites(Late(), chain(4), "y = Relu (v0)", opset=18)
+
+
+def test_after_ranks_rules_at_a_node() -> None:
+    class First(RewriteRule[Root]):
+        """Neg becomes Abs."""
+
+        name = "z_first"
+        roots = ("Neg",)
+        op = "Abs"
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node(self.op, [found.value])
+
+    class Second(First):
+        """Neg becomes Ceil."""
+
+        name = "a_second"
+        after = ("z_first",)
+        op = "Ceil"
+
+    manager, model = GraphTransformerManager(), parse(chain(3))
+    manager.register(Second())
+    manager.register(First())
+    manager.apply_transformers(model, 1)
+    assert {node.op_type for node in model.graph} == {"Abs", "Relu"}
+
+
+def test_a_rewrite_without_a_kernel_is_refused() -> None:
+    class ToInt(RewriteRule[Root]):
+        """Relu of int64 becomes Sigmoid, which has no such kernel."""
+
+        roots = ("Relu",)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("Sigmoid", [found.value])
+
+    check_keeps(ToInt(), "main (int32[N] x) => (int32[N] y) { y = Relu (x) }", "no provider has a kernel of Sigmoid")
+
+
+def test_new_nodes_of_a_new_domain_are_imported() -> None:
+    class Contrib(RewriteRule[Root]):
+        """Relu becomes com.microsoft QuickGelu."""
+
+        roots = ("Relu",)
+        produces = (("com.microsoft", "QuickGelu"),)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("QuickGelu", [found.value], domain="com.microsoft")
+
+    model = check_rewrites(Contrib(), "main (float[N] x) => (float[N] y) { y = Relu (x) }", numbers=False)
+    assert model.opset_imports["com.microsoft"] == 1
+
+
+def test_every_rewrite_is_numbered_and_can_be_left_out() -> None:
+    class Sigmoids(RewriteRule[Root]):
+        """Relu becomes Sigmoid."""
+
+        roots = ("Relu",)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("Sigmoid", [found.value])
+
+    def ops(limit: RewriteLimit) -> list[str]:
+        explanation = Explanation()
+        manager, model = GraphTransformerManager(observers=[limit, explanation]), parse(chain(3, "Relu"))
+        manager.register(Sigmoids())
+        manager.apply_transformers(model, 1)
+        numbers = [rewrite.number for rewrite in explanation.rewrites]
+        assert numbers[:4] == [1, 2, 3, 4]
+        return [node.op_type for node in model.graph]
+
+    assert ops(RewriteLimit(2)) == ["Sigmoid", "Sigmoid", "Relu", "Relu"]
+    assert ops(RewriteLimit(without=frozenset({2}))) == ["Sigmoid", "Relu", "Sigmoid", "Sigmoid"]
+
+
+def test_alternatives_are_tried_until_a_match_holds() -> None:
+    class Second(RewriteRule[Pair]):
+        """Add(Neg(x), Neg(y)) with the other operand a graph input becomes Sub."""
+
+        roots = ("Add",)
+
+        def match(self, root: ir.Node) -> Pair:
+            neg, other = operand_from(root, "Neg")
+            need(neg.name == "wanted", "it is not the one", neg)
+            return Pair((neg, root), other)
+
+        def rewrite(self, found: Pair) -> ir.Node:
+            return ir.node("Sub", [found.value, found.nodes[0].inputs[0]])
+
+    model = parse("main (float[N] a, float[N] b) => (float[N] y) { p = Neg (a) q = Neg (b) y = Add (p, q) }")
+    model.graph[1].name = "wanted"
+    check_rewrites(Second(), model, "main (float[N] a, float[N] b) => (float[N] y) { p = Neg (a) y = Sub (p, b) }")
+
+
+def test_choices_are_explored_in_order_and_the_first_reason_is_told() -> None:
+    tried: list[tuple[int, str]] = []
+
+    def match(node: ir.Node) -> None:
+        pair = (choose([1, 2]), choose(["a", "b"]))
+        tried.append(pair)
+        raise Refusal(f"not {pair}")
+
+    with pytest.raises(Refusal, match=r"not \(1, 'a'\)"):
+        first_match(match, ir.node("X", []))
+    assert tried == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+
+
+def test_broadcast_proofs_hold_for_every_size() -> None:
+    n, unknown = ir.SymbolicDim("N"), ir.SymbolicDim(None)
+    assert dims_stretch_to((1, n), (4, n))
+    assert dims_stretch_to((), (n,))
+    assert not dims_stretch_to((n,), (4,))
+    assert not dims_stretch_to((unknown,), (unknown,))
+    assert not dims_stretch_to((4,), (n,))
+    assert not dims_stretch_to((1, 1), (4,))
+
+
+def test_scalars_are_compared_in_their_own_type() -> None:
+    assert is_scalar(constant(0.5), 0.5)
+    assert is_scalar(constant([2**-0.5]), 2**-0.5)
+    assert not is_scalar(constant(0.7072), 2**-0.5)
+    assert not is_scalar(constant([0.5, 0.5]), 0.5)
+    assert is_scalar(constant(0.7071, ir.DataType.FLOAT16), 2**-0.5)
+    assert is_scalar(constant(2), 2)
+    assert not is_scalar(constant(2), 2.5)
+
+
+def test_declarations_that_make_no_sense_are_refused() -> None:
+    class Rootless(NegNeg):
+        """No roots."""
+
+        roots = ()
+
+    class Undocumented(NegNeg):
+        __doc__ = ""
+
+    for kind, reason in ((Rootless, "roots must name"), (Undocumented, "the first docstring line is the formula")):
+        with pytest.raises(RegistrationError, match=reason):
+            GraphTransformerManager().register(kind())
