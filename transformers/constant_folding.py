@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.analysis import facts
-from ortopt.graph import scope
+from ortopt.graph import facts, scope
 from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.match import Refusal, plain_attributes, shape_of
 from ortopt.options import MEGABYTE, TransformerLevel
