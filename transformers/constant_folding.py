@@ -126,7 +126,7 @@ class _Wave:
             return False
         return self._context.rewrite((node,))
 
-    def _reason_against(self, node: ir.Node) -> str | Refusal | None:  # noqa: PLR0911 -- one reason a line
+    def _reason_against(self, node: ir.Node) -> str | Refusal | None:
         if not semantics.is_pure(node, self._functions):
             return "its op is of an unknown domain, it may have effects"
         if semantics.is_random(node, self._functions):
