@@ -149,16 +149,19 @@ class Workspace:
         self.allowance = allowance
         self.offered = 0
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
-        self.refresh()
+        self.edit = self._start(0)
 
     def refresh(self) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
+        self.edit = self._start(self.edit.added_bytes)
+
+    def _start(self, added_bytes: int) -> Editor:
         scope.attach(self.model, self.options)
         shapes.infer_model(self.model)
-        spent = self.edit.added_bytes if hasattr(self, "edit") else 0
-        self.edit = Editor(self.model, shapes.infer_node)
-        self.edit.allowance = self.allowance
-        self.edit.added_bytes = spent
+        edit = Editor(self.model, shapes.infer_node)
+        edit.allowance = self.allowance
+        edit.added_bytes = added_bytes
+        return edit
 
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""
@@ -318,4 +321,3 @@ class Context:
 def shapes_unknown(node: ir.Node) -> bool:
     """Whether an element type that decides about a kernel is not known."""
     return any(value is not None and value.type is None for value in node.inputs)
-

@@ -26,6 +26,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.analysis.shape_rules import RULES
+from ortopt.analysis.shape_rules.fallback import infer_by_schema
+from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
 from ortopt.graph.facts import (
     CONTENTS,
     INTEGERS,
@@ -40,9 +43,6 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.analysis.shape_rules import RULES
-from ortopt.analysis.shape_rules.fallback import infer_by_schema
-from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
 from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
 
 _LATEST_OPSET = 26

@@ -290,7 +290,7 @@ class _Decoder:
                 ) from None
         return ir.Attr(proto.name, kind, self._rare_attribute(kind, proto, scopes, owner), doc_string=doc_string)
 
-    def _rare_attribute(  # noqa: PLR0911 -- a table of types, one return each
+    def _rare_attribute(
         self, kind: ir.AttributeType, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str
     ) -> Any:
         label = f"attribute {quoted(proto.name)} of {_label(owner)}"

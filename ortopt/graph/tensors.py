@@ -138,7 +138,7 @@ class MappedTensor(ir.Tensor[Region]):
 
     __slots__ = ("external",)
 
-    def __init__(  # noqa: PLR0913 -- a tensor has this many facts
+    def __init__(
         self,
         source: MappedFile | bytes,
         offset: int,
