@@ -301,8 +301,16 @@ class GraphTransformerManager:
         label = scope.label(graph)
         return [
             HistoryEntry(
-                level.value, step, name, label, figures.rewrites > 0, figures.seconds, 0, 0,
-                figures.rewrites, figures.visits,
+                level.value,
+                step,
+                name,
+                label,
+                figures.rewrites > 0,
+                figures.seconds,
+                0,
+                0,
+                figures.rewrites,
+                figures.visits,
             )  # fmt: skip
             for name, figures in outcome.statistics.items()
             if figures.visits

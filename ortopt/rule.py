@@ -188,9 +188,7 @@ class RuleDriver:
         if touched is None:
             table = self.roots
             return [
-                node
-                for node in graph
-                if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
+                node for node in graph if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
         found: dict[ir.Node, None] = {}
         for node in touched:

@@ -108,7 +108,9 @@ def _canonical_graph(graph: ir.Graph, outer: Mapping[ir.Value, str], lines: list
         for attribute in node.attributes.values():
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:
                 lines.append(f"{indent}  {attribute.name}:")
-                _canonical_graph(attribute.value, {k: v for k, v in names.items() if k is not None}, lines, indent + "  ")
+                _canonical_graph(
+                    attribute.value, {k: v for k, v in names.items() if k is not None}, lines, indent + "  "
+                )
     lines.append(f"{indent}=> {', '.join(name_of(value) for value in graph.outputs)}")
 
 

@@ -318,4 +318,3 @@ class Context:
 def shapes_unknown(node: ir.Node) -> bool:
     """Whether an element type that decides about a kernel is not known."""
     return any(value is not None and value.type is None for value in node.inputs)
-

@@ -120,15 +120,11 @@ def _optional(number: int, text: str | None) -> bytes:
 
 
 def _properties(number: int, entries: Mapping[str, str]) -> bytes:
-    return b"".join(
-        field(number, field(1, key.encode()) + field(2, entries[key].encode())) for key in sorted(entries)
-    )
+    return b"".join(field(number, field(1, key.encode()) + field(2, entries[key].encode())) for key in sorted(entries))
 
 
 def _opsets(number: int, imports: Mapping[str, int]) -> bytes:
-    return b"".join(
-        field(number, _optional(1, domain) + integer(2, version)) for domain, version in imports.items()
-    )
+    return b"".join(field(number, _optional(1, domain) + integer(2, version)) for domain, version in imports.items())
 
 
 class _Encoder:
@@ -196,7 +192,9 @@ class _Encoder:
 
     def _function(self, function: ir.Function) -> _Message:
         if function.graph.initializers:
-            raise OutputError(f"function {quoted(function.name)} has initializers, which ONNX does not have in functions")
+            raise OutputError(
+                f"function {quoted(function.name)} has initializers, which ONNX does not have in functions"
+            )
         out = _Message()
         out.add(_optional(1, function.name))
         out.add(b"".join(field(4, (value.name or "").encode()) for value in function.inputs))

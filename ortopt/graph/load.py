@@ -183,7 +183,9 @@ def _sort(model: ir.Model) -> None:
         try:
             graph.sort()
         except ValueError:
-            raise InvalidModelError(f"the nodes of graph {quoted(graph.name)} depend on one another in a circle") from None
+            raise InvalidModelError(
+                f"the nodes of graph {quoted(graph.name)} depend on one another in a circle"
+            ) from None
 
 
 @contextlib.contextmanager

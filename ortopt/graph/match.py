@@ -30,16 +30,18 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
 """The element types that round: real arithmetic holds in them up to rounding, and for nothing else."""
 
-INTEGERS = frozenset({
-    ir.DataType.INT8,
-    ir.DataType.INT16,
-    ir.DataType.INT32,
-    ir.DataType.INT64,
-    ir.DataType.UINT8,
-    ir.DataType.UINT16,
-    ir.DataType.UINT32,
-    ir.DataType.UINT64,
-})
+INTEGERS = frozenset(
+    {
+        ir.DataType.INT8,
+        ir.DataType.INT16,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT8,
+        ir.DataType.UINT16,
+        ir.DataType.UINT32,
+        ir.DataType.UINT64,
+    }
+)
 
 
 class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no

@@ -54,9 +54,7 @@ class MappedFile:
         self._state = self._read_state()
         self.size = self._state[0]
         self.identity = self._state[2:]
-        self.map: mmap.mmap | bytes = (
-            mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
-        )
+        self.map: mmap.mmap | bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def _read_state(self) -> tuple[int, int, int, int]:
         status = os.fstat(self._file.fileno())
@@ -179,9 +177,7 @@ class MappedTensor(ir.Tensor[Region]):
         The view may be unaligned: inline weights lie in a file wherever protobuf put them.
         """
         if self.dtype.bitwidth < 8:
-            packed = onnx.TensorProto(
-                data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=self.tobytes()
-            )
+            packed = onnx.TensorProto(data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=self.tobytes())
             array = np.asarray(ir.serde.TensorProtoTensor(packed).numpy())
             array.flags.writeable = False
             return array
