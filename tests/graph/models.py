@@ -81,3 +81,14 @@ def nested_ifs(depth: int) -> onnx.ModelProto:
         )
     inner.input.extend([helper.make_tensor_value_info("x", 1, None), helper.make_tensor_value_info("c", 9, [])])
     return helper.make_model(inner, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def canonical(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model without fields that hold the empty string, which is what they mean when they are not there."""
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    for imports in (result.opset_import, *(function.opset_import for function in result.functions)):
+        for entry in imports:
+            if not entry.domain:
+                entry.ClearField("domain")
+    return result

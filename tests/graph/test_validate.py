@@ -109,14 +109,12 @@ def test_initializers_of_functions_are_refused_by_name() -> None:
 
 
 def test_a_hidden_capture_is_refused() -> None:
-    source = ir.from_proto(
-        models.text(IF.format("a () => (float[2] u) { v = Abs(t) u = Neg(v) }", PLAIN))
-    )
+    source = ir.from_proto(models.text(IF.format("a () => (float[2] u) { v = Abs(t) u = Neg(v) }", PLAIN)))
     branch = next(iter(source.graph.all_nodes()))
     assert branch is not None
     inner = source.graph[1].attributes["then_branch"].as_graph()
     inner[0].outputs[0].name = "t"
-    with pytest.raises(InvalidModelError, match="named 't'|hides"):
+    with pytest.raises(InvalidModelError, match=r"named 't'|hides"):
         validate(source)
 
 

@@ -24,7 +24,11 @@ def test_what_was_cut_put_back_is_the_model() -> None:
     data = proto.SerializeToString()
     stripped = strip(memoryview(data))
     again = onnx.load_from_string(stripped.model)
-    tensors = [again.graph.initializer[0], again.graph.node[1].attribute[0].t, again.functions[0].node[0].attribute[0].t]
+    tensors = [
+        again.graph.initializer[0],
+        again.graph.node[1].attribute[0].t,
+        again.functions[0].node[0].attribute[0].t,
+    ]
     tensors += [attribute.g.initializer[0] for attribute in again.graph.node[4].attribute]
     for tensor in tensors:
         cut = stripped.cut(tensor.raw_data)
@@ -87,7 +91,7 @@ def test_lengths_beyond_the_end_are_refused() -> None:
 def test_depth_is_bounded() -> None:
     message = b"\0" * CUT_FROM
     for _ in range(200):
-        message = field(7, field(1, field(5, field(6, message)))) if False else field(6, field(1, field(5, message)))
+        message = field(6, field(1, field(5, message)))
     with pytest.raises(InvalidModelError, match="nested"):
         strip(field(7, field(1, field(5, message))))
 
