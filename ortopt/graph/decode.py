@@ -127,6 +127,7 @@ class _Decoder:
         self._files = files
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
+        self._operators: set[tuple[str, str, str]] = set()
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if not proto.HasField("graph"):
@@ -246,15 +247,19 @@ class _Decoder:
             attributes = [self._attribute(attribute, scopes, proto) for attribute in proto.attribute]
             if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):
                 raise InvalidModelError(f"two attributes of {_label(proto)} have the same name")
+        operator = proto.domain, proto.op_type, proto.overload
+        if operator not in self._operators:
+            self._operators.add((_text(operator[0]), _text(operator[1]), _text(operator[2])))
+        doc_string = proto.doc_string
         return ir.Node(
-            _text(proto.domain),
-            _text(proto.op_type),
+            operator[0],
+            operator[1],
             inputs,
             attributes,
-            overload=_text(proto.overload),
+            overload=operator[2],
             outputs=[values[name] if name else ir.Value(name="") for name in proto.output],
             name=_text(proto.name),
-            doc_string=_text(proto.doc_string) or None,
+            doc_string=_text(doc_string) if doc_string else None,
             metadata_props=_properties(proto.metadata_props) if proto.metadata_props else None,
             device_configurations=self._devices(proto, scopes) if proto.device_configurations else (),
         )
