@@ -240,6 +240,27 @@ def test_deep_nesting() -> None:
     assert text(node.outputs[0]) == "float[N,8]"
 
 
+def test_loops_in_loops_end() -> None:
+    """Each level gives up one dimension: walking each body twice would take 2 ** 60 walks."""
+    x = ir.val("x", dtype=ir.DataType.FLOAT, shape=ir.Shape(["N", 8]))
+    n = ir.val("n", dtype=ir.DataType.INT64, shape=ir.Shape([]))
+    c = ir.val("c", dtype=ir.DataType.BOOL, shape=ir.Shape([]))
+
+    def body(inner: ir.Node | None) -> ir.Graph:
+        i, go, state = (ir.val(name) for name in ("i", "go", "state"))
+        same = ir.node("Identity", [go])
+        nodes = [same] if inner is None else [same, inner]
+        grown = ir.node("Concat", [state, x if inner is None else inner.outputs[0]], {"axis": 0})
+        return ir.Graph([i, go, state], [same.outputs[0], grown.outputs[0]], nodes=[*nodes, grown], name="body")
+
+    node = ir.node("Loop", [n, c, x], {"body": body(None)})
+    for _ in range(60):
+        node = ir.node("Loop", [n, c, x], {"body": body(node)})
+    root = ir.Graph([x, n, c], node.outputs, nodes=[node], opset_imports={"": 17}, name="root")
+    shapes.infer_model(ir.Model(root, ir_version=9))
+    assert node.outputs[0].dtype == ir.DataType.FLOAT
+
+
 def test_one_new_node() -> None:
     proto = parse("t = Relu(x) y = Relu(t)", "float[N,8] x")
     model = ir.from_proto(proto)
