@@ -102,9 +102,10 @@ def elements(tensor: ir.TensorProtocol) -> Dims | None:
     if tensor.dtype not in INTEGERS or tensor.size > MOST_ELEMENTS:
         return None
     try:
-        return tuple(int(element) for element in tensor.numpy().reshape(-1).tolist())
-    except Exception:
+        found: list[int] = tensor.numpy().reshape(-1).tolist()
+    except Exception:  # noqa: BLE001 -- external data can fail in any way, and then nothing is known
         return None
+    return tuple(map(int, found))
 
 
 def set_better_shape(value: ir.Value, dims: Sequence[Dim] | None) -> None:

@@ -57,7 +57,7 @@ RESHAPING = [
     ("t = Shape(w) y = Expand(x, t)", "float[1] x, float[N,M] w", "float[N,M]"),
     ("t = Constant<value = int64[2] {2, 3}>() y = Tile(x, t)", "float[N,M] x", "float[2*N,3*M]"),
     ("s = Shape(x) y = ConstantOfShape<value = int64[1] {7}>(s)", "float[N,M] x", "int64[N,M]"),
-    ("a = Constant<value_int=1>() l = Size(x) d = Constant<value_int=2>() y = Range(a, l, d)", "float[N] x", "int64[(N + 1)//2]"),
+    ("a = Constant<value_int=1>() l = Size(x) d = Constant<value_int=2>() y = Range(a, l, d)", "float[N] x", "int64[N//2]"),
     ("a = Constant<value_float=0.0>() l = Constant<value_float=2.0>() d = Constant<value_float=0.5>() y = Range(a, l, d)", "", "float[4]"),
     ("y = DepthToSpace<blocksize=2>(x)", "float[N,8,H,W] x", "float[N,2,2*H,2*W]"),
     ("y = SpaceToDepth<blocksize=2>(x)", "float[N,2,S,M] x", "float[N,8,S//2,M//2]"),
@@ -226,6 +226,22 @@ def test_rule_of_an_opset(opset: int, body: str, inputs: str, expected: str | No
         infer(body, inputs, opset=opset)
         return
     check_known(body, inputs, expected, opset=opset)
+
+
+WITHOUT_KERNEL = [
+    ("y, k2, v2 = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2>(q, k, v, pk, pv, l, t)", "float[B,S,16] q, float[B,S,8] k, float[B,S,8] v, float[B,2,M,4] pk, float[B,2,M,4] pv, int32[B] l, int32 t", "float[B,S,16] float[B,2,?,4] float[B,2,?,4]"),
+    ("y = com.microsoft.QAttention<num_heads=2>(x, w, b, s, t)", "uint8[B,S,8] x, uint8[8,24] w, float[24] b, float s, float t", "float[B,S,8]"),
+    ("y = com.microsoft.RotaryEmbedding(x, p, c, s)", "float16[B,S,8] x, int64[1] p, float16[8,2] c, float16[8,2] s", "float16[B,S,8]"),
+    ("y = com.microsoft.NhwcFusedConv<pads=[1,1,1,1]>(x, w)", "float16[N,H,W,3] x, float16[8,3,3,3] w", "float16[N,H,W,8]"),
+    ("y = com.microsoft.QLinearConcat<axis=1>(s, z, a, b, c, d, e, f)", "float s, uint8 z, uint8[N,4] a, float b, uint8 c, uint8[N,M] d, float e, uint8 f", "uint8[N,M + 4]"),
+    ("y = com.microsoft.FusedMatMul<transB=1>(x, w)", "float16[N,4] x, float16[M,4] w", "float16[N,M]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "inputs", "expected"), WITHOUT_KERNEL)
+def test_rule_of_what_the_cpu_cannot_run(body: str, inputs: str, expected: str) -> None:
+    values = infer(body, inputs)
+    assert " ".join(text(values[name]) for name in parse(body, inputs).graph.node[-1].output) == expected
 
 
 CONTENTS = {

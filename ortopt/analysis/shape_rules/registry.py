@@ -94,7 +94,11 @@ class Call:
     def dtype(self, index: int) -> ir.DataType | None:
         """The input's element type, or None."""
         value = self.inputs[index] if index < len(self.inputs) else None
-        return None if value is None or not isinstance(value.type, ir.TensorType) else value.dtype
+        if value is None:
+            return None
+        if value.type is None:
+            return None if value.const_value is None else value.const_value.dtype
+        return value.dtype if isinstance(value.type, ir.TensorType) else None
 
     def shape(self, index: int) -> ir.Shape:
         """The input's shape in canonical form, frozen; raises `Unknown` where the rank is not known."""
@@ -193,7 +197,7 @@ class Call:
         if output >= len(self.types):
             return
         value = self.value(index)
-        self.types[output] = value.dtype if isinstance(value.type, ir.TensorType) else value.type
+        self.types[output] = self.dtype(index) or value.type
         shape = shape_of(value)
         if shape is not None:
             self.shapes[output] = shape if shape.frozen else _canonical_shape(shape.dims)

@@ -318,7 +318,7 @@ def _scales(call: Call, index: int) -> Sequence[float]:
         scales: Sequence[float] = call.attribute("scales")
         return scales
     tensor = call.constant(index)
-    if tensor is None:
+    if tensor is None or tensor.size > MOST_ELEMENTS:
         raise Unknown
     numbers: list[float] = tensor.numpy().reshape(-1).tolist()
     return numbers
