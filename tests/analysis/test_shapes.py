@@ -364,3 +364,35 @@ def test_cost_is_linear() -> None:
 
     seconds(500)
     assert seconds(20_000) < 100 * seconds(1_000)
+
+
+def test_heads_are_split_and_joined_through_shape_arithmetic() -> None:
+    """The pattern of every exported transformer: all shapes come from Shape, Gather, Concat."""
+    body = """
+        s = Shape(x)
+        zero = Constant<value = int64 {0}>()
+        one = Constant<value = int64 {1}>()
+        front = Constant<value = int64[1] {0}>()
+        heads = Constant<value = int64[2] {2, -1}>()
+        b = Gather(s, zero)
+        t = Gather(s, one)
+        b1 = Unsqueeze(b, front)
+        t1 = Unsqueeze(t, front)
+        split = Concat<axis=0>(b1, t1, heads)
+        q = Reshape(x, split)
+        qt = Transpose<perm=[0,2,1,3]>(q)
+        kt = Transpose<perm=[0,2,3,1]>(q)
+        scores = MatMul(qt, kt)
+        p = Softmax(scores)
+        ctx = MatMul(p, qt)
+        back = Transpose<perm=[0,2,1,3]>(ctx)
+        rest = Constant<value = int64[1] {-1}>()
+        join = Concat<axis=0>(b1, t1, rest)
+        y = Reshape(back, join)
+        z = Add(y, x)
+    """
+    values = check(body, "float[B,T,8] x", {"x": _f(2, 5, 8)})
+    assert text(values["scores"]) == "float[B,2,T,T]"
+    assert text(values["y"]) == "float[B,T,8]"
+    assert values["z"].shape is not None
+    assert symbolic.same_shape(shapes.dims_of(values["z"]), shapes.dims_of(values["x"]))

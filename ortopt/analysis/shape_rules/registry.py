@@ -277,6 +277,12 @@ def broadcast(a: Dims, b: Dims) -> Dims:
     return a[:offset] + tuple(broadcast_dim(x, y) for x, y in zip(a[offset:], b, strict=True))
 
 
+@lru_cache(1 << 14)
+def broadcast_shape(a: Dims, b: Dims) -> ir.Shape:
+    """As `broadcast`; the same frozen shape for the same operands."""
+    return shape_from(broadcast(a, b))
+
+
 def broadcast_dim(x: Dim, y: Dim) -> Dim:
     """The dimension that two dimensions broadcast to, or unknown."""
     if isinstance(x, int) and isinstance(y, int):
@@ -327,6 +333,7 @@ __all__ = [
     "axis_of",
     "broadcast",
     "broadcast_dim",
+    "broadcast_shape",
     "integers",
     "join",
     "join_dims",

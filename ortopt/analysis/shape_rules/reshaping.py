@@ -24,7 +24,8 @@ def constant(call: Call) -> None:
         value = attribute.value
         match name:
             case "value":
-                call.set(0, value.dtype, shape_from(tuple(value.shape)), elements(value))
+                dims = tuple(value.shape)
+                call.set(0, value.dtype, shape_from(dims), elements(value, dims))
             case "sparse_value":
                 call.set(0, value.dtype, tuple(value.shape))
             case "value_int":
