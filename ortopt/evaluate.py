@@ -11,7 +11,6 @@ SIGFPE), be kept busy for ever (a Loop) or asked for terabytes (an Expand):
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import mmap
@@ -19,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +31,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.errors import UsageError
+from ortopt.evaluation_child import Raw, results, run_session
 from ortopt.evaluation_numpy import (
     KERNELS,
     LAZY_BYTES,
@@ -89,7 +88,7 @@ _SAFE = frozenset((
 _BOUNDED_BY_INPUT = frozenset({"NonZero", "Compress", "Unique"})  # 8 bytes times the rank for each element at most
 
 
-def evaluate(  # noqa: PLR0913 -- one question, and its limits
+def evaluate(
     nodes: Sequence[ir.Node],
     wanted: Iterable[ir.Value],
     *,
@@ -696,50 +695,23 @@ def _varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, int]
 def run_model(
     model: bytes, feeds: Mapping[str, Array], fetch: Sequence[str], seconds: float
 ) -> list[ir.TensorProtocol | None]:
-    """Run a serialized model on the CPU without optimization.
-
-    Args:
-        model: The serialized model.
-        feeds: Arrays of dtypes that numpy has.
-        fetch: The outputs to compute.
-        seconds: After this time the run ends at the next node, with an error of onnxruntime.
-
-    Returns:
-        For each output a tensor, or None where it is no tensor.
-    """
-    size = sum(array.nbytes for array in feeds.values())
-    made = session(model, threads=1 if size < LAZY_BYTES else None)
-    import onnxruntime
-
-    options = onnxruntime.RunOptions()
-    options.log_severity_level = 4
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a)) for name, a in feeds.items()}
-    timer = threading.Timer(max(seconds, 0.001), setattr, (options, "terminate", True))
-    timer.daemon = True
-    timer.start()
-    try:
-        return [_tensor_of_value(value) for value in made.run_with_ort_values(list(fetch), values, options)]
-    finally:
-        timer.cancel()
+    """Run a serialized model on the CPU without optimization, for ``seconds`` at most; None for what is no tensor."""
+    small = sum(array.nbytes for array in feeds.values()) < LAZY_BYTES
+    made = session(model, threads=1 if small else None)
+    return [_tensor(raw) for raw in run_session(made, feeds, fetch, seconds)]
 
 
-def _tensor_of_value(value: Any) -> ir.TensorProtocol | None:
-    if not value.has_value() or not value.is_tensor():
+def _tensor(raw: Raw | None) -> ir.TensorProtocol | None:
+    if raw is None:
         return None
-    dtype = ir.DataType(value.element_type())
-    shape = ir.Shape(value.shape())
+    dtype, shape = ir.DataType(raw.dtype), ir.Shape(raw.shape)
     if dtype == ir.DataType.STRING:
-        texts = value.numpy()
-        coded = np.empty(texts.shape, object)
-        coded.reshape(-1)[:] = [one.encode() if isinstance(one, str) else one for one in texts.reshape(-1)]
-        return ir.StringTensor(coded, shape=shape)
+        return ir.StringTensor(raw.data, shape=shape)
     if dtype in _NUMPY_DTYPES:
-        return ir.Tensor(value.numpy(), dtype, shape=shape)
-    nbytes = math.ceil(math.prod(value.shape()) * dtype.itemsize)
-    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b"", np.uint8)
+        return ir.Tensor(raw.data, dtype, shape=shape)
     if dtype.bitwidth < 8:
-        return ir.PackedTensor(raw, dtype, shape=shape)
-    return ir.Tensor(raw.view(dtype.numpy()).reshape(value.shape()), dtype, shape=shape)
+        return ir.PackedTensor(raw.data, dtype, shape=shape)
+    return ir.Tensor(raw.data.view(dtype.numpy()).reshape(raw.shape), dtype, shape=shape)
 
 
 def _run_in_child(
@@ -768,12 +740,7 @@ def _run_in_child(
             timeout=seconds,
             check=True,
         )
-        results: list[ir.TensorProtocol | None] = []
-        for i in range(len(fetch)):
-            file = folder / f"{i}.pb"
-            proto = onnx.TensorProto.FromString(file.read_bytes()) if file.exists() else None
-            results.append(None if proto is None else ir.serde.deserialize_tensor(proto))
-        return results
+        return [_tensor(raw) for raw in results(folder)]
 
 
 __all__ = [

@@ -1,30 +1,132 @@
-"""The child process of `ortopt.evaluate`: runs one untrusted model under limits, ``python -m ... FOLDER``.
+"""Running a model of constants in ONNX Runtime, here or in a child process (``python -m ortopt.evaluation_child``).
 
-The folder has ``model.onnx``, ``job.json`` and one ``.npy`` file for each input; ``0.pb``, ``1.pb``, ... (TensorProto)
-are written for the outputs that are tensors. Whatever happens here, the parent sees an exit status.
+The child is given a folder with ``model.onnx``, ``job.json`` and one ``.npy`` file for each input. It writes
+``done.json`` and a file for each output. Whatever kills it, the parent sees an exit status. Nothing but numpy and
+onnxruntime is imported here: a child starts for every batch that is not known to be safe.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Array = np.ndarray[Any, Any]
+
+# onnx.TensorProto.DataType: those that numpy has, and the bits of those that it has not.
+_NATIVE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
+_STRING = 8
+_BITS = {16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
+
+
+class Raw(NamedTuple):
+    """A tensor as ONNX Runtime holds it.
+
+    Attributes:
+        dtype: The number of its ONNX element type.
+        shape: Its dimensions.
+        data: Of this shape if numpy has the dtype; an object array of bytes for strings; else the bytes as uint8.
+    """
+
+    dtype: int
+    shape: tuple[int, ...]
+    data: Array
+
+
+def run_session(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, Array], fetch: Sequence[str], seconds: float
+) -> list[Raw | None]:
+    """Run a session whose outputs may be of any dtype.
+
+    Args:
+        session: On the CPU.
+        feeds: Arrays of dtypes that numpy has.
+        fetch: The outputs to compute.
+        seconds: After this time the run ends at the next node, with an error of onnxruntime.
+
+    Returns:
+        For each output a tensor, or None where it is none.
+    """
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a)) for name, a in feeds.items()}
+    timer = threading.Timer(max(seconds, 0.001), setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        return [_raw(value) for value in session.run_with_ort_values(list(fetch), values, options)]
+    finally:
+        timer.cancel()
+
+
+def _raw(value: Any) -> Raw | None:
+    if not value.has_value() or not value.is_tensor():
+        return None
+    dtype, shape = value.element_type(), tuple(value.shape())
+    if dtype in _NATIVE:
+        return Raw(dtype, shape, value.numpy())
+    if dtype == _STRING:
+        coded = np.empty(shape, object)
+        coded.reshape(-1)[:] = [
+            one.encode(errors="surrogateescape") if isinstance(one, str) else one for one in value.numpy().reshape(-1)
+        ]
+        return Raw(dtype, shape, coded)
+    if dtype not in _BITS:
+        return None
+    nbytes = math.ceil(math.prod(shape) * _BITS[dtype] / 8)
+    return Raw(dtype, shape, np.frombuffer(ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b"", np.uint8))
 
 
 def main(folder: Path) -> None:
     """Run the job in ``folder``."""
     job = json.loads((folder / "job.json").read_bytes())
     _limit_memory(job["memory"])
-    import numpy as np
-    import onnx_ir as ir
+    import onnxruntime
 
-    from ortopt.evaluate import run_model
-
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, ["CPUExecutionProvider"])
     feeds = {name: np.load(folder / f"{i}.npy", mmap_mode="r") for i, name in enumerate(job["feeds"])}
-    results = run_model((folder / "model.onnx").read_bytes(), feeds, job["fetch"], job["seconds"])
-    for i, tensor in enumerate(results):
-        if tensor is not None and tensor.nbytes <= job["limit"]:
-            (folder / f"{i}.pb").write_bytes(ir.serde.serialize_tensor(tensor).SerializeToString())
+    done: list[list[Any] | None] = []
+    for i, raw in enumerate(run_session(session, feeds, job["fetch"], job["seconds"])):
+        if raw is None or raw.data.nbytes > job["limit"]:
+            done.append(None)
+        elif raw.dtype == _STRING:
+            done.append([raw.dtype, raw.shape, [one.hex() for one in raw.data.reshape(-1)]])
+        else:
+            np.save(folder / f"out{i}.npy", raw.data, allow_pickle=False)
+            done.append([raw.dtype, raw.shape, None])
+    (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
+
+
+def results(folder: Path) -> list[Raw | None]:
+    """What a child that ended well has left in ``folder``."""
+    found: list[Raw | None] = []
+    for i, row in enumerate(json.loads((folder / "done.json").read_bytes())):
+        if row is None:
+            found.append(None)
+            continue
+        dtype, shape, texts = row
+        if texts is None:
+            data = np.load(folder / f"out{i}.npy", allow_pickle=False)
+        else:
+            data = np.empty(tuple(shape), object)
+            data.reshape(-1)[:] = [bytes.fromhex(one) for one in texts]
+        found.append(Raw(dtype, tuple(shape), data))
+    return found
 
 
 def _limit_memory(nbytes: int) -> None:

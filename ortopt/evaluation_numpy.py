@@ -366,6 +366,11 @@ def cast(array: Array, target: np.dtype[Any]) -> Array:
     Raises:
         ElsewhereError: ORT may round, saturate or spell it in a way of its own.
     """
+    with np.errstate(all="ignore"):
+        return _cast_exactly(array, target)
+
+
+def _cast_exactly(array: Array, target: np.dtype[Any]) -> Array:
     source = array.dtype
     if source == target:
         return array

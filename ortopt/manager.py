@@ -301,9 +301,17 @@ class GraphTransformerManager:
         label = scope.label(graph)
         return [
             HistoryEntry(
-                level.value, step, name, label, figures.rewrites > 0, figures.seconds, 0, 0,
-                figures.rewrites, figures.visits,
-            )  # fmt: skip
+                level.value,
+                step,
+                name,
+                label,
+                figures.rewrites > 0,
+                figures.seconds,
+                0,
+                0,
+                figures.rewrites,
+                figures.visits,
+            )
             for name, figures in outcome.statistics.items()
             if figures.visits
         ]
@@ -342,7 +350,7 @@ class GraphTransformerManager:
             modified = transformer.apply(clone.graph, twin)
         except OptimizationCancelled:
             raise
-        except Exception as error:  # noqa: BLE001 -- a pass may raise anything
+        except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
             return False
         if modified:

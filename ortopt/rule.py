@@ -1,4 +1,4 @@
-"""Rewrite rules: a match that asks, a rewrite that builds, and the worklist driver that runs many of them in one sweep."""
+"""Rewrite rules: a match that asks, a rewrite that builds, and the driver that runs many of them in one sweep."""
 
 from __future__ import annotations
 
@@ -188,9 +188,7 @@ class RuleDriver:
         if touched is None:
             table = self.roots
             return [
-                node
-                for node in graph
-                if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
+                node for node in graph if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
         found: dict[ir.Node, None] = {}
         for node in touched:

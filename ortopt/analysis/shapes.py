@@ -26,6 +26,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.analysis.shape_rules import RULES
+from ortopt.analysis.shape_rules.fallback import infer_by_schema
+from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
 from ortopt.graph.facts import (
     CONTENTS,
     INTEGERS,
@@ -40,9 +43,6 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.analysis.shape_rules import RULES
-from ortopt.analysis.shape_rules.fallback import infer_by_schema
-from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
 from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
 
 _LATEST_OPSET = 26
@@ -115,14 +115,13 @@ class _Inference:
 
     def _finish_functions(self) -> None:
         """Leave in each function's body what holds for all of its calls, callers first."""
-        done: set[ir.OperatorIdentifier] = set()
         for identifier in self._callers_first():
-            done.add(identifier)
-            function = self._functions[identifier]
-            signatures = self._signatures.get(identifier, [])
-            arguments = signatures[0] if len(signatures) == 1 else _joined(signatures, len(function.inputs))
+            signatures = self._signatures.get(identifier)
+            if signatures is None:  # nobody calls it
+                continue
+            arguments = _joined(signatures)
             self._results.pop((identifier, arguments), None)
-            self.drive(self._body(function, arguments))
+            self.drive(self._body(self._functions[identifier], arguments))
 
     def _callers_first(self) -> list[ir.OperatorIdentifier]:
         order: list[ir.OperatorIdentifier] = []
@@ -285,11 +284,13 @@ class _Inference:
         if dims is None:
             set_better_shape(value, None)
             return
-        completed = [
+        set_better_shape(value, self._without_unknown(value, dims))
+
+    def _without_unknown(self, value: ir.Value, dims: Iterable[Dim]) -> Dims:
+        return tuple(
             self._invented(value, axis) if not isinstance(dim, int) and dim.value is None else dim
             for axis, dim in enumerate(dims)
-        ]
-        set_better_shape(value, completed)
+        )
 
     # Local functions
 
@@ -321,7 +322,7 @@ class _Inference:
         self._enter(graph)
         for value, (type_, dims, known) in zip(function.inputs, arguments, strict=True):
             value.type = type_
-            value.shape = None if dims is None else shape_from(dims)
+            value.shape = None if dims is None else shape_from(self._without_unknown(value, dims))
             value.meta.pop(SHAPE, None)
             value.meta.pop(CONTENTS, None)
             if known is not None:
@@ -337,9 +338,7 @@ class _Inference:
         self._opsets = outer
 
 
-def _joined(signatures: Sequence[tuple[Fact, ...]], count: int) -> tuple[Fact, ...]:
-    if not signatures:
-        return (_NOTHING,) * count
+def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
     result = []
     for facts in zip(*signatures, strict=True):
         type_, dims, known = facts[0]

@@ -42,7 +42,8 @@ _COMPLEX: Final = frozenset({_DataType.COMPLEX64, _DataType.COMPLEX128})
 _ALL_TYPED_FIELDS: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 _Type = ir.AttributeType
-_SIMPLE_ATTRIBUTES: Final[dict[int, Callable[[onnx.AttributeProto], Any]]] = {
+_KINDS: Final = {kind.value: kind for kind in _Type}
+_SIMPLE_ATTRIBUTES: Final[dict[ir.AttributeType, Callable[[onnx.AttributeProto], Any]]] = {
     _Type.FLOAT: lambda proto: proto.f,
     _Type.INT: lambda proto: proto.i,
     _Type.FLOATS: lambda proto: tuple(proto.floats),
@@ -252,7 +253,7 @@ class _Decoder:
             outputs=[values[name] if name else ir.Value(name="") for name in proto.output],
             name=proto.name,
             doc_string=proto.doc_string or None,
-            metadata_props=_properties(proto.metadata_props),
+            metadata_props=_properties(proto.metadata_props) if proto.metadata_props else None,
             device_configurations=self._devices(proto, scopes) if proto.device_configurations else (),
         )
 
@@ -275,24 +276,23 @@ class _Decoder:
         return tuple(found)
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str) -> ir.Attr:
-        kind = proto.type
+        kind = _KINDS[proto.type]
         doc_string = proto.doc_string or None
         if proto.ref_attr_name:
-            return ir.RefAttr(proto.name, proto.ref_attr_name, ir.AttributeType(kind), doc_string=doc_string)
+            return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
         simple = _SIMPLE_ATTRIBUTES.get(kind)
         if simple is not None:
             try:
-                return ir.Attr(proto.name, ir.AttributeType(kind), simple(proto), doc_string=doc_string)
+                return ir.Attr(proto.name, kind, simple(proto), doc_string=doc_string)
             except UnicodeDecodeError:
                 raise InvalidModelError(
                     f"attribute {quoted(proto.name)} of {_label(owner)} holds strings that are not UTF-8"
                 ) from None
-        return ir.Attr(
-            proto.name, ir.AttributeType(kind), self._rare_attribute(proto, scopes, owner), doc_string=doc_string
-        )
+        return ir.Attr(proto.name, kind, self._rare_attribute(kind, proto, scopes, owner), doc_string=doc_string)
 
-    def _rare_attribute(self, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str) -> Any:
-        kind = proto.type
+    def _rare_attribute(
+        self, kind: ir.AttributeType, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str
+    ) -> Any:
         label = f"attribute {quoted(proto.name)} of {_label(owner)}"
         if kind == _Type.STRING:
             try:
@@ -307,18 +307,13 @@ class _Decoder:
             return self._graph(proto.g, scopes)
         if kind == _Type.GRAPHS:
             return tuple(self._graph(graph, scopes) for graph in proto.graphs)
-        if kind in {_Type.TYPE_PROTO, _Type.TYPE_PROTOS}:
-            types = [proto.tp] if kind == _Type.TYPE_PROTO else list(proto.type_protos)
-            read = []
-            for entry in types:
-                found = _type(entry)
-                if found is None and entry.WhichOneof("value") is not None:
-                    raise InvalidModelError(f"{label} is a {entry.WhichOneof('value')}, which ortopt does not carry")
-                read.append(ir.TypeAndShape(found, _shape_of_type(entry)))
-            return read[0] if kind == _Type.TYPE_PROTO else tuple(read)
+        if kind == _Type.TYPE_PROTO:
+            return _type_and_shape(proto.tp, label)
+        if kind == _Type.TYPE_PROTOS:
+            return tuple(_type_and_shape(entry, label) for entry in proto.type_protos)
         if kind == _Type.UNDEFINED:
             raise InvalidModelError(f"{label} has no type")
-        raise InvalidModelError(f"{label} is a {ir.AttributeType(kind).name.lower()}, which ortopt does not carry")
+        raise InvalidModelError(f"{label} is a {kind.name.lower()}, which ortopt does not carry")
 
     def _tensor(self, proto: onnx.TensorProto, label: str) -> ir.TensorProtocol:
         try:
@@ -429,7 +424,9 @@ def _declare_outputs(
         for name in node.output:
             if not name:
                 continue
-            value = _declared(values, name, "node output")
+            if name in values:
+                _declared(values, name, "node output")
+            value = values[name] = ir.Value(name=name)
             info = infos.get(name)
             if info is not None:
                 _typed(value, info)
@@ -496,6 +493,13 @@ def _type(proto: onnx.TypeProto) -> Any:
         make = ir.SequenceType if kind == "sequence_type" else ir.OptionalType
         return None if element is None else make(element, denotation=denotation)
     return None
+
+
+def _type_and_shape(proto: onnx.TypeProto, label: str) -> ir.TypeAndShape:
+    found = _type(proto)
+    if found is None and proto.WhichOneof("value") is not None:
+        raise InvalidModelError(f"{label} is a {proto.WhichOneof('value')}, which ortopt does not carry")
+    return ir.TypeAndShape(found, _shape_of_type(proto))
 
 
 def _shape_of_type(proto: onnx.TypeProto) -> ir.Shape | None:

@@ -7,7 +7,7 @@ the model serializes to the same bytes as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import first_use, previous_node, use_count
+from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, use_count
 
 PASS_KEY = "ortopt.pass"
 ORIGIN_KEY = "ortopt.origin"
@@ -48,7 +48,7 @@ def constant(
     tensor = content if isinstance(content, ir.TensorProtocol) else _tensor(content, dtype)
     value = ir.Value(name=None, const_value=tensor)
     value.dtype = tensor.dtype
-    value.shape = ir.Shape(tensor.shape, frozen=True)
+    value.shape = ir.Shape(tensor.shape.numpy(), frozen=True)
     return value
 
 
@@ -624,9 +624,8 @@ def new_nodes(values: Iterable[ir.Value]) -> list[ir.Node]:
             ordered[node] = None
             continue
         pending.append((node, True))
-        for value in reversed(node.inputs):
-            if value is not None and (producer := value.producer()) is not None:
-                pending.append((producer, False))
+        operands = [value.producer() for value in reversed(node.inputs) if value is not None]
+        pending.extend((producer, False) for producer in operands if producer is not None)
     return list(ordered)
 
 
@@ -702,7 +701,7 @@ def _set_attributes(node: ir.Node, attributes: tuple[ir.Attr, ...]) -> None:
         node.attributes[attribute.name] = attribute
 
 
-def _replace_back(old: ir.Value, uses: tuple[ir.Usage, ...]) -> None:
+def _replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
     for node, position in uses:
         node.replace_input_with(position, old)
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
 
-CHUNK: Final = 4 << 20
+CHUNK: Final = 256 << 10
 """Bytes that are copied at a time where the kernel cannot copy by itself."""
 
 _WORTH_A_CALL: Final = 64 << 10
@@ -54,9 +54,7 @@ class MappedFile:
         self._state = self._read_state()
         self.size = self._state[0]
         self.identity = self._state[2:]
-        self.map: mmap.mmap | bytes = (
-            mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
-        )
+        self.map: mmap.mmap | bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def _read_state(self) -> tuple[int, int, int, int]:
         status = os.fstat(self._file.fileno())
@@ -74,6 +72,11 @@ class MappedFile:
         """
         if self._read_state() != self._state:
             raise InvalidModelError(f"{self.path!r} was changed while it was in use; its weights are lost")
+
+    def forget(self) -> None:
+        """Give back the memory of what was read through the mapping; it is read again when it is asked for."""
+        if isinstance(self.map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether a path leads to this very file, unchanged."""
@@ -179,9 +182,7 @@ class MappedTensor(ir.Tensor[Region]):
         The view may be unaligned: inline weights lie in a file wherever protobuf put them.
         """
         if self.dtype.bitwidth < 8:
-            packed = onnx.TensorProto(
-                data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=self.tobytes()
-            )
+            packed = onnx.TensorProto(data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=self.tobytes())
             array = np.asarray(ir.serde.TensorProtoTensor(packed).numpy())
             array.flags.writeable = False
             return array
@@ -218,9 +219,13 @@ class MappedTensor(ir.Tensor[Region]):
             InvalidModelError: The mapped file was changed or shortened meanwhile.
             OSError: The write failed.
         """
-        source, offset, length = self.raw.source, self.raw.offset, self.raw.length
+        self.write_slice(file, 0, self.raw.length)
+
+    def write_slice(self, file: Any, start: int, length: int) -> None:
+        """As `tofile`, for the bytes from ``start`` on."""
+        source, offset = self.raw.source, self.raw.offset + start
         if not isinstance(source, MappedFile) or length < _WORTH_A_CALL:
-            file.write(self.raw.view())
+            file.write(self.raw.view()[start : start + length])
             return
         source.check()
         copied = _copy_in_kernel(source.fileno(), offset, length, file)

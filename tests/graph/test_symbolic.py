@@ -143,7 +143,7 @@ def test_invented_symbols() -> None:
     assert not symbolic.is_invented(N)
 
 
-def _random_expression(rng: random.Random, depth: int) -> tuple[Dim, str]:  # noqa: PLR0911 -- one return an operator
+def _random_expression(rng: random.Random, depth: int) -> tuple[Dim, str]:
     """A dimension built by the functions, and the same as Python text over N, M, K."""
     if depth == 0 or rng.random() < 0.2:
         if rng.random() < 0.4:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import CONTENTS, SCOPE, Dims, contents, dims_of, set_better_shape, shape_from
 from ortopt.analysis.shape_rules.registry import Call, Steps, Unknown, axis_of, join_dims, meet, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import CONTENTS, SCOPE, Dims, contents, dims_of, set_better_shape, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
