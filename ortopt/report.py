@@ -141,17 +141,20 @@ def console(stream: IO[str]) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1) -> Table:
+def table(
+    headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False
+) -> Table:
     """A table without lines.
 
     Args:
         headers: One a column.
         rows: The cells; shown as one line each, control characters spelled out.
         text: How many of the first columns hold text; the others hold numbers, to the right.
+        headless: Whether the headers are left out.
     """
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_header=not headless)
     for position, header in enumerate(headers):
         made.add_column(header, justify="left" if position < text else "right", overflow="fold")
     for row in rows:
