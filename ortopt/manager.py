@@ -209,7 +209,7 @@ class GraphTransformerManager:
         if slot.raw:
             return self._run_raw(slot, workspace, level, step, cancellation)
         changed = False
-        for graph in tuple(scope.graphs(workspace.model)):
+        for graph in workspace.edit.index.graphs():
             if slot.seen.get(graph) == (workspace.edit, workspace.edit.clock):
                 continue  # nothing has changed since it said that there is nothing to do
             if graph not in workspace.edit.index:
