@@ -63,7 +63,7 @@ class OpIndex:
         """Forget a graph."""
         self._graphs.pop(graph, None)
 
-    def __contains__(self, graph: ir.Graph) -> bool:
+    def __contains__(self, graph: object) -> bool:
         return graph in self._graphs
 
     def nodes(self, graph: ir.Graph, op: str) -> tuple[ir.Node, ...]:
