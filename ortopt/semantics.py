@@ -11,21 +11,23 @@ import onnx_ir as ir
 
 from ortopt.options import GROWTH_SHARE, MEGABYTE, Options
 
-RANDOM_OPS = frozenset({
-    ("", "RandomNormal"),
-    ("", "RandomNormalLike"),
-    ("", "RandomUniform"),
-    ("", "RandomUniformLike"),
-    ("", "Multinomial"),
-    ("", "Bernoulli"),
-    ("com.microsoft", "BiasDropout"),
-    ("com.microsoft", "BitmaskBiasDropout"),
-    ("com.microsoft", "BitmaskDropout"),
-    ("com.microsoft", "DropoutGrad"),
-    ("com.microsoft", "RandomNormal"),
-    ("com.microsoft", "Sampling"),
-    ("com.microsoft", "UniqueRandom"),
-})
+RANDOM_OPS = frozenset(
+    {
+        ("", "RandomNormal"),
+        ("", "RandomNormalLike"),
+        ("", "RandomUniform"),
+        ("", "RandomUniformLike"),
+        ("", "Multinomial"),
+        ("", "Bernoulli"),
+        ("com.microsoft", "BiasDropout"),
+        ("com.microsoft", "BitmaskBiasDropout"),
+        ("com.microsoft", "BitmaskDropout"),
+        ("com.microsoft", "DropoutGrad"),
+        ("com.microsoft", "RandomNormal"),
+        ("com.microsoft", "Sampling"),
+        ("com.microsoft", "UniqueRandom"),
+    }
+)
 """Ops whose results differ between two runs, seeded or not: never folded, merged, duplicated or reordered."""
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview"})

@@ -59,10 +59,8 @@ def _attach(graph: ir.Graph, scope: Scope) -> None:
         current.meta[_KEY] = where
         for node in current:
             if node.attributes:
-                for inner in subgraphs(node):
-                    pending.append(
-                        (inner, Scope(where.model, where.function, node, where.opset_imports, where.options))
-                    )
+                inner = Scope(where.model, where.function, node, where.opset_imports, where.options)
+                pending.extend((graph, inner) for graph in subgraphs(node))
 
 
 def of(graph: ir.Graph) -> Scope:
