@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
 
 MICROSOFT = "com.microsoft"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements, shape_from
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
 from ortopt.graph.symbolic import UNKNOWN, Dim
