@@ -19,7 +19,10 @@ def with_constants(*arrays: np.ndarray, dtypes: tuple[ir.DataType, ...] = ()) ->
     model = parse("main (float[1] x) => (float[1] y) { y = Neg (x) }")
     graph = model.graph
     for position, array in enumerate(arrays):
-        tensor = ir.Tensor(array, dtype=dtypes[position]) if dtypes else ir.tensor(array)
+        if array.dtype.kind == "U":
+            tensor: ir.TensorProtocol = ir.StringTensor([text.encode() for text in array], shape=ir.Shape(array.shape))
+        else:
+            tensor = ir.Tensor(array, dtype=dtypes[position]) if dtypes else ir.tensor(array)
         value = ir.Value(name=f"c{position}", const_value=tensor, type=ir.TensorType(tensor.dtype))
         graph.initializers.add(value)
         node = ir.node("Identity", [value], name=f"n{position}")
