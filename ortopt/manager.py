@@ -209,18 +209,18 @@ class GraphTransformerManager:
         if slot.raw:
             return self._run_raw(slot, workspace, level, step, cancellation)
         changed = False
-        for graph in tuple(scope.graphs(workspace.model)):
+        for graph in workspace.edit.index.graphs():
             if slot.seen.get(graph) == (workspace.edit, workspace.edit.clock):
                 continue  # nothing has changed since it said that there is nothing to do
             if graph not in workspace.edit.index:
                 continue  # a transformer has taken it away meanwhile
             cancellation.check()
-            before = workspace.edit.clock
+            before = workspace.edit.version
             ran = True
             while ran:
                 ran = self._run_on(slot, workspace, graph, level, step, cancellation)
-            if workspace.edit.clock == before:
-                slot.seen[graph] = (workspace.edit, before)
+            if workspace.edit.version == before:
+                slot.seen[graph] = (workspace.edit, workspace.edit.clock)
             else:
                 changed = True
                 self._modified = True
@@ -311,7 +311,7 @@ class GraphTransformerManager:
                 0,
                 figures.rewrites,
                 figures.visits,
-            )  # fmt: skip
+            )
             for name, figures in outcome.statistics.items()
             if figures.visits
         ]
@@ -320,11 +320,11 @@ class GraphTransformerManager:
         self, transformer: GraphTransformer, context: Context, graph: ir.Graph, level: TransformerLevel, step: int
     ) -> list[HistoryEntry]:
         edit = context.edit
-        clock = edit.clock
+        version = edit.version
         label = scope.label(graph)
         if transformer.offers_rewrites or context.rewrite((), transformer.formula):
             transformer.apply(graph, context)
-        modified = edit.clock != clock  # what it did counts, not what it says
+        modified = edit.version != version  # what it did counts, not what it says
         rewrites = context.rewrites if transformer.offers_rewrites else int(modified)
         return [HistoryEntry(level.value, step, transformer.name, label, modified, 0.0, 0, 0, rewrites)]
 
@@ -350,7 +350,7 @@ class GraphTransformerManager:
             modified = transformer.apply(clone.graph, twin)
         except OptimizationCancelled:
             raise
-        except Exception as error:  # noqa: BLE001 -- a pass may raise anything
+        except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
             return False
         if modified:

@@ -1,7 +1,7 @@
 """From the IR to protobuf's wire format, with every tensor's data left where they are until they are written.
 
-The result is a list of parts: bytes, and tensors that stand for the bytes of their data. No message is built, no weight is
-copied, and the model is not touched (onnx-ir's writer renames tensors, copies all data, writes metadata twice).
+The result is a list of parts: bytes, and tensors that stand for the bytes of their data. No message is built, no weight
+is copied, and the model is not touched (onnx-ir's writer renames tensors, copies all data, writes metadata twice).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortopt.errors import OutputError
 from ortopt.graph.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
+from ortopt.graph.stores import meta_of, properties_of
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.wire import field, integer, tag, varint
@@ -43,7 +44,7 @@ class Place(NamedTuple):
 
 Part = bytes | ir.TensorProtocol
 Placing = Callable[[ir.TensorProtocol, bool], Place | None]
-"""Says where a tensor's data go outside of the model, or None for inside; the flag is true for an attribute's tensor."""
+"""Says where a tensor's data go outside of the model, None for inside; the flag is true for an attribute's tensor."""
 
 
 def encode(
@@ -93,16 +94,22 @@ class _Message:
         self.parts.append(tensor)
         self.size += tensor.nbytes
 
+    def add_any(self, number: int, message: bytes | _Message) -> None:
+        if isinstance(message, bytes):
+            self.add(field(number, message))
+        else:
+            self.add_message(number, message)
+
     def add_message(self, number: int, message: _Message) -> None:
         self.add(tag(number) + varint(message.size))
         self.parts += message.parts
         self.size += message.size
 
 
-_INPUT, _OUTPUT, _NAME, _OP_TYPE, _NODE_DOC, _DOMAIN = (tag(number) for number in (1, 2, 3, 4, 6, 7))
+_INPUT, _OUTPUT, _NAME, _OP_TYPE, _NODE_DOC = (tag(number) for number in (1, 2, 3, 4, 6))
+_ATTRIBUTE_NAME: Final = tag(1)
+_ATTRIBUTE: Final = tag(5)
 _EMPTY_INPUT: Final = _INPUT + b"\0"
-_NODE: Final = tag(1)
-_VALUE_INFO: Final = tag(13)
 _FLOATS, _INTS, _STRINGS = tag(7, 5), tag(8, 0), tag(9)
 _FLOAT: Final = struct.Struct("<f")
 
@@ -134,6 +141,7 @@ class _Encoder:
         self._types = types
         self._provenance = provenance
         self._operators: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
+        self._names: dict[str, bytes] = {}
 
     def model(self, model: ir.Model) -> _Message:
         if self._ir_version < DEVICES_FROM_IR and model.device_configurations:
@@ -157,7 +165,10 @@ class _Encoder:
 
     def _graph(self, graph: ir.Graph, more_types: bytes = b"", *, is_main: bool = False) -> _Message:
         out = _Message()
-        self._nodes(graph, 1, out)
+        types, annotations = _Told(), _Told()
+        for value in itertools.chain(graph.inputs, graph.initializers.values()):
+            annotations.annotation(value)
+        self._nodes(graph, 1, out, types, annotations)
         out.add(_optional(2, graph.name))
         for name, value in graph.initializers.items():
             if value.const_value is None:
@@ -170,102 +181,92 @@ class _Encoder:
         out.add(b"".join(field(11, _value(value)) for value in inputs))
         out.add(b"".join(field(12, _value(value)) for value in graph.outputs))
         out.add(b"".join(field(13, _value(value)) for value in graph.initializers.values() if _tells_more(value)))
-        if self._types:
-            out.add(b"".join(_types_of(value for node in graph for value in node.outputs)))
-            out.add(more_types)
-        out.add(self._annotations(graph))
+        out.add(b"".join(types.parts) + more_types)
+        out.add(b"".join(annotations.parts))
         out.add(_properties(16, graph.metadata_props))
         return out
 
-    def _annotations(self, graph: ir.Graph) -> bytes:
-        values = itertools.chain(
-            graph.inputs, graph.initializers.values(), (value for node in graph for value in node.outputs)
-        )
-        found = {
-            value.name: value.meta[QUANTIZATION_KEY]
-            for value in values
-            if value.meta and QUANTIZATION_KEY in value.meta
-        }
-        return b"".join(
-            field(14, field(1, (name or "").encode()) + _properties(2, names)) for name, names in found.items()
-        )
-
     def _function(self, function: ir.Function) -> _Message:
         if function.graph.initializers:
-            raise OutputError(
-                f"function {quoted(function.name)} has initializers, which ONNX does not have in functions"
-            )
+            raise OutputError(f"function {quoted(function.name)} has initializers, which functions in ONNX have not")
         out = _Message()
         out.add(_optional(1, function.name))
         out.add(b"".join(field(4, (value.name or "").encode()) for value in function.inputs))
         out.add(b"".join(field(5, (value.name or "").encode()) for value in function.outputs))
         attributes = list(function.attributes.values())
         out.add(b"".join(field(6, entry.name.encode()) for entry in attributes if entry.value is None))
-        self._nodes(function.graph, 7, out)
+        types = _Told()
+        if self._ir_version >= FUNCTION_TYPES_FROM_IR:
+            for value in function.inputs:
+                types.type(value, 12)
+        self._nodes(function.graph, 7, out, types, None)
         out.add(_optional(8, function.doc_string) + _opsets(9, function.opset_imports) + _optional(10, function.domain))
         for entry in attributes:
             if entry.value is not None:
-                out.add_message(11, self._attribute(entry))
+                out.add_any(11, self._attribute(entry))
         if self._types and self._ir_version >= FUNCTION_TYPES_FROM_IR:
-            out.add(b"".join(field(12, _value(value)) for value in _values(function) if _is_typed(value)))
+            out.add(b"".join(types.parts))
         out.add(_optional(13, function.overload) + _properties(14, function.metadata_props))
         return out
 
-    def _types_of_function(self, function: ir.Function) -> bytes:
-        prefix = f"{function.domain}::{function.name}/"
-        return b"".join(
-            field(13, _value(value, prefix)) for value in _values(function) if value.name and _is_typed(value)
-        )
+    @staticmethod
+    def _types_of_function(function: ir.Function) -> bytes:
+        types = _Told(f"{function.domain}::{function.name}/")
+        for value in itertools.chain(function.inputs, (value for node in function for value in node.outputs)):
+            types.type(value, 13)
+        return b"".join(types.parts)
 
-    def _nodes(self, nodes: Iterable[ir.Node], number: int, out: _Message) -> None:
+    def _nodes(
+        self, nodes: Iterable[ir.Node], number: int, out: _Message, types: _Told, annotations: _Told | None
+    ) -> None:
+        """Write nodes; and tell, in the same sweep, the types and annotations of their results."""
         prefix = tag(number)
+        type_number = 13 if annotations is not None else 12
         small: list[bytes] = []
         for node in nodes:
             message = self._node(node)
             if isinstance(message, bytes):
                 small.append(prefix + varint(len(message)) + message)
-                continue
-            out.add(b"".join(small))
-            small.clear()
-            out.add_message(number, message)
+            else:
+                out.add(b"".join(small))
+                small.clear()
+                out.add_message(number, message)
+            for value in node.outputs:
+                if annotations is not None and meta_of(value):
+                    annotations.annotation(value)
+                if self._types and not (annotations is not None and value.is_graph_output()):
+                    types.type(value, type_number)
         out.add(b"".join(small))
 
     def _node(self, node: ir.Node) -> bytes | _Message:
-        parts = [_EMPTY_INPUT if value is None else _text(_INPUT, value.name or "") for value in node.inputs]
+        names = self._names
+        parts: list[bytes] = []
+        for value in node.inputs:
+            if value is None:
+                parts.append(_EMPTY_INPUT)
+                continue
+            name = value.name or ""
+            parts.append(_INPUT)
+            parts.append(names.get(name) or self._sized(name))
         outputs = node.outputs
         count = len(outputs)
         while count and not outputs[count - 1].name:
             count -= 1
-        parts += [_text(_OUTPUT, value.name or "") for value in outputs[:count]]
+        for value in outputs[:count]:
+            name = value.name or ""
+            parts.append(_OUTPUT)
+            parts.append(names.get(name) or self._sized(name))
         if node.name:
             parts.append(_text(_NAME, node.name))
-        operator = node.op_identifier()
-        known = self._operators.get(operator)
-        if known is None:
-            domain, op_type, overload = operator
-            known = _text(_OP_TYPE, op_type), _optional(7, domain) + _optional(8, overload)
-            self._operators[operator] = known
-        parts.append(known[0])
-        message: _Message | None = None
-        attributes = node.attributes.data
-        if attributes:
-            for attribute in attributes.values():
-                written = self._attribute(attribute)
-                if message is None and not any(not isinstance(part, bytes) for part in written.parts):
-                    parts.append(tag(5) + varint(written.size))
-                    parts += written.parts  # type: ignore[arg-type]
-                    continue
-                if message is None:
-                    message = _Message()
-                    message.add(b"".join(parts))
-                    parts = []
-                message.add_message(5, written)
+        operator, rest = self._operator(node)
+        parts.append(operator)
+        message = self._attributes(node, parts) if node.attributes.data else None
         if node.doc_string:
             parts.append(_text(_NODE_DOC, node.doc_string))
-        parts.append(known[1])
-        properties: Mapping[str, str] = node.metadata_props
+        parts.append(rest)
+        properties = properties_of(node)
         if self._provenance:
-            properties = {**properties, **_provenance(node)}
+            properties = {**(properties or {}), **_provenance(node)}
         if properties:
             parts.append(_properties(9, properties))
         if node.device_configurations:
@@ -275,6 +276,36 @@ class _Encoder:
         message.add(b"".join(parts))
         return message
 
+    def _operator(self, node: ir.Node) -> tuple[bytes, bytes]:
+        """A node's operator; and its domain and overload, which come later in the message."""
+        identifier = node.op_identifier()
+        known = self._operators.get(identifier)
+        if known is None:
+            domain, op_type, overload = identifier
+            known = _text(_OP_TYPE, op_type), _optional(7, domain) + _optional(8, overload)
+            self._operators[identifier] = known
+        return known
+
+    def _attributes(self, node: ir.Node, parts: list[bytes]) -> _Message | None:
+        """Add attributes to the parts; or, from the first that holds a tensor on, make a message of all so far."""
+        message: _Message | None = None
+        for attribute in node.attributes.data.values():
+            written = self._attribute(attribute)
+            if isinstance(written, bytes):
+                parts.append(_ATTRIBUTE + varint(len(written)) + written)
+                continue
+            if message is None:
+                message = _Message()
+            message.add(b"".join(parts))
+            parts.clear()
+            message.add_message(5, written)
+        return message
+
+    def _sized(self, name: str) -> bytes:
+        """A name with its length before it, remembered: most names are written twice."""
+        sized = self._names[name] = _text(b"", name)
+        return sized
+
     def _devices(self, node: ir.Node) -> bytes:
         if self._ir_version < DEVICES_FROM_IR:
             raise OutputError(f"IR version {self._ir_version} has no device configurations")
@@ -283,49 +314,36 @@ class _Encoder:
             for entry in node.device_configurations
         )
 
-    def _attribute(self, attribute: ir.Attr) -> _Message:
+    def _attribute(self, attribute: ir.Attr) -> bytes | _Message:
         kind = attribute.type
-        value: Any = attribute.value
-        out = _Message()
-        out.add(field(1, attribute.name.encode()))
+        name = _text(_ATTRIBUTE_NAME, attribute.name)
+        rest = (_optional(13, attribute.doc_string) if attribute.doc_string else b"") + _ATTRIBUTE_TYPES[kind]
         if attribute.is_ref():
-            pass
-        elif kind == _Type.FLOAT:
-            out.add(tag(2, 5) + _float(value))
-        elif kind == _Type.INT:
-            out.add(tag(3, 0) + _int(value))
-        elif kind == _Type.STRING:
-            out.add(field(4, value if isinstance(value, bytes) else value.encode()))
-        elif kind == _Type.TENSOR:
+            return name + rest + field(21, (attribute.ref_attr_name or "").encode())
+        value: Any = attribute.value
+        write = _PLAIN_ATTRIBUTES.get(kind)
+        if write is not None:
+            return name + write(value) + rest
+        out = _Message()
+        out.add(name)
+        if kind == _Type.TENSOR:
             out.add_message(5, self._tensor(value, value.name, in_attribute=True))
         elif kind == _Type.GRAPH:
             out.add_message(6, self._graph(value))
-        elif kind == _Type.FLOATS:
-            out.add(b"".join([_FLOATS + _float(item) for item in value]))
-        elif kind == _Type.INTS:
-            out.add(b"".join([_INTS + _int(item) for item in value]))
-        elif kind == _Type.STRINGS:
-            out.add(b"".join([_text(_STRINGS, item) for item in value]))
         elif kind == _Type.TENSORS:
             for tensor in value:
                 out.add_message(10, self._tensor(tensor, tensor.name, in_attribute=True))
         elif kind == _Type.GRAPHS:
             for graph in value:
                 out.add_message(11, self._graph(graph))
-        elif kind == _Type.TYPE_PROTO:
-            out.add(field(14, _type(value.type, value.shape)))
-        elif kind == _Type.TYPE_PROTOS:
-            out.add(b"".join(field(15, _type(item.type, item.shape)) for item in value))
         else:
             raise OutputError(f"attribute {quoted(attribute.name)} is of a type that cannot be written: {kind.name}")
-        out.add(_optional(13, attribute.doc_string) + _ATTRIBUTE_TYPES[kind])
-        if attribute.is_ref():
-            out.add(field(21, (attribute.ref_attr_name or "").encode()))
+        out.add(rest)
         return out
 
     def _tensor(self, tensor: ir.TensorProtocol, name: str | None, *, in_attribute: bool) -> _Message:
         out = _Message()
-        if isinstance(tensor, ir.serde.TensorProtoTensor):
+        if isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
             proto = onnx.TensorProto()
             proto.CopyFrom(tensor.raw)
             del proto.metadata_props[:]
@@ -373,42 +391,55 @@ def _float(number: float) -> bytes:
         return _FLOAT.pack(float("inf") if number > 0 else float("-inf"))
 
 
-def _values(function: ir.Function) -> Iterable[ir.Value]:
-    return itertools.chain(function.inputs, (value for node in function for value in node.outputs))
+class _Told:
+    """What a file tells about values apart from the nodes: each value once."""
 
+    __slots__ = ("_prefix", "_seen", "parts")
 
-def _types_of(values: Iterable[ir.Value]) -> Iterable[bytes]:
-    for value in values:
-        if value.name and not value.is_graph_output() and _is_typed(value):
-            info = _value(value)
-            yield _VALUE_INFO + varint(len(info)) + info
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._seen: set[str] = set()
+        self.parts: list[bytes] = []
 
+    def type(self, value: ir.Value, number: int) -> None:
+        """Tell a value's type, if it has a name and something to tell."""
+        name = value.name
+        if not name:
+            return
+        if value.type is None and not value.doc_string and not properties_of(value):
+            meta = meta_of(value)
+            if not meta or FOREIGN_TYPE_KEY not in meta:
+                return
+        self.parts.append(field(number, _value(value, self._prefix)))
 
-def _is_typed(value: ir.Value) -> bool:
-    if value.type is not None or value.doc_string:
-        return True
-    return bool(value.metadata_props) or FOREIGN_TYPE_KEY in value.meta
+    def annotation(self, value: ir.Value) -> None:
+        """Tell a value's quantization annotation, if it has one."""
+        meta = meta_of(value)
+        if not meta or QUANTIZATION_KEY not in meta or not value.name or value.name in self._seen:
+            return
+        self._seen.add(value.name)
+        self.parts.append(field(14, field(1, value.name.encode()) + _properties(2, meta[QUANTIZATION_KEY])))
 
 
 def _tells_more(value: ir.Value) -> bool:
     """Whether an initializer's value knows what its tensor does not."""
     if value.is_graph_input() or value.is_graph_output():
         return False
-    denoted = value.type is not None and value.type.denotation
+    denoted = value.type is not None and bool(value.type.denotation)
     if not denoted and value.shape is not None:
         denoted = any(value.shape.get_denotation(axis) for axis in range(len(value.shape)))
-    return bool(denoted or value.doc_string or value.metadata_props)
+    return denoted or bool(value.doc_string or properties_of(value))
 
 
 def _value(value: ir.Value, prefix: str = "") -> bytes:
     parts = [field(1, (prefix + (value.name or "")).encode())]
     if value.type is not None or value.shape is not None:
         parts.append(field(2, _type(value.type, value.shape)))
-    elif FOREIGN_TYPE_KEY in value.meta:
-        parts.append(field(2, value.meta[FOREIGN_TYPE_KEY]))
+    elif (meta := meta_of(value)) and FOREIGN_TYPE_KEY in meta:
+        parts.append(field(2, meta[FOREIGN_TYPE_KEY]))
     parts.append(_optional(3, value.doc_string))
-    if value.metadata_props:
-        parts.append(_properties(4, value.metadata_props))
+    if properties := properties_of(value):
+        parts.append(_properties(4, properties))
     return b"".join(parts)
 
 
@@ -447,11 +478,23 @@ def _shape(shape: ir.Shape) -> bytes:
 
 
 def _provenance(node: ir.Node) -> dict[str, str]:
-    author = node.meta.get(PASS_KEY)
-    if author is None:
+    meta = meta_of(node)
+    if not meta or PASS_KEY not in meta:
         return {}
-    names = node.meta.get(ORIGIN_KEY, ())
+    author, names = meta[PASS_KEY], meta.get(ORIGIN_KEY, ())
     told = ", ".join(names[:_MOST_ORIGINS])
     if len(names) > _MOST_ORIGINS:
         told += f", … ({len(names)} in all)"
     return {PASS_KEY: str(author), ORIGIN_KEY: told}
+
+
+_PLAIN_ATTRIBUTES: Final[dict[ir.AttributeType, Callable[[Any], bytes]]] = {
+    _Type.FLOAT: lambda value: tag(2, 5) + _float(value),
+    _Type.INT: lambda value: tag(3, 0) + _int(value),
+    _Type.STRING: lambda value: field(4, _bytes(value)),
+    _Type.FLOATS: lambda value: b"".join([_FLOATS + _float(item) for item in value]),
+    _Type.INTS: lambda value: b"".join([_INTS + _int(item) for item in value]),
+    _Type.STRINGS: lambda value: b"".join([_text(_STRINGS, item) for item in value]),
+    _Type.TYPE_PROTO: lambda value: field(14, _type(value.type, value.shape)),
+    _Type.TYPE_PROTOS: lambda value: b"".join(field(15, _type(item.type, item.shape)) for item in value),
+}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
-from ortopt.errors import InvalidModelError
+from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.decode import ExternalFiles, decode
+from ortopt.graph.encode import encode
+from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.validate import validate
@@ -67,16 +66,16 @@ def load(source: Source) -> ir.Model:
     """
     label = quoted(os.fspath(source)) if isinstance(source, str | os.PathLike) else "the model"
     try:
-        with _without_garbage_collection():
+        with without_garbage_collection():
             return _loaded(source)
-    except InvalidModelError as error:
+    except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
     except RecursionError:
         raise InvalidModelError(f"{label}: its graphs are nested too deeply") from None
     except OSError as error:
         raise InvalidModelError(f"{label}: {one_line(error.strerror or error)}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidModelError(f"{label}: a name in it is not UTF-8") from error
+    except (TypeError, ValueError, AttributeError) as error:  # what protobuf and onnx-ir raise on rare nonsense
+        raise InvalidModelError(f"{label}: {one_line(error)}") from error
 
 
 def _loaded(source: Source) -> ir.Model:
@@ -108,6 +107,8 @@ def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
     if not buffer:
         raise InvalidModelError("it is empty")
     stripped = strip(buffer)
+    if isinstance(source, MappedFile):
+        source.forget()
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(stripped.model)
@@ -121,9 +122,12 @@ def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
 
 
 def _cloned(source: ir.Model) -> ir.Model:
-    if not validate(source, any_order=True):
-        raise InvalidModelError("its nodes are not in topological order; call graph.sort() first")
-    model = source.clone()
+    if not validate(source, any_order=True):  # onnx-ir clones only what is in order
+        return _parsed(b"".join(part if isinstance(part, bytes) else part.tobytes() for part in encode(source)), None)
+    try:
+        model = source.clone()
+    except (RuntimeError, ValueError) as error:
+        raise InvalidModelError(f"it cannot be copied: {error}") from error
     for key, value in source.meta.items():
         model.meta[key] = value
     origin = source.meta.get(SOURCE_KEY)
@@ -159,9 +163,8 @@ def _map_external_tensors(model: ir.Model) -> None:
         except InvalidModelError as error:
             raise InvalidModelError(f"tensor {quoted(tensor.name)}: {error}") from None
 
-    functions = [graph for function in model.functions.values() for graph in (function.graph,)]
-    graphs = [*model.graphs(), *functions, *(inner for graph in functions for inner in graph.subgraphs())]
-    for graph in graphs:
+    bodies = [function.graph for function in model.functions.values()]
+    for graph in (*model.graphs(), *bodies, *(inner for body in bodies for inner in body.subgraphs())):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = mapped(value.const_value)
@@ -183,19 +186,4 @@ def _sort(model: ir.Model) -> None:
         try:
             graph.sort()
         except ValueError:
-            raise InvalidModelError(
-                f"the nodes of graph {quoted(graph.name)} depend on one another in a circle"
-            ) from None
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Millions of new objects and no garbage: collections would only count them, again and again."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+            raise InvalidModelError(f"nodes of graph {quoted(graph.name)} depend on one another in a circle") from None

@@ -13,17 +13,18 @@ import os
 import re
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import BinaryIO, Final, Literal, NamedTuple
 
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.encode import Part, Place, encode
 from ortopt.graph.load import SOURCE_KEY, Origin
-from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor, chunks
+from ortopt.graph.pauses import without_garbage_collection
+from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.validate import validate
 from ortopt.graph.wire import strip
@@ -42,6 +43,7 @@ _MARGIN: Final = 1 << 20
 _SMALLEST_EXTERNAL: Final = 1024
 _LARGE: Final = 1 << 20
 _PAGE: Final = 4096
+_SLICE: Final = 32 << 20  # what is written before it is hashed
 _ALIGNMENT: Final = 16  # of the largest element, complex128
 
 _TEMPORARY: Final = re.compile(r"\.ortopt-[0-9a-f]{16}\.tmp")
@@ -101,11 +103,12 @@ def save(
     """
     label = quoted(os.fspath(path)) if isinstance(path, str | os.PathLike) else "the stream"
     try:
-        validate(model)
-        writing = _Writing(model, provenance)
-        if not isinstance(path, str | os.PathLike):
-            return writing.to_stream(path, external_data)
-        return writing.to_path(Path(path), external_data)
+        with without_garbage_collection():
+            validate(model)
+            writing = _Writing(model, provenance)
+            if not isinstance(path, str | os.PathLike):
+                return writing.to_stream(path, external_data)
+            return writing.to_path(Path(path), external_data)
     except (OutputError, InvalidModelError) as error:
         raise OutputError(f"cannot write {label}: {one_line(error)}") from error
     except OSError as error:
@@ -171,7 +174,7 @@ class _Writing:
             data: _Temporary | None = None
             if layout.tensors:
                 data = stack.enter_context(_Temporary(folder))
-                digest = layout.write(data.stream)
+                digest = layout.write(data)
                 data.flush()
                 layout.location = f"{path.name.removesuffix('.onnx')}.{digest[:16]}.data"
             parts = self._encoded(layout.place)
@@ -248,43 +251,86 @@ class _Layout:
         self._reused[id(source)] = location
         return location
 
-    def write(self, file: BinaryIO) -> str:
+    def write(self, file: _Temporary) -> str:
         """Write the data file.
 
         Returns:
             The SHA-256 of its contents, in hex.
         """
-        with ThreadPoolExecutor(1) as pool:
-            digest = _Digest(file, pool)
-            position = 0
+        with _Hasher(file.path) as hasher:
             for offset, tensor in self.tensors:
-                digest.write(bytes(offset - position))
-                _write_tensor(tensor, digest)
-                position = offset + tensor.nbytes
-            return digest.hexdigest()
+                file.stream.write(bytes(offset - file.stream.tell()))
+                for _ in _written(tensor, file.stream):
+                    file.stream.flush()
+                    hasher.advance(file.stream.tell())
+            return hasher.finish()
 
 
-class _Digest:
-    """A file that hashes what it is given, in another thread while this one writes."""
+class _Hasher:
+    """Hashes a file in a thread of its own, close behind its writer: what it reads, the kernel still holds."""
 
-    def __init__(self, file: BinaryIO, pool: ThreadPoolExecutor) -> None:
-        self._file = file
-        self._pool = pool
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._news = threading.Condition()
+        self._written = 0
+        self._ended = False
         self._hash = hashlib.sha256()
-        self.written = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="ortopt-hash", daemon=True)
 
-    def write(self, data: Any) -> int:
-        hashing = self._pool.submit(self._hash.update, data)
-        count = self._file.write(data)
-        hashing.result()
-        self.written += count
-        return count
+    def __enter__(self) -> _Hasher:
+        self._thread.start()
+        return self
 
-    def tell(self) -> int:
-        return self.written
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
-    def hexdigest(self) -> str:
+    def advance(self, written: int) -> None:
+        """Say how many bytes are in the file by now."""
+        with self._news:
+            self._written = written
+            self._news.notify()
+
+    def finish(self) -> str:
+        """Wait for the end.
+
+        Returns:
+            The digest in hex.
+        """
+        self._end()
+        if self._error is not None:
+            raise self._error
         return self._hash.hexdigest()
+
+    def _end(self) -> None:
+        with self._news:
+            self._ended = True
+            self._news.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                self._follow(file)
+        except OSError as error:
+            self._error = error
+
+    def _follow(self, file: io.FileIO) -> None:
+        buffer = memoryview(bytearray(CHUNK))
+        position = 0
+        while position < (end := self._written_beyond(position)):
+            while position < end:
+                count = file.readinto(buffer[: min(CHUNK, end - position)])
+                if not count:
+                    raise OSError(f"{self._path} became shorter while it was written")
+                self._hash.update(buffer[:count])
+                position += count
+
+    def _written_beyond(self, position: int) -> int:
+        """Wait for more than so many bytes; what there is by then, which is no more at the end."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._written > position)
+            return self._written
 
 
 def _size(parts: list[Part]) -> int:
@@ -295,25 +341,24 @@ def _write(parts: list[Part], stream: BinaryIO) -> None:
     for part in parts:
         if isinstance(part, bytes):
             stream.write(part)
-        else:
-            _write_tensor(part, stream)
+            continue
+        for _ in _written(part, stream):
+            pass
 
 
-def _write_tensor(tensor: ir.TensorProtocol, stream: Any) -> None:
-    """Write a tensor's data, and make sure that it is as much as it said."""
+def _written(tensor: ir.TensorProtocol, stream: BinaryIO) -> Iterator[None]:
+    """Write a tensor's data in slices; and make sure that they are as much as the tensor said."""
     if isinstance(tensor, MappedTensor):
-        if isinstance(stream, _Digest) and isinstance(tensor.raw.source, MappedFile):
-            tensor.raw.source.check()
-            for chunk in chunks(tensor.raw.source, tensor.raw.offset, tensor.raw.length):
-                stream.write(chunk)
-            return
-        tensor.tofile(stream)
+        for start in range(0, tensor.nbytes, _SLICE):
+            tensor.write_slice(stream, start, min(_SLICE, tensor.nbytes - start))
+            yield
         return
-    data = tensor.tobytes()
+    data = memoryview(tensor.tobytes())
     if len(data) != tensor.nbytes:
         raise OutputError(f"tensor {quoted(tensor.name)} has {len(data)} bytes and promised {tensor.nbytes}")
-    for start in range(0, len(data), CHUNK):
-        stream.write(memoryview(data)[start : start + CHUNK])
+    for start in range(0, len(data), _SLICE):
+        stream.write(data[start : start + _SLICE])
+        yield
 
 
 class _Temporary:
@@ -321,20 +366,22 @@ class _Temporary:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder / f".ortopt-{secrets.token_hex(8)}.tmp"
+        self.path = folder / f".ortopt-{secrets.token_hex(8)}.tmp"
         self._renamed = False
 
     def __enter__(self) -> _Temporary:
-        self.stream = self._path.open("x+b", buffering=1 << 20)
-        if fcntl is not None:
-            fcntl.flock(self.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with _locked(self._folder):  # else another run could take the file for a stray one before it is locked
+            self.stream = self.path.open("x+b", buffering=1 << 20)
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # some network file systems have no locks
+                    fcntl.flock(self.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self.stream.close()
         if not self._renamed:
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def flush(self) -> None:
         """Bring the contents to the disk."""
@@ -344,10 +391,10 @@ class _Temporary:
     def rename(self, target: Path) -> None:
         """Give the file its name, in one step that survives a loss of power."""
         with contextlib.suppress(OSError):
-            self._path.chmod(stat.S_IMODE(target.stat().st_mode))
+            self.path.chmod(stat.S_IMODE(target.stat().st_mode))
         if fcntl is None:
             self.stream.close()
-        self._path.replace(target)
+        self.path.replace(target)
         self._renamed = True
         _flush_folder(self._folder)
 
@@ -364,7 +411,7 @@ def _flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other writers to the same folder waiting: between a data file's name and the model's, nobody may clean up."""
+    """Keep other writers to the folder waiting: between a data file's name and the model's, nobody may clean up."""
     if fcntl is None:
         yield
         return
@@ -381,12 +428,13 @@ def _remove_stray_files(folder: Path) -> None:
     """Remove temporary files whose writers were killed: those that nobody holds a lock on."""
     if fcntl is None:
         return
-    for path in folder.iterdir():
-        if not _TEMPORARY.fullmatch(path.name):
-            continue
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+    with _locked(folder):
+        for path in folder.iterdir():
+            if not _TEMPORARY.fullmatch(path.name):
+                continue
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _remove_old_data(path: Path, keep: str = "") -> None:

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
@@ -20,7 +21,7 @@ import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
 
-CHUNK: Final = 4 << 20
+CHUNK: Final = 256 << 10
 """Bytes that are copied at a time where the kernel cannot copy by itself."""
 
 _WORTH_A_CALL: Final = 64 << 10
@@ -50,19 +51,20 @@ class MappedFile:
         self.path = os.path.abspath(path)  # noqa: PTH100 -- pathlib has no abspath that keeps symlinks
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- before opening: opening a pipe can hang
             raise InvalidModelError("it is not a regular file")
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123 -- open as long as the mapping
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, self._descriptor)
         self._state = self._read_state()
         self.size = self._state[0]
         self.identity = self._state[2:]
-        self.map: mmap.mmap | bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+        self.map: mmap.mmap | bytes = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def _read_state(self) -> tuple[int, int, int, int]:
-        status = os.fstat(self._file.fileno())
+        status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino
 
     def fileno(self) -> int:
         """The open file's descriptor."""
-        return self._file.fileno()
+        return self._descriptor
 
     def check(self) -> None:
         """Make sure that nobody wrote into the file: reading a mapping beyond a shortened file ends the process.
@@ -72,6 +74,11 @@ class MappedFile:
         """
         if self._read_state() != self._state:
             raise InvalidModelError(f"{self.path!r} was changed while it was in use; its weights are lost")
+
+    def forget(self) -> None:
+        """Give back the memory of what was read through the mapping; it is read again when it is asked for."""
+        if isinstance(self.map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether a path leads to this very file, unchanged."""
@@ -214,9 +221,13 @@ class MappedTensor(ir.Tensor[Region]):
             InvalidModelError: The mapped file was changed or shortened meanwhile.
             OSError: The write failed.
         """
-        source, offset, length = self.raw.source, self.raw.offset, self.raw.length
+        self.write_slice(file, 0, self.raw.length)
+
+    def write_slice(self, file: Any, start: int, length: int) -> None:
+        """As `tofile`, for the bytes from ``start`` on."""
+        source, offset = self.raw.source, self.raw.offset + start
         if not isinstance(source, MappedFile) or length < _WORTH_A_CALL:
-            file.write(self.raw.view())
+            file.write(self.raw.view()[start : start + length])
             return
         source.check()
         copied = _copy_in_kernel(source.fileno(), offset, length, file)

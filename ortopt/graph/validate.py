@@ -1,7 +1,7 @@
 """Structural checks: what every reader of ONNX relies on, whatever the operators mean.
 
-A file refers to values by name; in memory they are objects. `validate` reads the names as a reader of the file would, and
-makes sure that each leads to the very object that is meant. Unknown domains and operators are fine.
+A file refers to values by name; in memory they are objects. `validate` reads the names as a reader of the file would,
+and makes sure that each leads to the very object that is meant. Unknown domains and operators are fine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import onnx_ir as ir
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
 
-_GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_Hidden = list[tuple[str, ir.Value | None]]
+"""Names that a graph made visible, and what they stood for outside of it."""
 
 
 def validate(model: ir.Model, *, any_order: bool = False) -> bool:
@@ -36,7 +37,7 @@ def validate(model: ir.Model, *, any_order: bool = False) -> bool:
         raise InvalidModelError(
             f"its IR version {model.ir_version} is newer than what onnx {onnx.__version__} knows ({onnx.IR_VERSION})"
         )
-    check = _Check(model, any_order)
+    check = _Check(any_order)
     check.run(model.graph, model.opset_imports)
     for function in model.functions.values():
         if function.graph.initializers:
@@ -50,7 +51,7 @@ def validate(model: ir.Model, *, any_order: bool = False) -> bool:
 
 
 class _Check:
-    def __init__(self, model: ir.Model, any_order: bool) -> None:
+    def __init__(self, any_order: bool) -> None:
         self._any_order = any_order
         self._imports: dict[str, int] = {}
         self._visible: dict[str, ir.Value] = {}
@@ -70,8 +71,31 @@ class _Check:
 
     def _graph(self, graph: ir.Graph) -> Generator[ir.Graph]:
         visible = self._visible
+        hidden: _Hidden = []
         self._open.add(graph)
-        hidden: list[tuple[str, ir.Value | None]] = []
+        self._enter(graph, hidden)
+        for node in graph:
+            for value in node.inputs:
+                if value is not None and visible.get(value.name or "") is not value:
+                    self._explain(value, node)
+            if node.domain not in self._imports:
+                raise InvalidModelError(
+                    f"{_label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
+                )
+            attributes = node.attributes.data
+            if attributes:
+                yield from _below(node, attributes.values())
+            for value in node.outputs:
+                name = value.name
+                if name:
+                    self._declare(value, name, hidden)
+                elif value.uses() or value.is_graph_output():
+                    raise InvalidModelError(f"a result of {_label(node)} is used and has no name")
+        self._leave(graph, hidden)
+
+    def _enter(self, graph: ir.Graph, hidden: _Hidden) -> None:
+        """Make the names of inputs and initializers visible. These may hide outer names."""
+        visible = self._visible
         inputs: set[str] = set()
         for value in graph.inputs:
             name = _name(value, "graph input")
@@ -85,29 +109,16 @@ class _Check:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:
                 raise InvalidModelError(f"initializer {quoted(name)} is named {quoted(value.name)} too")
-            if visible.get(name) is not value:
-                self._declare(value, name, hidden)
-        imports = self._imports
-        for node in graph:
-            for value in node.inputs:
-                if value is not None and visible.get(value.name) is not value:  # type: ignore[arg-type]
-                    self._explain(value, node)
-            if node.domain not in imports:
-                raise InvalidModelError(
-                    f"{_label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
-                )
-            attributes = node.attributes.data
-            if attributes:
-                yield from _below(node, attributes.values())
-            for value in node.outputs:
-                name = value.name
-                if name:
-                    if name in visible:
-                        self._declare(value, name, hidden)
-                    visible[name] = value
-                    hidden.append((name, None))
-                elif value.uses() or value.is_graph_output():
-                    raise InvalidModelError(f"a result of {_label(node)} is used and has no name")
+            if visible.get(name) is value:
+                continue
+            if name in inputs:
+                raise InvalidModelError(f"an input and an initializer of one graph are named {quoted(name)}")
+            hidden.append((name, visible.get(name)))
+            visible[name] = value
+
+    def _leave(self, graph: ir.Graph, hidden: _Hidden) -> None:
+        """Check the outputs, and make what the graph's names hid visible again."""
+        visible = self._visible
         for value in graph.outputs:
             name = _name(value, "graph output")
             producer = value.producer()
@@ -120,7 +131,7 @@ class _Check:
                 visible[name] = before
         self._open.discard(graph)
 
-    def _declare(self, value: ir.Value, name: str, hidden: list[tuple[str, ir.Value | None]]) -> None:
+    def _declare(self, value: ir.Value, name: str, hidden: _Hidden) -> None:
         """Make a name visible that must be new."""
         if name in self._visible:
             raise InvalidModelError(f"two values that can be seen from the same place are named {quoted(name)}")

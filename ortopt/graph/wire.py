@@ -92,7 +92,9 @@ class _Walk:
         self.cuts: list[Cut] = []
         self.token = os.urandom(_TOKEN_BYTES)
 
-    def message(self, position: int, end: int, fields: dict[int, object], depth: int) -> list[bytes] | None:
+    def message(
+        self, position: int, end: int, fields: dict[int, object], depth: int
+    ) -> list[bytes] | None:
         """The stripped message between two positions, in parts; None if there is nothing to strip in it."""
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"the model is nested more than {_MAX_DEPTH} messages deep")
@@ -123,7 +125,7 @@ class _Walk:
                     replaced = self.message(body, position, inner, depth + 1)
                 if replaced is None:
                     continue
-                parts.append(buffer[copied:start])
+                parts.append(bytes(buffer[copied:start]))
                 parts.append(varint(tag) + varint(sum(map(len, replaced))))
                 parts += replaced
                 copied = position
@@ -137,7 +139,7 @@ class _Walk:
             raise InvalidModelError("a field is longer than its message: not an ONNX model, or cut short")
         if not parts:
             return None
-        parts.append(buffer[copied:end])
+        parts.append(bytes(buffer[copied:end]))
         return parts
 
     def _tensor(self, position: int, end: int) -> list[bytes] | None:

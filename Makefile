@@ -1,0 +1,65 @@
+# Needs Python 3.11 to 3.13 and make, nothing else: environments are made here with venv and pip.
+PYTHON ?= python3
+VENV ?= .venv
+VENV_TEST ?= .venv-test
+JOBS ?= 2
+BENCH ?=
+
+BIN = $(VENV)/bin
+TEST = $(VENV_TEST)/bin
+DEMO = bert_small__dyn20raw
+
+.PHONY: help demo test lint format bench scale zoo gpu wheel clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of the zoo at -O3, show the report
+	@mkdir -p demo
+	$(BIN)/ortopt optimize zoo:$(DEMO) -O3 -o demo/$(DEMO).opt.onnx
+
+test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
+	$(TEST)/python -m pytest -n $(JOBS)
+
+lint: $(VENV_TEST)/.installed ## ruff (rules and format) and mypy
+	$(TEST)/ruff check .
+	$(TEST)/ruff format --check .
+	$(TEST)/mypy
+
+format: $(VENV_TEST)/.installed ## let ruff format and repair the sources
+	$(TEST)/ruff check --fix .
+	$(TEST)/ruff format .
+
+bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--models A,B --repeat 3" narrows it
+	$(TEST)/python -m benchmarks.bench $(BENCH)
+
+scale: $(VENV_TEST)/.installed ## cost against size up to 100,000 nodes, and two big models; needs 10 GB of disk
+	$(TEST)/python -m benchmarks.scale $(BENCH)
+
+zoo: $(VENV_TEST)/.installed ## the whole zoo under every level, verified
+	$(TEST)/python -m benchmarks.sweep $(BENCH)
+
+gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
+	$(TEST)/python -m pytest -m gpu
+
+wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
+	$(TEST)/python -m build --no-isolation
+
+clean: ## remove environments, caches and everything made here
+	rm -rf .venv .venv-test .venv-ci build dist demo bench-out .pytest_cache .mypy_cache .ruff_cache
+
+# A stamp is written last: an installation that broke off is done again, one that succeeded is not.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV_TEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV_TEST)
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV_TEST)/.bench: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@

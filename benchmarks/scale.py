@@ -1,0 +1,195 @@
+"""Cost against size: `python -m benchmarks.scale` times ortopt and ONNX Runtime on generated graphs and two big models.
+
+Models are made in a temporary folder and deleted. ONNX Runtime runs lean: without its memory planner, which is
+quadratic in nodes. ``onnx_ir`` is onnx-ir's own load and save, what an optimizer on it pays before it does anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from benchmarks import tools
+from benchmarks.generators import GENERATORS, bert_base, external
+from benchmarks.process import ROOT, measure
+from benchmarks.tables import exponent, machine, markdown, number
+
+MEGABYTE = 1_000_000
+SCALE_TOOLS = ("ortopt", "ort_extended_lean", "onnx_ir")
+BIG_TOOLS = ("ortopt", "ort_extended_lean", "cp")
+SIZES = (1_000, 10_000, 100_000)
+
+
+@dataclass
+class Point:
+    """What one tool took for one model.
+
+    Attributes:
+        model: The generator's name, or the big model's.
+        nodes: Nodes of the model.
+        weights: Bytes of the model with its external data.
+        tool: The tool's name.
+        outcome: ``ok``, or one line that says what went wrong.
+        seconds: Of each repetition, whole process.
+        peaks: Peak resident bytes of each repetition.
+    """
+
+    model: str
+    nodes: int
+    weights: int
+    tool: str
+    outcome: str = "ok"
+    seconds: list[float] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+
+
+def measure_file(name: str, source: Path, used: Sequence[str], repeat: int, timeout: float) -> list[Point]:
+    """Run every tool `repeat` times on a file, in turns; results are deleted at once.
+
+    Args:
+        name: What the tables call the model.
+        source: The .onnx file, its weights inside or in ``SOURCE.data``.
+        used: Names of tools.
+        repeat: How often each runs.
+        timeout: Seconds that a run may take.
+    """
+    nodes = len(onnx.load_model(source, load_external_data=False).graph.node)
+    data = source.with_name(f"{source.name}.data")
+    files = [path for path in (source, data) if path.exists()]
+    weights = sum(path.stat().st_size for path in files)
+    points = {tool: Point(name, nodes, weights, tool) for tool in used}
+    for _ in range(repeat):
+        for tool, point in points.items():
+            if point.outcome != "ok":
+                continue
+            print(f"{name}, {nodes} nodes: {tool}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(dir=source.parent) as folder:
+                out = Path(folder, "result.onnx")
+                done = measure(["cp", *files, folder] if tool == "cp" else tools.command(tool, source, out), timeout)
+            point.outcome = done.outcome
+            if done.ok:
+                point.seconds.append(done.seconds)
+                point.peaks.append(done.peak)
+    return list(points.values())
+
+
+def generated(sizes: Iterable[int], used: Sequence[str], repeat: int, timeout: float) -> Iterator[Point]:
+    """Every generator at every size."""
+    for name, generate in GENERATORS.items():
+        for size in sizes:
+            with tempfile.TemporaryDirectory() as folder:
+                source = Path(folder, f"{name}.onnx")
+                source.write_bytes(generate(size).SerializeToString())
+                yield from measure_file(name, source, used, repeat, timeout)
+
+
+def heavy(bytes_outside: int, used: Sequence[str], repeat: int, timeout: float) -> Iterator[Point]:
+    """The two big models: BERT-base with its weights inside, and a stack with so many bytes of weights outside."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "bert_base.onnx")
+        bert_base(source)
+        yield from measure_file("BERT-base, inline", source, used, repeat, timeout)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "stack.onnx")
+        external(source, bytes_outside)
+        yield from measure_file("stack, external data", source, used, repeat, timeout)
+
+
+def write(points: Sequence[Point], repeat: int, out: Path) -> None:
+    """Write scale.json (everything) and scale.md (tables) into the folder `out`."""
+    facts: dict[str, Any] = {"machine": machine(), "versions": tools.versions(), "repeat": repeat}
+    saved = {**facts, "points": [asdict(point) for point in points]}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "scale.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+    (out / "scale.md").write_text(report(points, facts), encoding="utf-8")
+
+
+def report(points: Sequence[Point], facts: Mapping[str, Any]) -> str:
+    """The tables as one Markdown page."""
+    where = facts["machine"]
+    head = (
+        f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, Python "
+        f"{where['python']}. {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}. "
+        f"Medians of {facts['repeat']}, whole processes.\n"
+    )
+    parts = ["# Cost against size\n", head, points_table(points)]
+    exponents = exponents_table(points)
+    return "\n".join([*parts, *(["## Exponents of nodes\n", exponents] if exponents else [])])
+
+
+def points_table(points: Sequence[Point]) -> str:
+    """Seconds and peak memory of every point, beside ONNX Runtime's seconds for the same model."""
+    runtime = {(p.model, p.nodes): p for p in points if p.tool == "ort_extended_lean" and p.seconds}
+    lines = []
+    for point in points:
+        line = [point.model, str(point.nodes), number(point.weights / MEGABYTE), point.tool]
+        if not point.seconds:
+            lines.append([*line, point.outcome.partition(":")[0], "-", "-"])
+            continue
+        seconds = statistics.median(point.seconds)
+        other = runtime.get((point.model, point.nodes))
+        ratio = seconds / statistics.median(other.seconds) if other is not None else None
+        lines.append([*line, number(seconds), number(ratio), number(statistics.median(point.peaks) / MEGABYTE)])
+    return markdown(["model", "nodes", "MB", "tool", "seconds", "of ORT's", "peak, MB"], lines)
+
+
+def exponents_table(points: Sequence[Point]) -> str:
+    """How seconds and memory grow with nodes: fitted over all sizes, and from the second largest to the largest.
+
+    Start-up makes the first one look better than it is; the second one hardly knows start-up.
+    """
+    series: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        if point.seconds:
+            series.setdefault((point.model, point.tool), []).append(point)
+    lines = []
+    for (model, tool), measured in series.items():
+        ordered = sorted(measured, key=lambda point: point.nodes)
+        sizes = [point.nodes for point in ordered]
+        if len(set(sizes)) < 2:
+            continue
+        seconds = [statistics.median(point.seconds) for point in ordered]
+        peaks = [statistics.median(point.peaks) for point in ordered]
+        slopes = (exponent(sizes, seconds), exponent(sizes[-2:], seconds[-2:]), exponent(sizes, peaks))
+        lines.append([model, tool, *(f"{slope:.2f}" for slope in slopes)])
+    return markdown(["graph", "tool", "seconds", "seconds, largest two", "memory"], lines) if lines else ""
+
+
+def main() -> None:
+    """Read the command line, measure, write scale.json and scale.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="nodes by commas; empty leaves graphs out")
+    parser.add_argument(
+        "--tools", help=f"names by commas (default {','.join(SCALE_TOOLS)}, for big {','.join(BIG_TOOLS)})"
+    )
+    parser.add_argument("--big", type=float, default=3.0, help="GB of external data; 0 leaves both big models out")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each tool on each model (default 3)")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds that a run may take (default 1800)")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out", help="folder of scale.json and scale.md")
+    given = parser.parse_args()
+    if given.repeat < 1:
+        parser.error("--repeat is at least 1")
+    sizes = [int(size) for size in given.sizes.split(",") if size]
+    used = tuple(given.tools.split(",")) if given.tools else None
+    runs = [generated(sizes, used or SCALE_TOOLS, given.repeat, given.timeout)]
+    if given.big:
+        runs.append(heavy(int(given.big * 1e9), used or BIG_TOOLS, given.repeat, given.timeout))
+    points: list[Point] = []
+    for point in chain.from_iterable(runs):
+        points.append(point)
+        write(points, given.repeat, given.out)  # what has been measured is never lost
+    print((given.out / "scale.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What is compared: how each tool is started, and what its process does (`python -m benchmarks.tools TOOL IN OUT`)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+OURS = ("ortopt", "ortopt_onnx1")
+PEERS = ("onnxslim", "onnxsim", "onnxscript")
+ORT = ("ort_basic", "ort_extended")
+ALL = (*OURS, *PEERS, *ORT)
+_OPTIONS = {"ortopt": ("-O3",), "ortopt_onnx1": ("-O1", "--target", "onnx")}
+_INLINE_LIMIT = 1_900_000_000  # protobuf writes 2 GB at most, and the graph needs some of it
+
+
+def command(tool: str, source: Path, out: Path) -> list[str | Path]:
+    """What to run so that `tool` reads `source` and writes `out`, as a user would: in one process, from nothing."""
+    if tool in _OPTIONS:
+        quiet = ("--no-verify", "--quiet")
+        return [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, *_OPTIONS[tool], *quiet]
+    return [sys.executable, "-m", "benchmarks.tools", tool, source, out]
+
+
+def versions() -> dict[str, str]:
+    """The version of every package that takes part and is installed."""
+    found = {}
+    for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", *PEERS, "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def missing(tool: str) -> bool:
+    """Whether the tool's package is not installed."""
+    return tool in PEERS and importlib.util.find_spec(tool) is None
+
+
+def _onnxslim(source: str, out: str) -> None:
+    import onnxslim
+
+    onnxslim.slim(source, out)
+
+
+def _onnxsim(source: str, out: str) -> None:
+    import onnx
+    import onnxsim
+
+    model, _ = onnxsim.simplify(source)
+    onnx.save(model, out)
+
+
+def _onnxscript(source: str, out: str) -> None:
+    import onnx_ir
+    from onnxscript import optimizer
+
+    model = onnx_ir.load(source)
+    optimizer.optimize(model)
+    onnx_ir.save(model, out)
+
+
+def _onnx_ir(source: str, out: str) -> None:
+    import onnx_ir
+
+    onnx_ir.save(onnx_ir.load(source), out)
+
+
+def _ort(level: str, *, lean: bool = False) -> Callable[[str, str], None]:
+    """ONNX Runtime's offline optimization; `lean` leaves out its memory planner, which is quadratic in nodes."""
+
+    def optimize(source: str, out: str) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        options.optimized_model_filepath = out
+        options.log_severity_level = 3
+        if lean:
+            options.enable_mem_reuse = options.enable_mem_pattern = False
+        if sum(file.stat().st_size for file in _files(Path(source))) > _INLINE_LIMIT:
+            weights = f"{Path(out).name}.data"
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", weights)
+            options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+        onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    return optimize
+
+
+def _files(model: Path) -> list[Path]:
+    """The model's file and, as the generators name it, its data."""
+    return [path for path in (model, model.with_name(f"{model.name}.data")) if path.exists()]
+
+
+_WORKERS: Mapping[str, Callable[[str, str], None]] = {
+    "onnxslim": _onnxslim,
+    "onnxsim": _onnxsim,
+    "onnxscript": _onnxscript,
+    "onnx_ir": _onnx_ir,
+    "ort_basic": _ort("ORT_ENABLE_BASIC"),
+    "ort_extended": _ort("ORT_ENABLE_EXTENDED"),
+    "ort_extended_lean": _ort("ORT_ENABLE_EXTENDED", lean=True),
+    "ort_all": _ort("ORT_ENABLE_ALL"),
+}
+
+
+if __name__ == "__main__":
+    _WORKERS[sys.argv[1]](*sys.argv[2:4])

@@ -1,0 +1,176 @@
+"""The layers of the design, as a table checked on the import graph; and what must not be loaded at start-up."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+LAYERS = (
+    {"errors"},
+    {"cancellation"},
+    {"options"},
+    {"semantics"},
+    {"graph"},
+    {"analysis"},
+    {"evaluate", "evaluation_numpy", "evaluation_child", "evaluation_safety"},
+    {"observers", "transformer"},
+    {"rule", "adapters"},
+    {"transpose", "partition", "attention"},
+    {"transformers"},
+    {"registry", "manager"},
+    {"opset_conversion"},
+    {"verify", "runtime"},
+    {"api"},
+    {"zoo", "report", "trace", "dump"},
+    {"cli"},
+    {"testing"},
+)
+"""Lowest first; a module imports only from its own layer and from those below."""
+
+FREE = {"_deferred_sympy", "__init__", "__main__"}
+ORDER = {name: height for height, names in enumerate(LAYERS) for name in names}
+
+
+def modules() -> list[Path]:
+    own = [path for path in (ROOT / "ortopt").rglob("*.py") if "transformers" not in path.relative_to(ROOT).parts]
+    return own + list((ROOT / "transformers").glob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The part of the table that a file belongs to."""
+    relative = path.relative_to(ROOT)
+    if relative.parts[0] == "transformers":
+        return "transformers"
+    return relative.parts[1].removesuffix(".py")
+
+
+def imports(path: Path, *, at_start: bool = False) -> set[str]:
+    """What a file imports, types apart: full names.
+
+    Args:
+        path: The file.
+        at_start: Only what is imported when the file is, not what its functions import when they run.
+    """
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+            continue
+        if at_start and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        pending.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def test_every_module_has_a_layer() -> None:
+    unknown = {part_of(path) for path in modules()} - ORDER.keys() - FREE
+    assert not unknown, f"put {unknown} into the table"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_import_only_from_below(path: Path) -> None:
+    part = part_of(path)
+    if part in FREE:
+        return
+    for name in imports(path):
+        pieces = name.split(".")
+        if pieces[0] != "ortopt" or len(pieces) < 2 or pieces[1] in FREE or pieces[1] not in ORDER:
+            continue
+        assert ORDER[pieces[1]] <= ORDER[part], f"{part} must not import {name}: it is above"
+
+
+def test_the_framework_knows_no_pass_by_name() -> None:
+    names = {path.stem for path in (ROOT / "transformers").glob("*.py")}
+    for path in (ROOT / "ortopt").rglob("*.py"):
+        if "transformers" in path.relative_to(ROOT).parts:
+            continue
+        named = {f"ortopt.transformers.{name}" for name in names} & imports(path)
+        assert not named, f"{path.relative_to(ROOT)} imports {named}"
+
+
+def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
+    allowed = {"evaluate", "evaluation_child", "verify", "runtime"}
+    for path in modules():
+        if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):
+            where = str(path.relative_to(ROOT))
+            assert part_of(path) in allowed or "providers" in where, f"{where} imports onnxruntime"
+        if path.name != "evaluation_child.py":
+            assert "onnxruntime" not in {name.split(".")[0] for name in imports(path, at_start=True)}, path
+
+
+def test_passes_and_their_tests_match_one_to_one() -> None:
+    passes = {path.stem for path in (ROOT / "transformers").glob("*.py")}
+    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "passes").glob("test_*.py")}
+    assert passes == tests
+
+
+def test_passes_live_in_one_flat_folder_of_passes() -> None:
+    assert {path.suffix for path in (ROOT / "transformers").iterdir() if path.name != "__pycache__"} == {".py"}
+    assert not (ROOT / "transformers" / "__init__.py").exists()
+    for path in modules():
+        assert path.stem not in {"utils", "helpers", "common"}, path
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after running some code."""
+    script = f"import sys\n{code}\nprint('\\n'.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.split())
+
+
+def test_importing_ortopt_loads_nothing_heavy() -> None:
+    assert not loaded_by("import ortopt") & {"onnx", "onnx_ir", "numpy", "onnxruntime", "sympy", "rich", "click"}
+
+
+def test_importing_the_api_loads_neither_onnxruntime_nor_sympy_nor_networkx() -> None:
+    assert not loaded_by("from ortopt import optimize, GraphTransformerManager, RewriteRule") & {
+        "onnxruntime",
+        "sympy",
+        "networkx",
+        "rich",
+    }
+
+
+def test_onnx_ir_after_ortopt_works_without_sympy_and_with_it_when_asked() -> None:
+    code = (
+        "import ortopt, onnx_ir; assert 'sympy' not in sys.modules; assert str(onnx_ir.SymbolicDim('N') + 1) == 'N + 1'"
+    )
+    assert "sympy" in loaded_by(code)
+    loaded_by("import ortopt, onnx_ir, sympy; assert sympy.Symbol('x') + 0 == sympy.Symbol('x'); sympy.simplify('x+x')")
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "optimize --help"])
+def test_the_command_line_starts_without_onnx(command: str) -> None:
+    code = (
+        "from ortopt.cli import main\n"
+        f"sys.argv = ['ortopt', *{command.split()!r}]\n"
+        "import contextlib, io\n"
+        "try:\n    with contextlib.redirect_stdout(io.StringIO()):\n        main()\n"
+        "except SystemExit as stop:\n    assert not stop.code\n"
+    )
+    assert not loaded_by(code) & {"onnx", "onnx_ir", "numpy", "onnxruntime", "sympy"}
+
+
+def test_the_public_names_are_pinned() -> None:
+    import ortopt
+
+    assert sorted(ortopt.__all__) == ortopt.__all__
+    for name in ortopt.__all__:
+        assert getattr(ortopt, name) is not None
+    required = {"TransformerLevel", "GraphTransformer", "RewriteRule", "GraphTransformerManager", "CancellationToken"}
+    assert required | {"optimize"} <= set(ortopt.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = ortopt.nonsense

@@ -1,0 +1,292 @@
+"""The benchmark's arithmetic, tables and processes; nothing here asserts a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks import bench, generators, graphs, latency, scale, tools
+from benchmarks.process import measure
+from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
+
+FACTS = {
+    "machine": {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux wood", "python": "3.13.0"},
+    "versions": {"onnx": "1.0"},
+    "repeat": 3,
+}
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+    assert geometric_mean([3.0]) == pytest.approx(3.0)
+    assert geometric_mean([]) is None
+    with pytest.raises(ValueError, match=r"math domain error|positive"):
+        geometric_mean([1.0, 0.0])
+
+
+def test_quartiles() -> None:
+    assert quartiles([5.0, 1.0, 3.0, 2.0, 4.0]) == (2.0, 3.0, 4.0)
+    assert quartiles([2.0, 1.0]) == (1.25, 1.5, 1.75)
+    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+
+
+def test_speedups_are_taken_round_by_round() -> None:
+    assert speedups([1.0, 10.0, 1.0], [0.5, 5.0, 0.5]) == (2.0, 2.0, 2.0)
+    with pytest.raises(ValueError, match="zip"):
+        speedups([1.0], [1.0, 2.0])
+
+
+def test_exponent() -> None:
+    assert exponent([1, 10, 100], [3.0, 30.0, 300.0]) == pytest.approx(1.0)
+    assert exponent([1, 10, 100], [3.0, 300.0, 30000.0]) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="two sizes"):
+        exponent([10, 10], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (1.23456, "1.23"),
+        (0.0012345, "0.00123"),
+        (1234.5, "1234"),
+        (9.996, "10.00"),
+        (-2, "-2.00"),
+    ],
+)
+def test_number(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_markdown() -> None:
+    assert markdown(["a", "b"], [["x|y", "1"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n"
+
+
+def test_machine_is_named() -> None:
+    facts = machine()
+    assert {"cpu", "cores", "memory_gib", "system", "python"} == set(facts)
+    assert all(facts.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("pass", "ok"),
+        ("print('to stdout')", "ok"),
+        ("raise SystemExit(3)", "exit 3: no message"),
+        ("raise ValueError('too\\nbad')", "exit 1: bad"),
+        ("import os; os.abort()", "crashed: SIGABRT"),
+        ("import time; time.sleep(60)", "timed out after 2 s"),
+    ],
+)
+def test_how_a_process_ends(code: str, outcome: str) -> None:
+    run = measure([sys.executable, "-I", "-c", code], timeout=2.0)
+    assert run.outcome == outcome
+    assert run.ok == (outcome == "ok")
+    assert run.seconds > 0
+
+
+def test_a_program_that_is_missing() -> None:
+    assert "no-such-program" in measure(["no-such-program"]).outcome
+
+
+def test_a_timeout_ends_grandchildren_too(tmp_path: Path) -> None:
+    sign = tmp_path / "alive"
+    grandchild = f"import time, pathlib; time.sleep(2); pathlib.Path({str(sign)!r}).touch()"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-I', '-c', {grandchild!r}])"
+    assert measure([sys.executable, "-I", "-c", child], timeout=0.5).outcome == "timed out after 0.5 s"
+    measure([sys.executable, "-I", "-c", "import time; time.sleep(2.5)"])
+    assert not sign.exists()
+
+
+def test_peak_memory_is_the_childs_alone() -> None:
+    ballast = np.ones(40_000_000)
+    small = measure([sys.executable, "-I", "-c", "pass"]).peak
+    large = measure([sys.executable, "-I", "-c", "b = bytes(range(256)) * 400_000"]).peak
+    assert ballast.nbytes > 300e6
+    assert 1e6 < small < 60e6
+    assert 100e6 < large < 200e6
+
+
+def test_a_count_leaves_constants_out_and_looks_inside(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1, "local" : 1]>
+        main (bool c, float[2] x) => (float[2] y) {
+            t = local.twice (x)
+            y = If (c) <then_branch = yes () => (float[2] a) { k = Constant <value = float[2] {1, 2}> ()
+                                                               a = Add (t, k) },
+                        else_branch = no () => (float[2] b) { b = com.microsoft.Gelu (t) }>
+        }
+        <domain: "local", opset_import: ["" : 17]>
+        twice (x) => (y) { y = Add (x, x) }"""
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    assert graphs.count(path) == graphs.Nodes(total=5, fused=1)
+
+
+@pytest.mark.parametrize("kind", generators.GENERATORS)
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 100, 1000])
+def test_generated_graphs_are_valid_and_run(kind: str, size: int) -> None:
+    import onnxruntime
+
+    model = generators.GENERATORS[kind](size)
+    onnx.checker.check_model(model, full_check=True)
+    if size >= 1000:
+        assert len(model.graph.node) == pytest.approx(size, rel=0.05)
+    if kind == "chain":
+        assert len(model.graph.node) == size
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    [fed] = session.get_inputs()
+    dims = [dim if isinstance(dim, int) else 3 for dim in fed.shape]
+    [result] = session.run(None, {fed.name: np.linspace(-1, 1, math.prod(dims), dtype="float32").reshape(dims)})
+    assert np.isfinite(result).all()
+    assert result.size
+
+
+def test_generated_graphs_are_the_same_every_time() -> None:
+    for generate in generators.GENERATORS.values():
+        assert generate(200).SerializeToString() == generate(200).SerializeToString()
+
+
+def test_external_weights_lie_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generators, "BIG", generators.SMALL)
+    path = tmp_path / "stack.onnx"
+    generators.external(path, 1)
+    onnx.checker.check_model(path)
+    whole = onnx.load(path)
+    assert (tmp_path / "stack.onnx.data").stat().st_size > 4 * 4 * generators.SMALL.hidden**2
+    outside = onnx.load(path, load_external_data=False)
+    assert any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in outside.graph.initializer)
+    assert all(np.isfinite(onnx.numpy_helper.to_array(tensor)).all() for tensor in whole.graph.initializer)
+
+
+def test_bert_base_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generators, "BERT_BASE", generators.Transformer(8, 2, 16, vocabulary=30))
+    generators.bert_base(tmp_path / "bert.onnx")
+    model = onnx.load(tmp_path / "bert.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [value.name for value in model.graph.input] == ["input_ids"]
+    assert sum(node.op_type == "Softmax" for node in model.graph.node) == 12
+
+
+def _model(path: Path, text: str) -> str:
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> main {text}'), path)
+    return str(path)
+
+
+def test_latency_takes_turns_and_says_what_does_not_run(tmp_path: Path) -> None:
+    good = _model(tmp_path / "good.onnx", "(float[2] x) => (float[2] y) { y = Relu (x) }")
+    np.savez(tmp_path / "inputs.npz", x=np.ones(2, "float32"))
+    (tmp_path / "bad.onnx").write_bytes(b"nonsense")
+    first, bad, last = latency.main(7, 60.0, str(tmp_path / "inputs.npz"), [good, str(tmp_path / "bad.onnx"), good])
+    assert isinstance(bad, str)
+    assert bad.startswith("does not run: ")
+    assert (len(first), len(last)) == (7, 7)
+
+
+def _rows() -> list[bench.Row]:
+    return [
+        bench.Row("m", "original", nodes=10, nodes_after_ort=5, fused_after_ort=2, latency=[2.0, 4.0, 2.0]),
+        bench.Row(
+            "m",
+            "ortopt",
+            seconds=[1.0, 9.0, 1.0],
+            peaks=[100_000_000],
+            nodes=4,
+            nodes_after_ort=4,
+            fused_after_ort=1,
+            latency=[1.0, 2.0, 1.0],
+        ),
+        bench.Row("m", "onnxslim", seconds=[4.0], peaks=[1], nodes=6, nodes_after_ort=5, fused_after_ort=2),
+        bench.Row("m", "onnxsim", seconds=[2.0], peaks=[1], nodes=7, nodes_after_ort=5, fused_after_ort=2),
+        bench.Row("m", "onnxscript", outcome="crashed: SIGSEGV"),
+    ]
+
+
+def test_the_report() -> None:
+    text = bench.report(_rows(), FACTS)
+    assert "Abacus, 2 cores, 4 GiB" in text
+    assert "| m | 1.00 | 4.00 | 2.00 | crashed | 0.500 |" in text
+    assert "Geometric mean of ortopt / fastest peer: 0.500; worst 0.500 on m." in text
+    assert "| m | 10 | 4 | 6 | 7 | crashed |" in text
+    assert "| m | 2000 | 2.00 (2.00 to 2.00) |" in text
+    assert "No harm done downstream in 1 results." in text
+    assert "- m, onnxscript: crashed: SIGSEGV" in text
+
+
+@pytest.mark.parametrize(
+    ("tool", "nodes", "fused", "said"),
+    [
+        ("ortopt", 6, 2, "6 nodes, 5 without it"),
+        ("ortopt", 5, 0, "No harm done downstream in 1 results."),
+        ("ortopt_onnx1", 5, 1, "1 fused, 2 without it"),
+        ("ortopt_onnx1", None, None, "cannot load the result"),
+        ("onnxslim", 9, 0, "No harm done downstream in 0 results."),
+    ],
+)
+def test_harm(tool: str, nodes: int | None, fused: int | None, said: str) -> None:
+    original, *_ = _rows()
+    assert said in bench.harm([original, bench.Row("m", tool, nodes=3, nodes_after_ort=nodes, fused_after_ort=fused)])
+
+
+def test_a_model_end_to_end(tmp_path: Path) -> None:
+    plan = bench.Plan(("control_flow__script17",), ("ort_basic", "ort_extended"), 1, latency=True, timeout=120.0)
+    rows = bench.run(plan, tmp_path / "out")
+    assert [(row.tool, row.outcome, row.latency_outcome) for row in rows] == [
+        ("original", "ok", "ok"),
+        ("ort_basic", "ok", "ok"),
+        ("ort_extended", "ok", "ok"),
+    ]
+    assert all(row.nodes and row.nodes_after_ort and row.latency for row in rows)
+    written = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [row["tool"] for row in written["rows"]] == ["original", "ort_basic", "ort_extended"]
+    assert "control_flow__script17" in (tmp_path / "out" / "bench.md").read_text()
+
+
+def test_a_tool_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "command", lambda tool, source, out: [sys.executable, "-I", "-c", "raise SystemExit(2)"])
+    plan = bench.Plan(("superres__ts13",), ("onnxslim_broken",), 3, latency=False, timeout=60.0)
+    _, row = bench.measure_model("superres__ts13", plan, tmp_path, warm_up=False)
+    assert (row.outcome, row.seconds, row.nodes) == ("exit 2: no message", [], None)
+
+
+def test_a_tool_that_writes_nothing_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "command", lambda tool, source, out: [sys.executable, "-I", "-c", "pass"])
+    plan = bench.Plan(("superres__ts13",), ("lazy",), 1, latency=False, timeout=60.0)
+    _, row = bench.measure_model("superres__ts13", plan, tmp_path, warm_up=False)
+    assert row.outcome == "exit 0, but no file"
+
+
+def test_scale_tables() -> None:
+    points = [
+        scale.Point("chain", size, 4 * size, tool, seconds=[cost * size], peaks=[size * 1000])
+        for size in (1000, 10_000)
+        for tool, cost in (("ortopt", 0.002), ("ort_extended_lean", 0.001))
+    ]
+    points.append(scale.Point("wide", 1000, 4000, "ortopt", outcome="timed out after 5 s"))
+    text = scale.report(points, FACTS)
+    assert "| chain | 1000 | 0.00400 | ortopt | 2.00 | 2.00 | 1.00 |" in text
+    assert "| wide | 1000 | 0.00400 | ortopt | timed out after 5 s | - | - |" in text
+    assert "| chain | ortopt | 1.00 | 1.00 | 1.00 |" in text
+    assert "| wide | ortopt | 1" not in text
+
+
+def test_scale_measures_a_file(tmp_path: Path) -> None:
+    source = tmp_path / "chain.onnx"
+    source.write_bytes(generators.chain(50).SerializeToString())
+    points = scale.measure_file("chain", source, ("ort_extended_lean", "cp"), 1, 60.0)
+    assert [(point.tool, point.outcome, point.nodes) for point in points] == [
+        ("ort_extended_lean", "ok", 50),
+        ("cp", "ok", 50),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["chain.onnx"]

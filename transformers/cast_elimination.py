@@ -1,0 +1,30 @@
+"""A Cast to the type that a value already has only copies it."""
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, dtype, need, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+
+
+class CastElimination(RewriteRule[Root]):
+    """``Cast(x, to=type of x)`` → ``x``, and so for ``CastLike``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Cast", "CastLike")
+    opsets = (6, NEWEST_OPSET)  # before, the type was spelled as text, and ONNX Runtime had no kernel
+
+    def match(self, root: ir.Node) -> Root:
+        """A cast whose source and target types are known and the same."""
+        if root.op_type == "Cast":
+            (x,) = values(root, 1)
+            target = ir.DataType(attribute(root, "to", 0))
+        else:
+            x, like = values(root, 2)
+            target = dtype(like)
+        need(dtype(x) == target, "the type changes", x)
+        return Root((root,), x)
+
+    def rewrite(self, found: Root) -> ir.Value:
+        """Let its users read what it copies."""
+        return found.value

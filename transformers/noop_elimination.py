@@ -1,0 +1,48 @@
+"""Arithmetic with a neutral element gives back the other operand."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.match import FLOATS, array_of, dims, dtype, is_constant, need, rank, stretches_to, tensor_of, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+
+NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+
+
+class NoopElimination(RewriteRule[Root]):
+    """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1`` → ``x``.
+
+    Exact: among floats ``x + 0.0`` is none of them, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf);
+    ``x + (-0.0)`` and ``x - 0.0`` are.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = tuple(NEUTRAL)
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+
+    def match(self, root: ir.Node) -> Root:
+        """A neutral constant that enlarges neither rank nor dimensions."""
+        x, other = values(root, 2)
+        if root.op_type in ("Add", "Mul") and not is_constant(other):
+            x, other = other, x
+        tensor = tensor_of(other)
+        need(tensor.size > 0, "the constant is empty", other)
+        if len(tensor.shape) > 0:
+            need(len(tensor.shape) <= rank(x), "the constant enlarges the rank", other)
+            need(stretches_to(other, dims(x)), "the constant may enlarge the result", other)
+        content = array_of(other)
+        neutral = NEUTRAL[root.op_type]
+        need(bool(content.reshape(-1)[0] == neutral and np.all(content == neutral)), f"it is not {neutral}", other)
+        if neutral == 0 and tensor.dtype in FLOATS:
+            negative = np.signbit(content.astype(np.float32))
+            if root.op_type == "Add":
+                need(bool(negative.all()), "adding +0.0 turns -0.0 into +0.0", other)
+            else:
+                need(not negative.any(), "subtracting -0.0 turns -0.0 into +0.0", other)
+        need(dtype(x) == dtype(root.outputs[0]), "the type changes", x)
+        return Root((root,), x)
+
+    def rewrite(self, found: Root) -> ir.Value:
+        """Let its users read the operand."""
+        return found.value
