@@ -115,7 +115,7 @@ class Transformer:
         hidden: The width of the residual stream.
         heads: Attention heads; they divide `hidden`.
         inner: The width of the feed-forward layer.
-        vocabulary: Rows of an embedding table in front, a pooler at the end; 0: neither, input ``[batch, seq, hidden]``.
+        vocabulary: Rows of an embedding table in front, with a pooler at the end; 0 is neither of them.
     """
 
     hidden: int
