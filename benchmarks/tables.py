@@ -74,7 +74,8 @@ def headline(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return (
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, "
-        f"Python {where['python']}, load {where['load']}. {versions}. Medians of {facts['repeat']}, whole processes, tools in turns.\n"
+        f"Python {where['python']}, load {where['load']}. {versions}. "
+        f"Medians of {facts['repeat']}, whole processes, tools in turns.\n"
     )
 
 
