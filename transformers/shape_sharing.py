@@ -14,6 +14,9 @@ from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
+SIZES = ("Shape", "Size")
+"""Where integers come from that depend on dimensions."""
+
 
 class ShapeSharing(GraphTransformer):
     """Integer tensors with provably the same elements → the first of them."""
@@ -26,6 +29,8 @@ class ShapeSharing(GraphTransformer):
         """Share the sizes of a graph and of those nested in it, which see what stands before them outside."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
+        if not context.edit.index.has_any_anywhere(SIZES):
+            return False
         changed = False
         seen: dict[Hashable, ir.Value] = {}
         stack: list[tuple[Iterator[ir.Node | ir.Graph], list[Hashable]]] = [(_walk(graph), [])]
