@@ -12,6 +12,7 @@ from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.match import Dim, Refusal, dims, is_constant, need, opset, shape_of, values
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
+from ortopt.semantics import is_overridable
 from ortopt.transformer import Context, GraphTransformer
 
 COPY, INFER = 0, -1
@@ -47,7 +48,9 @@ class ReshapeFusion(GraphTransformer):
 
 
 def _is_computed(node: ir.Node) -> bool:
-    return len(node.inputs) == 2 and node.inputs[1] is not None and not is_constant(node.inputs[1])
+    """Whether a Reshape's target is no constant, and not the default of an input either, which would stay."""
+    target = node.inputs[1] if len(node.inputs) == 2 else None
+    return target is not None and not is_constant(target) and not is_overridable(target)
 
 
 def _outermost(graph: ir.Graph) -> ir.Graph:

@@ -85,6 +85,14 @@ def test_constant_targets_are_not_touched() -> None:
     check_keeps(PASS, "main (float[N,4] x) => (float[a,b] y) <int64[2] t = {4, -1}> { y = Reshape (x, t) }")
 
 
+def test_defaults_of_inputs_are_not_touched() -> None:
+    check_keeps(
+        PASS,
+        '<ir_version: 3, opset_import: ["" : 12]>'
+        "main (float[2,4] x, int64[2] t = {4, 2}) => (float[4,2] y) { y = Reshape (x, t) }",
+    )
+
+
 WITNESS = """main (float[B,S,D,4] x) => (float[b,r,q] y, float[c,e] w) <int64[1] k4 = {{4}}, int64[2] u = {{0, {}}}> {{
     s = Shape (x)
     b = Slice (s, zero, one)
