@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
@@ -77,6 +78,9 @@ def as_dict(
             {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
             for e in summary.failures
         ],
+        "too_large": [
+            {"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large
+        ],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
@@ -121,7 +125,7 @@ def _plain(record: Any) -> Any:
         return {str(key): _plain(value) for key, value in record.items()}
     if isinstance(record, list | tuple | set | frozenset):
         return [_plain(item) for item in record]
-    if isinstance(record, float) and record != record or record in (float("inf"), float("-inf")):
+    if isinstance(record, float) and not math.isfinite(record):
         return str(record)  # JSON has no such numbers
     return record if isinstance(record, str | int | float | bool | None) else str(record)
 
@@ -219,6 +223,11 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
     for failure in data["failures"]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
+    for kept in data["too_large"]:
+        yield (
+            f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
+            " more than --max-growth allows"
+        )
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
     yield "seconds: " + ", ".join(f"{phase} {taken:.2f}" for phase, taken in data["seconds"].items())

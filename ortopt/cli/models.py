@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from ortopt.cli.files import STREAM
 from ortopt.errors import InvalidModelError
@@ -49,7 +48,7 @@ def resolve(text: str) -> ModelArgument:
     if text == STREAM:
         from ortopt.graph.load import load
 
-        return ModelArgument("stdin", load(click.get_binary_stream("stdin")), STREAM)
+        return ModelArgument("stdin", load(sys.stdin.buffer), STREAM)
     if text.startswith(ZOO):
         from ortopt import zoo
 
