@@ -1,10 +1,3 @@
-<<<<<<< HEAD
-from dataclasses import dataclass
-@dataclass
-class Verification:
-    status:str="verified"; reason:str=""
-def verify(a,b,inputs=None): return Verification()
-=======
 """The result against the original: both run by ONNX Runtime without optimization, on the same seeded inputs.
 
 A result is *verified* when on every input set that was run its outputs agree with the original's, by the measure of
@@ -402,4 +395,3 @@ def _digest(value: Any) -> Any:
 
 
 __all__ = ["OutputRow", "Verification", "draw_inputs", "verify"]
->>>>>>> main
