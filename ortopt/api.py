@@ -310,6 +310,7 @@ class Optimization:
             self.before = figures(self.model)
         self._manager = self._make_manager()
         self._offered = 0
+        self.verification: verify.Verification | None = None
         self._too_large: dict[tuple[str, ir.Node], int] = {}
 
     def _make_manager(self) -> GraphTransformerManager:
@@ -404,6 +405,7 @@ class Optimization:
                 reference = load(reference)
                 dimensions.override(reference, self.options.dims)
             outcome = verify.verify(reference, self.model, inputs=inputs)
+        self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}")
         return outcome

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import ortopt
 from ortopt.api import OptimizeResult
 from ortopt.graph.load import SOURCE_KEY
-from ortopt.graph.text import one_line
+from ortopt.graph.text import one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,9 +78,7 @@ def as_dict(
             {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
             for e in summary.failures
         ],
-        "too_large": [
-            {"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large
-        ],
+        "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
@@ -145,9 +143,7 @@ def console(stream: IO[str]) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(
-    headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False
-) -> Table:
+def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False) -> Table:
     """A table without lines.
 
     Args:
@@ -251,7 +247,12 @@ def _fixed_point(data: Mapping[str, Any]) -> str:
 def _verification(outcome: Mapping[str, Any] | None) -> str:
     if outcome is None:
         return "not asked for"
-    return ", ".join(filter(None, (outcome["status"], one_line(outcome["reason"]))))
+    parts = [outcome["status"]]
+    if outcome["outputs"]:
+        worst = outcome["worst"]
+        shown = worst if isinstance(worst, str) else f"{worst:.2g}"
+        parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
+    return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
 
 
 def size(nbytes: int) -> str:

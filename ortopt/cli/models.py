@@ -86,4 +86,3 @@ def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, 
         raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
     except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
         raise InvalidModelError(f"{quoted(path)}: no .npz file of plain arrays ({error})") from error
-

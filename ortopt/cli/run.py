@@ -109,7 +109,7 @@ class Run:
                 try:
                     outcome = run.verify(self._inputs)
                 except VerificationError as error:
-                    return run.result(None), None, error
+                    return run.result(run.verification), None, error
         with self._span("save", progress):
             started = time.perf_counter()
             target = sys.stdout.buffer if self._target == files.STREAM else self._target
