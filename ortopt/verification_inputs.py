@@ -27,9 +27,8 @@ FloatRange: TypeAlias = Literal["normal", "unit"]
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
 _KEPT_BY: Final = frozenset(
-    "Identity Cast Reshape Squeeze Unsqueeze Expand Transpose Flatten Slice Gather Tile Concat Split Clip Where Add".split(
-        " "
-    )  # fmt: skip # noqa: SIM905, E501
+    {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Flatten", "Slice", "Gather", "Tile"}
+    | {"Concat", "Split", "Clip", "Where", "Add"}
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
@@ -91,16 +90,18 @@ def draw_inputs(
         name = value.name or ""
         type_ = value.type
         while isinstance(type_, ir.OptionalType):
-            type_ = type_.elem_type  # type: ignore[assignment]
+            type_ = type_.elem_type
         if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
             raise UsageError(f"the type of input {name!r} is unknown")
         rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
         shape = bound.shape(value)
         if np.prod(shape, dtype=float) > _ELEMENTS_AT_MOST:
             raise UsageError(f"input {name!r} would have the shape {list(shape)}")
-        limit = _integers_below(value) if how.integers == "natural" and type_.dtype.is_integer() else None
         count = 2 if isinstance(type_, ir.SequenceType) else 1
-        arrays = [_draw(rng, name, type_.dtype, shape, limit, how) for _ in range(count)]
+        if type_.dtype.is_integer():
+            arrays = [_draw_integers(rng, value, type_.dtype, shape, how) for _ in range(count)]
+        else:
+            arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
         drawn[name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
     return drawn
 
@@ -191,38 +192,34 @@ def _indexed(node: ir.Node, index: int) -> int | None:
     return dim if isinstance(dim, int) and dim > 0 else None
 
 
-def _draw(
-    rng: np.random.Generator, name: str, dtype: ir.DataType, shape: tuple[int, ...], limit: int | None, how: Draw
-) -> Array:
+def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], how: Draw) -> Array:
     if dtype == ir.DataType.STRING:
-        words = np.array(["a", "the", "onnx", "Zürich", ""], object)
-        return words[rng.integers(0, len(words), shape)] if shape else np.array(words[0], object)
+        return np.asarray(np.array(["a", "the", "onnx", "Zürich", ""], object)[rng.integers(0, 5, shape)], object)
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.integers(0, 2, shape).astype(np.bool_))
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy())
-    if not dtype.is_integer():
-        floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
-        return np.asarray(floats).astype(dtype.numpy())
-    low, high = _integer_range(name, dtype, limit, how)
-    numbers = np.asarray(rng.integers(low, high, shape))
-    if how.integers == "natural" and "mask" in name.lower():
-        numbers = np.asarray(rng.random(shape) < 0.9).astype(np.int64)
-        if numbers.ndim:
-            numbers[..., :1] = 1  # a row of zeros only is no attention at all
-    return numbers.astype(dtype.numpy())
+    floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
+    return np.asarray(floats).astype(dtype.numpy())
 
 
-def _integer_range(name: str, dtype: ir.DataType, limit: int | None, how: Draw) -> tuple[int, int]:
+def _draw_integers(
+    rng: np.random.Generator, value: ir.Value, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
+) -> Array:
     if how.integers != "natural":
-        return {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
-    if limit is not None:
-        return 0, limit
-    if dtype in (ir.DataType.INT8, ir.DataType.UINT8):
-        return int(dtype.min), int(dtype.max) + 1  # quantized data
-    if dtype.bitwidth < 8:
-        return int(dtype.min), int(dtype.max) + 1
-    return 0, 8 if "position" in name.lower() else 10
+        low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
+        return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
+    name = (value.name or "").lower()
+    if "mask" in name:
+        mask = np.asarray(rng.random(shape) < 0.9)
+        if mask.ndim:
+            mask[..., :1] = True  # a row of zeros only is no attention at all
+        return mask.astype(dtype.numpy())
+    limit = _integers_below(value)
+    if limit is None and dtype.bitwidth <= 8:
+        return np.asarray(rng.integers(int(dtype.min), int(dtype.max) + 1, shape)).astype(dtype.numpy())
+    most = min(limit or (8 if "position" in name else 10), int(dtype.max) + 1)
+    return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
 
 
 __all__ = ["Draw", "Inputs", "attempts", "draw_inputs"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ortopt.evaluation_child import raw_of
+from ortopt.evaluation_child import Array, Raw, raw_of
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -82,7 +82,14 @@ def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[An
         for name, array in feeds.items()
     }
     raws = [raw_of(value) for value in session.run_with_ort_values([one.name for one in outputs], values, options)]
-    return [None if raw is None else raw.data for raw in raws]
+    return [None if raw is None else _shaped(raw) for raw in raws]
+
+
+def _shaped(raw: Raw) -> Array:
+    """Bits of 8 or 16 in the tensor's shape; what is packed closer stays packed."""
+    if raw.dtype not in _EXOTIC.values():
+        return raw.data
+    return raw.data.view(np.uint16 if raw.dtype == 16 else np.uint8).reshape(raw.shape)
 
 
 def main(model: str, folder: Path, providers: list[str], quiet_planner: bool) -> None:
