@@ -29,6 +29,18 @@ class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot 
     """A replacement that would break what the framework keeps; nothing has been changed."""
 
 
+class TooLarge(Conflict):
+    """A rewrite that would let the file grow by more than it may.
+
+    Args:
+        nbytes: How much it would add.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        super().__init__(f"the file would grow by more than it may: by {nbytes} bytes")
+
+
 def constant(
     content: ir.TensorProtocol | np.ndarray | Sequence[int] | Sequence[float] | int | float,
     dtype: ir.DataType | None = None,
@@ -549,7 +561,7 @@ class Editor:
                 self._substitute(graph, old, new, new.producer() in fresh, before)
             self.sweep([producer for old in replacements if (producer := old.producer()) is not None])
             if self.added_bytes > max(self.allowance, bytes_before):
-                raise Conflict("the file would grow by more than it may")  # noqa: TRY301 -- one way back for all
+                raise TooLarge(self.added_bytes - bytes_before)  # noqa: TRY301 -- one way back for all
         except BaseException:
             self.rollback(start)
             self.clock = clock  # the model is as it was: a refusal is no change
