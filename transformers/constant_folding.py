@@ -43,7 +43,7 @@ class ConstantFolding(GraphTransformer):
     """``op(constants…)`` → constant; ``Constant`` → initializer."""
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("shape_folding",)
+    after = ("common_subexpression_elimination", "shape_folding")
     offers_rewrites = True
     Options = Settings
 

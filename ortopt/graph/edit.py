@@ -278,6 +278,8 @@ class Editor:
             node.replace_input_with(position, new)
         self.touched.extend(node for node, _ in uses)
         self._did(_replace_back, old, uses)
+        if uses:
+            self._freed(old)
 
     def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
         """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
