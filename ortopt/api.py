@@ -223,9 +223,9 @@ def optimize(
         provenance=provenance,
         keep_functions=keep_functions,
     )
-    return Optimization(
-        model, options, transformers=transformers, observers=observers, cancellation=cancellation
-    ).run(verify=verify, inputs=inputs)
+    return Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation).run(
+        verify=verify, inputs=inputs
+    )
 
 
 def make_options(**values: Any) -> Options:

@@ -88,7 +88,7 @@ _SAFE = frozenset((
 _BOUNDED_BY_INPUT = frozenset({"NonZero", "Compress", "Unique"})  # 8 bytes times the rank for each element at most
 
 
-def evaluate(  # noqa: PLR0913 -- one question, and its limits
+def evaluate(
     nodes: Sequence[ir.Node],
     wanted: Iterable[ir.Value],
     *,

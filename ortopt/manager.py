@@ -209,7 +209,7 @@ class GraphTransformerManager:
         if slot.raw:
             return self._run_raw(slot, workspace, level, step, cancellation)
         changed = False
-        for graph in tuple(scope.graphs(workspace.model)):
+        for graph in workspace.edit.index.graphs():
             if slot.seen.get(graph) == (workspace.edit, workspace.edit.clock):
                 continue  # nothing has changed since it said that there is nothing to do
             if graph not in workspace.edit.index:
@@ -301,9 +301,17 @@ class GraphTransformerManager:
         label = scope.label(graph)
         return [
             HistoryEntry(
-                level.value, step, name, label, figures.rewrites > 0, figures.seconds, 0, 0,
-                figures.rewrites, figures.visits,
-            )  # fmt: skip
+                level.value,
+                step,
+                name,
+                label,
+                figures.rewrites > 0,
+                figures.seconds,
+                0,
+                0,
+                figures.rewrites,
+                figures.visits,
+            )
             for name, figures in outcome.statistics.items()
             if figures.visits
         ]
@@ -342,7 +350,7 @@ class GraphTransformerManager:
             modified = transformer.apply(clone.graph, twin)
         except OptimizationCancelled:
             raise
-        except Exception as error:  # noqa: BLE001 -- a pass may raise anything
+        except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
             return False
         if modified:

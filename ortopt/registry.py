@@ -63,9 +63,7 @@ class Registry:
             check_rule(transformer)
         key = name_key(kind.name)
         if key in self._by_key:
-            raise RegistrationError(
-                f"two transformers are named {kind.name}: {self._by_key[key].origin} and {origin}"
-            )
+            raise RegistrationError(f"two transformers are named {kind.name}: {self._by_key[key].origin} and {origin}")
         self._by_key[key] = Registration(kind, origin)
 
     def __iter__(self) -> Iterator[Kind]:

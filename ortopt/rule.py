@@ -1,4 +1,4 @@
-"""Rewrite rules: a match that asks, a rewrite that builds, and the worklist driver that runs many of them in one sweep."""
+"""Rewrite rules: a match that asks, a rewrite that builds, and the driver that runs many of them in one sweep."""
 
 from __future__ import annotations
 
@@ -188,15 +188,9 @@ class RuleDriver:
         if touched is None:
             table = self.roots
             return [
-                node
-                for node in graph
-                if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
+                node for node in graph if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
-        found: dict[ir.Node, None] = {}
-        for node in touched:
-            if node.graph is not None:
-                found.update(dict.fromkeys(self._downstream(node)))
-        return [node for node in found if node.graph is graph]
+        return [node for node in self._downstream(touched) if node.graph is graph]
 
     def run(
         self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], touched: Iterable[ir.Node] | None = None
@@ -294,15 +288,9 @@ class RuleDriver:
             context.refuse(root, conflict)
             return None
         context.mark = context.edit.version
-        near: dict[ir.Node, None] = {}
-        for node in context.edit.touched[mark:]:
-            if node.graph is not None:
-                near.update(dict.fromkeys(self._downstream(node)))
-        for new in replacements.values():
-            producer = new.producer()
-            if producer is not None and producer.graph is not None:
-                near.update(dict.fromkeys(self._downstream(producer)))
-        return list(near)
+        near = context.edit.touched[mark:]
+        near += [producer for new in replacements.values() if (producer := new.producer()) is not None]
+        return self._downstream(near)
 
     def _check_private(self, nodes: Sequence[ir.Node], root: ir.Node, replaced: Sequence[ir.Value]) -> None:
         """Refuse if a value between the matched nodes is needed outside of them."""
@@ -326,12 +314,12 @@ class RuleDriver:
                 if any(use.node not in members for use in value.uses()):
                     raise Refusal(f"{node.op_type}'s result is used elsewhere", value)
 
-    def _downstream(self, node: ir.Node) -> list[ir.Node]:
-        """The node and what follows it, as far as a rule of such a root looks back."""
+    def _downstream(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        """Nodes that changed and what follows them, as far as a rule of such a root looks back."""
         reach = self._reach
-        found = [node]
-        layer = [node]
-        seen = {node}
+        layer = [node for node in dict.fromkeys(nodes) if node.graph is not None]
+        seen = set(layer)
+        found = list(layer)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
             for at in layer:

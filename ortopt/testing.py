@@ -63,7 +63,7 @@ def canonical(model: ir.Model) -> str:
     return "\n".join(lines)
 
 
-def _canonical_graph(graph: ir.Graph, outer: Mapping[ir.Value, str], lines: list[str], indent: str) -> None:
+def _canonical_graph(graph: ir.Graph, outer: Mapping[ir.Value | None, str], lines: list[str], indent: str) -> None:
     names: dict[ir.Value | None, str] = {None: "-", **outer}
     for position, value in enumerate(graph.inputs):
         names[value] = f"input{position}"
@@ -88,8 +88,8 @@ def _canonical_graph(graph: ir.Graph, outer: Mapping[ir.Value, str], lines: list
             continue
         if not ready:
             stack.append((node, True))
-            for value in reversed(node.inputs):
-                producer = None if value is None else value.producer()
+            for operand in reversed(node.inputs):
+                producer = None if operand is None else operand.producer()
                 if producer is not None and producer.graph is graph and producer not in done:
                     stack.append((producer, False))
             continue
@@ -108,7 +108,7 @@ def _canonical_graph(graph: ir.Graph, outer: Mapping[ir.Value, str], lines: list
         for attribute in node.attributes.values():
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:
                 lines.append(f"{indent}  {attribute.name}:")
-                _canonical_graph(attribute.value, {k: v for k, v in names.items() if k is not None}, lines, indent + "  ")
+                _canonical_graph(attribute.value, names, lines, indent + "  ")
     lines.append(f"{indent}=> {', '.join(name_of(value) for value in graph.outputs)}")
 
 

@@ -16,7 +16,8 @@ from ortopt.cancellation import CancellationToken
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
-from ortopt.options import Numerics, Options, TransformerLevel
+from ortopt.options import Numerics, Options, Target, TransformerLevel
+from ortopt.semantics import STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from ortopt.observers import Observers
@@ -149,16 +150,19 @@ class Workspace:
         self.allowance = allowance
         self.offered = 0
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
-        self.refresh()
+        self.edit = self._start(0)
 
     def refresh(self) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
+        self.edit = self._start(self.edit.added_bytes)
+
+    def _start(self, added_bytes: int) -> Editor:
         scope.attach(self.model, self.options)
         shapes.infer_model(self.model)
-        spent = self.edit.added_bytes if hasattr(self, "edit") else 0
-        self.edit = Editor(self.model, shapes.infer_node)
-        self.edit.allowance = self.allowance
-        self.edit.added_bytes = spent
+        edit = Editor(self.model, shapes.infer_node)
+        edit.allowance = self.allowance
+        edit.added_bytes = added_bytes
+        return edit
 
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""
@@ -277,7 +281,13 @@ class Context:
             Conflict: If it cannot be; nothing is changed then.
         """
         runnable = all(self.provider_of(node) is not None for node in origin)
-        accept = self._accept if runnable else None
+
+        def accept(nodes: Sequence[ir.Node]) -> None:
+            for node in nodes:
+                self._check_defined(node)
+                if runnable:
+                    self._check_runnable(node)
+
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
             self._import_domain(node)
@@ -285,16 +295,29 @@ class Context:
             self.observers.rewrote(self.transformer, nodes, self.workspace.offered)
         return nodes
 
-    def _accept(self, nodes: Sequence[ir.Node]) -> None:
-        """Refuse new nodes that no chosen provider can run, where what they replace could be run."""
-        for node in nodes:
-            if self.provider_of(node) is None and not shapes_unknown(node):
-                types = ", ".join(
-                    "unknown" if value.dtype is None else value.dtype.name.lower()
-                    for value in node.inputs
-                    if value is not None
-                )
-                raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+    def _check_defined(self, node: ir.Node) -> None:
+        """Refuse a new node of an op that the level, the target or the model's opset does not have."""
+        if node.op_identifier() in self.model.functions:
+            return
+        version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+        if kernels.is_official(node.domain, node.op_type, version):
+            return
+        if (node.domain, node.op_type) not in self.transformer.produces:
+            if node.domain in STANDARD_DOMAINS:
+                raise Conflict(f"opset {version} has no {node.op_type}")
+            raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
+        if self.level == TransformerLevel.LEVEL1 or self.options.target is Target.ONNX:
+            raise Conflict(f"{node.op_type} is no op of the ONNX specification")
+
+    def _check_runnable(self, node: ir.Node) -> None:
+        """Refuse a new node that no chosen provider can run, where what it replaces could be run."""
+        if self.provider_of(node) is None and not types_unknown(node):
+            types = ", ".join(
+                "unknown" if value.dtype is None else value.dtype.name.lower()
+                for value in node.inputs
+                if value is not None
+            )
+            raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports
@@ -315,7 +338,6 @@ class Context:
         return None
 
 
-def shapes_unknown(node: ir.Node) -> bool:
+def types_unknown(node: ir.Node) -> bool:
     """Whether an element type that decides about a kernel is not known."""
     return any(value is not None and value.type is None for value in node.inputs)
-

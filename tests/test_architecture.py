@@ -145,7 +145,9 @@ def test_importing_the_api_loads_neither_onnxruntime_nor_sympy_nor_networkx() ->
 
 
 def test_onnx_ir_after_ortopt_works_without_sympy_and_with_it_when_asked() -> None:
-    code = "import ortopt, onnx_ir; assert 'sympy' not in sys.modules; assert str(onnx_ir.SymbolicDim('N') + 1) == 'N + 1'"
+    code = (
+        "import ortopt, onnx_ir; assert 'sympy' not in sys.modules; assert str(onnx_ir.SymbolicDim('N') + 1) == 'N + 1'"
+    )
     assert "sympy" in loaded_by(code)
     loaded_by("import ortopt, onnx_ir, sympy; assert sympy.Symbol('x') + 0 == sympy.Symbol('x'); sympy.simplify('x+x')")
 

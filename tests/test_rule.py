@@ -7,7 +7,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformerManager, RegistrationError, RewriteRule
+from ortopt import GraphTransformerManager, RegistrationError, RewriteRule, TransformerError, TransformerLevel
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -152,6 +152,7 @@ def test_new_nodes_of_a_new_domain_are_imported() -> None:
     class Contrib(RewriteRule[Root]):
         """Relu becomes com.microsoft QuickGelu."""
 
+        levels = (TransformerLevel.LEVEL2,)
         roots = ("Relu",)
         produces = (("com.microsoft", "QuickGelu"),)
 
@@ -161,8 +162,44 @@ def test_new_nodes_of_a_new_domain_are_imported() -> None:
         def rewrite(self, found: Root) -> ir.Node:
             return ir.node("QuickGelu", [found.value], domain="com.microsoft")
 
-    model = check_rewrites(Contrib(), "main (float[N] x) => (float[N] y) { y = Relu (x) }", numbers=False)
+    text = "main (float[N] x) => (float[N] y) { y = Relu (x) }"
+    model = check_rewrites(Contrib(), text, numbers=False)
     assert model.opset_imports["com.microsoft"] == 1
+    check_keeps(Contrib(), text, "QuickGelu is no op of the ONNX specification", target="onnx")
+    check_keeps(Contrib(), text, "QuickGelu is no op of the ONNX specification", level=1)
+
+
+def test_ops_that_the_models_opset_does_not_define_are_refused() -> None:
+    class Newer(RewriteRule[Root]):
+        """Relu becomes Gelu, which is of opset 20."""
+
+        roots = ("Relu",)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("Gelu", [found.value])
+
+    check_keeps(Newer(), "main (float[N] x) => (float[N] y) { y = Relu (x) }", "opset 17 has no Gelu")
+
+
+def test_an_op_of_another_domain_that_is_not_declared_is_a_broken_promise() -> None:
+    class Undeclared(RewriteRule[Root]):
+        """Relu becomes com.microsoft QuickGelu."""
+
+        roots = ("Relu",)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("QuickGelu", [found.value], domain="com.microsoft")
+
+    manager = GraphTransformerManager()
+    manager.register(Undeclared())
+    with pytest.raises(TransformerError, match="does not declare"):
+        manager.apply_transformers(parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"), 1)
 
 
 def test_every_rewrite_is_numbered_and_can_be_left_out() -> None:

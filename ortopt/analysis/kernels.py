@@ -176,6 +176,17 @@ def schema(domain: str, op: str, opset: int) -> Schema | None:
     )
 
 
+def is_official(domain: str, op: str, opset: int) -> bool:
+    """Whether the ONNX specification defines an op at an opset of its domain.
+
+    Args:
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        opset: The opset of that domain.
+    """
+    return _official(domain, op, opset) is not None
+
+
 def _since(one: Schema) -> int:
     return one.since
 

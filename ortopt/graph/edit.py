@@ -7,7 +7,7 @@ the model serializes to the same bytes as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import first_use, previous_node, use_count
+from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, use_count
 
 PASS_KEY = "ortopt.pass"
 ORIGIN_KEY = "ortopt.origin"
@@ -48,7 +48,7 @@ def constant(
     tensor = content if isinstance(content, ir.TensorProtocol) else _tensor(content, dtype)
     value = ir.Value(name=None, const_value=tensor)
     value.dtype = tensor.dtype
-    value.shape = ir.Shape(tensor.shape, frozen=True)
+    value.shape = ir.Shape(tensor.shape.numpy(), frozen=True)
     return value
 
 
@@ -151,6 +151,8 @@ class Editor:
         self.index.add(graph, node)
         self.touched.append(node)
         self._did(self._undo_insert, graph, node)
+        if node.op_type == "Constant" and (nbytes := _constant_bytes(node)):
+            self._count(nbytes)
 
     def _undo_insert(self, graph: ir.Graph, node: ir.Node) -> None:
         graph.remove(node)
@@ -172,6 +174,8 @@ class Editor:
         graph.remove(node)
         self.index.discard(graph, node)
         self._did(self._undo_remove, graph, node, before, inputs)
+        if node.op_type == "Constant" and (nbytes := _constant_bytes(node)):
+            self._count(-nbytes)
 
     def _undo_remove(
         self,
@@ -524,7 +528,7 @@ class Editor:
             Conflict: If a replacement would change the interface, a type or a shape, or let the file grow by more
                 than it may; nothing is changed then.
         """
-        start, bytes_before = self.version, self.added_bytes
+        start, bytes_before, clock = self.version, self.added_bytes, self.clock
         graph = scope.graph_of(before)
         nodes = new_nodes(replacements.values())
         fresh = set(nodes)
@@ -546,6 +550,7 @@ class Editor:
                 raise Conflict("the file would grow by more than it may")  # noqa: TRY301 -- one way back for all
         except BaseException:
             self.rollback(start)
+            self.clock = clock  # the model is as it was: a refusal is no change
             discard(nodes)
             raise
         if len(replacements) > 1 or any(old.producer() is not before for old in replacements):
@@ -605,6 +610,10 @@ class Editor:
         return node.outputs[0]
 
     def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
+        annotation = semantics.QUANTIZATION_KEY
+        if annotation in old.meta and annotation not in new.meta:
+            new.meta[annotation] = old.meta[annotation]
+            self._did(_forget, new, annotation)
         if not old.metadata_props and not old.doc_string:
             return
         self._did(_restore_value, new, dict(new.metadata_props), new.doc_string)
@@ -644,6 +653,30 @@ class Editor:
                     assert use is not None
                     self.touched.append(use.node)
 
+    def infer_again(self, graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
+        """Infer nodes whose inputs have become better known, and what follows them as far as anything gets better.
+
+        Args:
+            graph: A graph.
+            nodes: Nodes of the graph or of those below it; others are ignored. Linear in the graph's nodes.
+        """
+        pending = {above for node in nodes if (above := scope.ancestor_in(graph, node)) is not None}
+        if not pending:
+            return
+        for node in tuple(graph):
+            if node not in pending:
+                continue
+            before = [(value.type, value.shape, dict(value.meta)) for value in node.outputs]
+            self._infer(node)
+            for value, (type_, shape, meta) in zip(node.outputs, before, strict=True):
+                if value.type == type_ and value.shape == shape and value.meta == meta:
+                    continue
+                self._did(_set_type, value, type_, shape)
+                for use in value.uses():
+                    self.touched.append(use.node)
+                    if (above := scope.ancestor_in(graph, use.node)) is not None:
+                        pending.add(above)
+
     def restore_order(self) -> None:
         """Sort the graphs in which a node may stand before what it uses."""
         for graph in self._unsorted:
@@ -666,9 +699,8 @@ def new_nodes(values: Iterable[ir.Value]) -> list[ir.Node]:
             ordered[node] = None
             continue
         pending.append((node, True))
-        for value in reversed(node.inputs):
-            if value is not None and (producer := value.producer()) is not None:
-                pending.append((producer, False))
+        operands = [value.producer() for value in reversed(node.inputs) if value is not None]
+        pending.extend((producer, False) for producer in operands if producer is not None)
     return list(ordered)
 
 
@@ -719,6 +751,12 @@ def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None
     return ir.Shape(dims, frozen=True)
 
 
+def _constant_bytes(node: ir.Node) -> int:
+    """The bytes that a Constant node holds."""
+    tensor = semantics.constant_tensor(node.outputs[0]) if node.outputs else None
+    return 0 if tensor is None else tensor.nbytes
+
+
 def _is_loose(value: ir.Value) -> bool:
     return value.producer() is None and value.graph is None and value.const_value is not None
 
@@ -750,7 +788,7 @@ def _set_attributes(node: ir.Node, attributes: tuple[ir.Attr, ...]) -> None:
         node.attributes[attribute.name] = attribute
 
 
-def _replace_back(old: ir.Value, uses: tuple[ir.Usage, ...]) -> None:
+def _replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
     for node, position in uses:
         node.replace_input_with(position, old)
 
@@ -768,6 +806,10 @@ def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | 
     value.metadata_props.clear()
     value.metadata_props.update(metadata)
     value.doc_string = doc_string
+
+
+def _forget(value: ir.Value, key: str) -> None:
+    value.meta.pop(key, None)
 
 
 def _restore_initializers(graph: ir.Graph, order: tuple[ir.Value, ...]) -> None:

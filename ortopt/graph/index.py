@@ -63,7 +63,11 @@ class OpIndex:
         """Forget a graph."""
         self._graphs.pop(graph, None)
 
-    def __contains__(self, graph: object) -> bool:
+    def graphs(self) -> tuple[ir.Graph, ...]:
+        """The graphs of the model: the main graph first, outer graphs before those that edits have put below them."""
+        return tuple(self._graphs)
+
+    def __contains__(self, graph: ir.Graph) -> bool:
         return graph in self._graphs
 
     def nodes(self, graph: ir.Graph, op: str) -> tuple[ir.Node, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -30,16 +30,18 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
 """The element types that round: real arithmetic holds in them up to rounding, and for nothing else."""
 
-INTEGERS = frozenset({
-    ir.DataType.INT8,
-    ir.DataType.INT16,
-    ir.DataType.INT32,
-    ir.DataType.INT64,
-    ir.DataType.UINT8,
-    ir.DataType.UINT16,
-    ir.DataType.UINT32,
-    ir.DataType.UINT64,
-})
+INTEGERS = frozenset(
+    {
+        ir.DataType.INT8,
+        ir.DataType.INT16,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT8,
+        ir.DataType.UINT16,
+        ir.DataType.UINT32,
+        ir.DataType.UINT64,
+    }
+)
 
 
 class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
@@ -75,7 +77,7 @@ def need(condition: bool, reason: str, *about: object) -> None:
         raise Refusal(reason, *about)
 
 
-# -- alternatives -------------------------------------------------------------------------------------------------------
+# -- alternatives -----------------------------------------------------------------------------------------------------
 
 
 class _Choices(threading.local):
@@ -152,7 +154,7 @@ def first_match(match: Callable[[ir.Node], T], node: ir.Node) -> T:
         state.path, state.widths, state.position = [], [], 0
 
 
-# -- nodes --------------------------------------------------------------------------------------------------------------
+# -- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def opset(node: ir.Node, domain: str | None = None) -> int:
@@ -288,7 +290,8 @@ def only_user(value: ir.Value, *ops: str, domain: str = "") -> ir.Node:
         raise Refusal("a subgraph uses the value", value)
     if ops and not is_op(use.node, *ops, domain=domain):
         raise Refusal(f"no {' or '.join(ops)} comes after", value)
-    return use.node
+    node: ir.Node = use.node
+    return node
 
 
 def users(value: ir.Value) -> list[ir.Node]:
@@ -301,7 +304,7 @@ def is_used_once(value: ir.Value) -> bool:
     return use_count(value) == 1 and not value.is_graph_output()
 
 
-# -- attributes ---------------------------------------------------------------------------------------------------------
+# -- attributes -------------------------------------------------------------------------------------------------------
 
 
 def attribute(node: ir.Node, name: str, default: T) -> T:
@@ -320,8 +323,8 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
         return default
     if found.is_ref():
         raise Refusal(f"the function's caller decides {name}", node)
-    content: T = tuple(found.value) if isinstance(found.value, list | tuple) else found.value
-    return content
+    content: Any = tuple(found.value) if isinstance(found.value, list | tuple) else found.value
+    return cast(T, content)
 
 
 def plain_attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
@@ -336,7 +339,7 @@ def plain_attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
     return node.attributes
 
 
-# -- types and shapes ---------------------------------------------------------------------------------------------------
+# -- types and shapes -------------------------------------------------------------------------------------------------
 
 
 def dtype(value: ir.Value) -> ir.DataType:
@@ -455,7 +458,7 @@ def axis(node: ir.Node, of: int, default: int, name: str = "axis") -> int:
     return index % of if of else 0
 
 
-# -- constants ----------------------------------------------------------------------------------------------------------
+# -- constants --------------------------------------------------------------------------------------------------------
 
 
 def is_constant(value: ir.Value | None) -> bool:

@@ -92,7 +92,7 @@ class _Walk:
         self.cuts: list[Cut] = []
         self.token = os.urandom(_TOKEN_BYTES)
 
-    def message(  # noqa: PLR0912 -- one loop: calls would cost more than what they do
+    def message(
         self, position: int, end: int, fields: dict[int, object], depth: int
     ) -> list[bytes] | None:
         """The stripped message between two positions, in parts; None if there is nothing to strip in it."""

@@ -143,7 +143,7 @@ def test_invented_symbols() -> None:
     assert not symbolic.is_invented(N)
 
 
-def _random_expression(rng: random.Random, depth: int) -> tuple[Dim, str]:  # noqa: PLR0911 -- one return an operator
+def _random_expression(rng: random.Random, depth: int) -> tuple[Dim, str]:
     """A dimension built by the functions, and the same as Python text over N, M, K."""
     if depth == 0 or rng.random() < 0.2:
         if rng.random() < 0.4:
@@ -210,3 +210,12 @@ def test_sympy_stays_out() -> None:
     code += "print('sympy' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+def test_capped_dimensions() -> None:
+    assert symbolic.is_capped(canonical("min(512, N)"), N, 2)
+    assert not symbolic.is_capped(canonical("min(512, N)"), M, 2)
+    assert not symbolic.is_capped(canonical("min(1, N)"), N, 2)
+    assert not symbolic.is_capped(canonical("min(M, N)"), N, 2)
+    assert not symbolic.is_capped(N, N, 2)
+    assert not symbolic.is_capped(UNKNOWN, N, 2)

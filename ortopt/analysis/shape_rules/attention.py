@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ortopt.graph.facts import Dims
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 

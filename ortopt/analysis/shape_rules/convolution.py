@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import Dims
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import Dims, shape_of
 from ortopt.analysis.shape_rules.registry import Call
+from ortopt.graph.facts import Dims, shape_of
 from ortopt.graph.symbolic import Dim, canonical
 
 _MOST_BYTES = 4096  # constants beyond this are data: no shape depends on them

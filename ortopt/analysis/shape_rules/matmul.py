@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import Dims
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, broadcast, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN
 
 INT32 = ir.DataType.INT32

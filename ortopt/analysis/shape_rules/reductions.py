@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import INTEGERS
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import INTEGERS
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 
