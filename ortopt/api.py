@@ -27,9 +27,10 @@ from ortopt.options import Options, Target, TransformerLevel
 from ortopt.transformer import GraphTransformer, Workspace
 
 if TYPE_CHECKING:
-    from ortopt.verify import Verification
     import numpy as np
     import onnx
+
+    from ortopt.verify import Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 

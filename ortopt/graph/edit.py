@@ -649,7 +649,11 @@ class Editor:
         functions = self.model.functions
         while pending:
             node = pending.pop()
-            if node.graph is None or node.graph not in self.index or any(use_count(out) or out.is_graph_output() for out in node.outputs):
+            if (
+                node.graph is None
+                or node.graph not in self.index
+                or any(use_count(out) or out.is_graph_output() for out in node.outputs)
+            ):
                 continue  # it is gone, perhaps with the node whose subgraph held it
             if not semantics.is_removable(node, functions):
                 continue
