@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt import opset_conversion, registry, semantics, verify
+from ortopt import registry, semantics
 from ortopt.analysis import dimensions, providers
 from ortopt.cancellation import CancellationToken, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
@@ -29,6 +29,8 @@ from ortopt.transformer import GraphTransformer, Workspace
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+
+    from ortopt.verify import Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
@@ -130,7 +132,7 @@ class OptimizeResult:
     model: ir.Model
     history: tuple[HistoryEntry, ...]
     summary: Summary
-    verification: verify.Verification | None = None
+    verification: Verification | None = None
     stopped: bool = False
 
     @property
@@ -304,13 +306,14 @@ class Optimization:
             self.token = _with_deadline(self.token, options.timeout)
         self.seconds: dict[str, float] = {}
         self.stopped = False
-        self._original = source
+        # A stream can be read once only, but verification wants the original again.
+        self._original: Source = source.read() if hasattr(source, "read") else source
         with self._timed("load"), _no_collection():
-            self.model = load(source)
+            self.model = load(self._original)
             self.before = figures(self.model)
         self._manager = self._make_manager()
         self._offered = 0
-        self.verification: verify.Verification | None = None
+        self.verification: Verification | None = None
         self._too_large: dict[tuple[str, ir.Node], int] = {}
 
     def _make_manager(self) -> GraphTransformerManager:
@@ -355,6 +358,8 @@ class Optimization:
             if options.dims:
                 dimensions.override(self.model, options.dims)
             if options.opset is not None:
+                from ortopt import opset_conversion
+
                 self.model = opset_conversion.convert(self.model, options.opset)
             if options.level == 0:
                 validate(self.model)
@@ -381,7 +386,7 @@ class Optimization:
             if top < TransformerLevel.LEVEL4 or not again:
                 return
 
-    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> verify.Verification:
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization.
 
         Args:
@@ -393,24 +398,25 @@ class Optimization:
         Raises:
             VerificationError: If they differ. (Bisection and repair will step in here.)
         """
+        from ortopt.verify import verify as compare
+
         with self._timed("verify"):
             original = self._original
-            if not isinstance(original, str | os.PathLike):
-                if not isinstance(original, ir.Model):
-                    original = load(original)
-            elif not Path(original).is_file():
-                raise InvalidModelError(f"{original}: the file has gone")
-            reference = Path(original) if isinstance(original, str | os.PathLike) else original
-            if self.options.dims:
-                reference = load(reference)
+            reference: Path | ir.Model
+            if self.options.dims or not isinstance(original, str | os.PathLike):
+                reference = load(original)
                 dimensions.override(reference, self.options.dims)
-            outcome = verify.verify(reference, self.model, inputs=inputs)
+            elif Path(original).is_file():
+                reference = Path(original)
+            else:
+                raise InvalidModelError(f"{original}: the file has gone")
+            outcome = compare(reference, self.model, inputs=inputs)
         self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}")
         return outcome
 
-    def result(self, verification: verify.Verification | None) -> OptimizeResult:
+    def result(self, verification: Verification | None) -> OptimizeResult:
         """What has been reached so far."""
         totals: dict[str, list[float]] = {}
         for entry in self._manager.history:

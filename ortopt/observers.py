@@ -188,9 +188,7 @@ class Explanation(Observer):
         if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
             self.rewrites.pop()
             self._latest = None
-        self._refusals[transformer.name, node] = RefusedCandidate(
-            transformer.name, _name(node), node.op_type, reason
-        )
+        self._refusals[transformer.name, node] = RefusedCandidate(transformer.name, _name(node), node.op_type, reason)
 
 
 def _name(node: ir.Node) -> str:

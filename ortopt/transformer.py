@@ -315,7 +315,14 @@ class Context:
 
     def _check_runnable(self, node: ir.Node) -> None:
         """Refuse a new node that no chosen provider can run, where what it replaces could be run."""
-        if self.provider_of(node) is None and not types_unknown(node):
+        if types_unknown(node):
+            return
+        version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+        answers = (kernels.support(provider, node, version) for provider in self.options.providers)
+        how = next((answer for answer in answers if answer is not None), None)
+        if how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS:
+            raise Conflict(f"the provider would take {node.op_type} apart again")
+        if how is None:
             types = ", ".join(
                 "unknown" if value.dtype is None else value.dtype.name.lower()
                 for value in node.inputs
