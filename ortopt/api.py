@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 import onnx_ir as ir
 
 from ortopt import registry, semantics
-from ortopt.analysis import dimensions, providers
+from ortopt.analysis import dimensions
+from ortopt.analysis import providers as execution
 from ortopt.cancellation import CancellationToken, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
@@ -266,7 +267,7 @@ def make_options(**values: Any) -> Options:
     if values["passes"] is not None and values["only"]:
         raise UsageError("give either a pipeline or a selection (only), not both")
     values["target"] = Target(values["target"])
-    values["providers"] = tuple(dict.fromkeys(providers.normalize(name) for name in values["providers"]))
+    values["providers"] = tuple(dict.fromkeys(execution.normalize(name) for name in values["providers"]))
     if not values["providers"]:
         raise UsageError("at least one execution provider is needed")
     return Options(**values)
@@ -400,6 +401,10 @@ class Optimization:
         """
         from ortopt.verify import verify as compare
 
+        for provider in self.options.providers:
+            works, reason = execution.usable(provider)
+            if not works:
+                raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
         with self._timed("verify"):
             original = self._original
             reference: Path | ir.Model
@@ -410,7 +415,7 @@ class Optimization:
                 reference = Path(original)
             else:
                 raise InvalidModelError(f"{original}: the file has gone")
-            outcome = compare(reference, self.model, inputs=inputs)
+            outcome = compare(reference, self.model, inputs=inputs, providers=self.options.providers)
         self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}")
