@@ -84,7 +84,7 @@ class _WorkerError(Exception):
         super().__init__(" ".join(message.split())[:500])
 
 
-def verify(  # noqa: PLR0913 -- one question, and its limits
+def verify(
     original: Source,
     result: Source,
     *,
@@ -195,6 +195,7 @@ class _Run:
         self, worker: _Worker, model: ir.Model, inputs: Inputs | None, seed: int, sizes: dict[str, int]
     ) -> list[_Set]:
         """Input sets on which the original runs, with its outputs: the first that works, and one of other sizes."""
+        worker.wait()
         if inputs is not None:
             return [self._try(worker, inputs)]
         found: list[_Set] = []
@@ -276,9 +277,7 @@ class _Set:
 class _Worker:
     """A child process with a session of one model."""
 
-    def __init__(
-        self, model: Path, folder: Path, providers: Sequence[str], deadline: float | None
-    ) -> None:
+    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: float | None) -> None:
         self._deadline = deadline
         big = "1" if count_nodes(model) > BIG_GRAPH else "0"
         self._process = subprocess.Popen(
@@ -295,6 +294,10 @@ class _Worker:
     def _outputs(self) -> list[tuple[str, str]]:
         """Waits for the session."""
         return [(name, type_) for name, type_ in self._answer()["outputs"]]
+
+    def wait(self) -> None:
+        """Wait for the session, so that a run can be timed apart from it."""
+        assert self._outputs is not None
 
     @property
     def names(self) -> list[str]:
@@ -328,7 +331,8 @@ class _Worker:
     def run(self, source: Path, target: Path) -> list[Any]:
         """Run the inputs in one folder; the outputs are stored in the other."""
         stdin = self._process.stdin
-        assert stdin is not None and self._outputs is not None
+        assert stdin is not None
+        self.wait()
         try:
             stdin.write(json.dumps([source.name, target.name]) + "\n")
             stdin.flush()
