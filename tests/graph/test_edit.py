@@ -253,3 +253,13 @@ def test_many_names_of_one_hint_stay_cheap() -> None:
     edit = workspace().edit
     names = {edit.fresh_name("a") for _ in range(20_000)}  # quadratic, this would take minutes
     assert len(names) == 20_000
+
+
+def test_an_initializer_that_a_node_uses_twice_goes_with_it() -> None:
+    work = Workspace(
+        parse("main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Add (w, w) y = Neg (x) }"), Options()
+    )
+    work.edit.remove(node(work.model, "Add"))
+    work.edit.drop_freed_initializers()
+    assert not work.model.graph.initializers
+    assert work.edit.added_bytes == -8
