@@ -160,8 +160,8 @@ class Editor:
         inputs: list[tuple[ir.Node, tuple[ir.Value | None, ...]]] = []
         for user in _with_nested(node):
             inputs.append((user, tuple(user.inputs)))
-            for value in user.inputs:
-                if value is not None and use_count(value) == 1:
+            for value in dict.fromkeys(user.inputs):
+                if value is not None and use_count(value) == user.inputs.count(value):
                     self._freed(value)
             _detach(user)
         graph.remove(node)
