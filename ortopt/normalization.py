@@ -378,6 +378,7 @@ __all__ = [
     "Quotient",
     "Skip",
     "affine",
+    "cast_source",
     "mean_over_last_axes",
     "quotient",
     "skip_above",
