@@ -149,6 +149,16 @@ def test_replace_drops_what_became_dead_and_only_that() -> None:
     assert set(model.graph.initializers) == {"w", "unused"}  # v is free now; unused always was: not ours to drop
 
 
+def test_an_initializer_that_one_node_uses_twice_is_freed_with_it() -> None:
+    text = "main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { s = Mul (w, w) y = Add (x, s) }"
+    space = Workspace(parse(text), Options())
+    add = node(space.model, "Add")
+    space.edit.replace({add.outputs[0]: ir.node("Abs", [add.inputs[0]]).outputs[0]}, before=add, origin=[add])
+    space.edit.drop_freed_initializers()
+    assert not space.model.graph.initializers
+    assert space.edit.added_bytes == -8
+
+
 CONFLICTS = {
     "a graph output must keep its own name": lambda m: (node(m, "half"), m.graph.inputs[0]),
     "would be int64 instead of float": lambda m: (node(m, "Neg"), constant(1)),
