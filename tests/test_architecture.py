@@ -21,7 +21,7 @@ LAYERS = (
     {"evaluate", "evaluation_numpy", "evaluation_child", "evaluation_safety"},
     {"observers", "transformer"},
     {"rule", "adapters"},
-    {"transpose", "partition", "attention", "normalization"},
+    {"transpose", "partition", "attention", "normalization", "activation"},
     {"transformers"},
     {"registry", "manager"},
     {"opset_conversion"},
