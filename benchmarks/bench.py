@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import graphs, tools
 from benchmarks.process import ROOT, measure
-from benchmarks.tables import geometric_mean, machine, markdown, number, speedups
+from benchmarks.tables import geometric_mean, headline, machine, markdown, number, speedups
 from ortopt import zoo
 
 MEGABYTE = 1_000_000
@@ -169,12 +169,9 @@ def write(rows: Sequence[Row], plan: Plan, out: Path) -> None:
 
 def report(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     """The tables as one Markdown page."""
-    where = facts["machine"]
     parts = [
         "# Benchmark\n",
-        f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, "
-        f"Python {where['python']}. {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}. "
-        f"Medians of {facts['repeat']}, whole processes, tools in turns.\n",
+        headline(facts),
         "## Seconds\n",
         seconds_table(rows),
         "## Peak memory, MB resident\n",

@@ -22,7 +22,7 @@ import onnx
 from benchmarks import tools
 from benchmarks.generators import GENERATORS, bert_base, external
 from benchmarks.process import ROOT, measure
-from benchmarks.tables import exponent, machine, markdown, number
+from benchmarks.tables import exponent, headline, machine, markdown, number
 
 MEGABYTE = 1_000_000
 SCALE_TOOLS = ("ortopt", "ort_extended_lean", "onnx_ir")
@@ -116,13 +116,7 @@ def write(points: Sequence[Point], repeat: int, out: Path) -> None:
 
 def report(points: Sequence[Point], facts: Mapping[str, Any]) -> str:
     """The tables as one Markdown page."""
-    where = facts["machine"]
-    head = (
-        f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, Python "
-        f"{where['python']}. {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}. "
-        f"Medians of {facts['repeat']}, whole processes.\n"
-    )
-    parts = ["# Cost against size\n", head, points_table(points)]
+    parts = ["# Cost against size\n", headline(facts), points_table(points)]
     exponents = exponents_table(points)
     return "\n".join([*parts, *(["## Exponents of nodes\n", exponents] if exponents else [])])
 

@@ -6,8 +6,9 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:
@@ -67,14 +68,29 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{decimals}f}"
 
 
-def machine() -> dict[str, str | int]:
-    """What the numbers were measured on: model of the CPU, cores that we may use, memory, system, Python."""
+def headline(facts: Mapping[str, Any]) -> str:
+    """One line for the head of a page: `machine`, the versions of all tools, and how often each was measured."""
+    where = facts["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return (
+        f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, "
+        f"Python {where['python']}, load {where['load']}. {versions}. "
+        f"Medians of {facts['repeat']}, whole processes, tools in turns.\n"
+    )
+
+
+def machine() -> dict[str, str | int | float]:
+    """What the numbers were measured on: model of the CPU, cores that we may use, memory, system, Python, load average.
+
+    A load far above one says that others were at work, and that the numbers are to be measured again.
+    """
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 

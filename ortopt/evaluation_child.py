@@ -66,12 +66,13 @@ def run_session(
     timer.daemon = True
     timer.start()
     try:
-        return [_raw(value) for value in session.run_with_ort_values(list(fetch), values, options)]
+        return [raw_of(value) for value in session.run_with_ort_values(list(fetch), values, options)]
     finally:
         timer.cancel()
 
 
-def _raw(value: Any) -> Raw | None:
+def raw_of(value: Any) -> Raw | None:
+    """What an OrtValue on the CPU holds, or None where it is no tensor of a dtype known here."""
     if not value.has_value() or not value.is_tensor():
         return None
     dtype, shape = value.element_type(), tuple(value.shape())

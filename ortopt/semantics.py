@@ -36,7 +36,36 @@ STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.
 PURE_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 """Domains whose ops have no side effects. Others are impure unless they are local functions of pure ops."""
 
+QUANTIZATION_KEY = "quant_parameter_tensor_names"
+"""Where onnx-ir keeps a value's quantization annotation in ``value.meta``."""
+
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+"""Ops of ai.onnx that give the same bits for two operands in either order; not Max and Min, which tell zeros apart."""
+
+SPARE_OUTPUTS = frozenset(
+    {
+        ("", "Dropout"),
+        ("", "GRU"),
+        ("", "LSTM"),
+        ("", "LayerNormalization"),
+        ("", "MaxPool"),
+        ("", "RNN"),
+        ("com.microsoft", "SkipLayerNormalization"),
+        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+    }
+)
+"""Ops whose other outputs do not depend on whether an optional one is asked for."""
+
+DEQUANTIZERS = frozenset({("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
+"""Ops that turn few bits into many: their results are computed at run time, never stored."""
+
+QUANTIZERS = frozenset({("", "QuantizeLinear"), ("com.microsoft", "QuantizeLinear")})
+"""Ops that turn many bits into few: their results are worth storing."""
+
+_BLOCK_BITS = 4
+"""Element types of at most so many bits hold quantized blocks."""
 
 Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 """A model's local functions, as `ir.Model.functions` holds them."""
@@ -129,6 +158,26 @@ def is_removable(node: ir.Node, functions: Functions | None = None) -> bool:
 def may_merge(node: ir.Node, functions: Functions | None = None) -> bool:
     """Whether two such nodes with the same inputs and attributes give the same results."""
     return is_pure(node, functions) and not is_random(node, functions)
+
+
+def dequantizes(node: ir.Node) -> bool:
+    """Whether a node turns quantized data into numbers: by its op, or by a Cast of elements of 4 bits or less."""
+    if key(node) in DEQUANTIZERS:
+        return True
+    if node.op_type not in ("Cast", "CastLike") or node.domain != "" or not node.inputs or node.inputs[0] is None:
+        return False
+    source = node.inputs[0].dtype
+    return source is not None and source != ir.DataType.STRING and source.bitwidth <= _BLOCK_BITS
+
+
+def quantization_parameters(graph: ir.Graph) -> frozenset[str]:
+    """The names of the values that the quantization annotations of a graph refer to."""
+    names: set[str] = set()
+    for values in (graph.inputs, graph.initializers.values(), *(node.outputs for node in graph)):
+        for value in values:
+            if value.meta:
+                names.update(value.meta.get(QUANTIZATION_KEY, {}).values())
+    return frozenset(names)
 
 
 def is_overridable(value: ir.Value) -> bool:

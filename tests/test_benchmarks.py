@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
 
 FACTS = {
-    "machine": {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux wood", "python": "3.13.0"},
+    "machine": {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux wood", "python": "3.13.0", "load": 0.5},
     "versions": {"onnx": "1.0"},
     "repeat": 3,
 }
@@ -71,8 +72,8 @@ def test_markdown() -> None:
 
 def test_machine_is_named() -> None:
     facts = machine()
-    assert {"cpu", "cores", "memory_gib", "system", "python"} == set(facts)
-    assert all(facts.values())
+    assert {"cpu", "cores", "memory_gib", "system", "python", "load"} == set(facts)
+    assert all(value for name, value in facts.items() if name != "load")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,17 @@ def test_bert_base_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == ["input_ids"]
     assert sum(node.op_type == "Softmax" for node in model.graph.node) == 12
+
+
+def test_bert_base_weighs_what_bert_base_weighs() -> None:
+    sizes: list[int] = []
+
+    def weigh(name: str, dims: Sequence[int]) -> onnx.TensorProto:
+        sizes.append(4 * math.prod(dims))
+        return onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=dims)
+
+    generators.transformer(generators.BERT_BASE, 12, weigh)
+    assert sum(sizes) == pytest.approx(438e6, rel=0.001)
 
 
 def _model(path: Path, text: str) -> str:

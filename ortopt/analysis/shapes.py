@@ -46,6 +46,7 @@ from ortopt.graph.facts import (
 from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
 
 _LATEST_OPSET = 26
+_MOST_NODES_WALKED_AGAIN = 20_000
 _MOST_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
 
 _fresh = itertools.count(1)
@@ -92,8 +93,9 @@ class _Inference:
         self._opsets = opsets
         self._alone = alone
         self._scopes = 0
-        self._scope = 0
-        self._ends: dict[int, int] = {}
+        self._entered: set[int] = set()
+        self._walked: set[int] = set()
+        self._patience = _MOST_NODES_WALKED_AGAIN
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
         self._signatures: dict[ir.OperatorIdentifier, list[tuple[Fact, ...]]] = {}
 
@@ -102,7 +104,7 @@ class _Inference:
     def infer_model(self, model: ir.Model) -> None:
         graph = model.graph
         overridable = model.ir_version is None or model.ir_version >= 4
-        self._enter(graph)
+        self.enter(graph)
         for value in graph.inputs:
             value.meta.pop(CONTENTS, None)
             if value.is_initializer() and not overridable and value.const_value is not None:
@@ -150,12 +152,21 @@ class _Inference:
 
     # Graphs
 
-    def _enter(self, graph: ir.Graph) -> None:
-        if SCOPE not in graph.meta or id(graph) not in self._ends:
+    def enter(self, graph: ir.Graph) -> None:
+        """Number a graph; the same number for the whole run."""
+        if id(graph) not in self._entered:
+            self._entered.add(id(graph))
             self._scopes += 1
-            graph.meta[SCOPE] = self._scopes if not self._alone else f"#{next(_fresh)}"
-            self._ends[id(graph)] = self._scopes
+            graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
         graph.meta[OPSETS] = self._opsets
+
+    def spend(self, graph: ir.Graph) -> bool:
+        """Whether a body may be walked to learn more: the first time always, but loops in loops could go on."""
+        if id(graph) not in self._walked:
+            self._walked.add(id(graph))
+            return True
+        self._patience -= len(graph) + 1
+        return self._patience > 0
 
     def drive(self, steps: Iterator[ir.Graph]) -> None:
         """Run an inference that asks for nested graphs, with a stack of our own."""
@@ -165,7 +176,7 @@ class _Inference:
             if graph is None:
                 stack.pop()
                 continue
-            self._enter(graph)
+            self.enter(graph)
             stack.append(self._walk(graph))
 
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -185,7 +196,7 @@ class _Inference:
         if self._functions and node.op_identifier() in self._functions:
             return self._call(node)
         domain = node.domain
-        call = Call(node, node.version or self._opsets.get(domain) or (_LATEST_OPSET if not domain else 1))
+        call = Call(node, node.version or self._opsets.get(domain) or (_LATEST_OPSET if not domain else 1), self)
         rule = RULES.get((domain, node.op_type))
         if rule is None:
             rule = infer_by_schema
@@ -221,7 +232,7 @@ class _Inference:
                 value.shape = shape
                 _set_type(value, type_)
                 if known is not None:
-                    value.meta[CONTENTS] = known
+                    value.meta[CONTENTS] = tuple(known)
                 elif value.dtype in INTEGERS:
                     value.meta.pop(CONTENTS, None)
                 continue
@@ -246,7 +257,7 @@ class _Inference:
         else:
             value.shape = None if completed is None else shape_from(completed)
         if known is not None:
-            value.meta[CONTENTS] = known
+            value.meta[CONTENTS] = tuple(known)
         elif value.type is not None and value.dtype in INTEGERS:
             value.meta.pop(CONTENTS, None)
 
@@ -274,7 +285,7 @@ class _Inference:
 
     def _invented(self, value: ir.Value, axis: int) -> ir.SymbolicDim:
         graph = value.graph
-        scope = None if self._alone or graph is None else graph.meta.get(SCOPE)
+        scope = None if graph is None or id(graph) not in self._entered else graph.meta[SCOPE]
         if scope is None or not value.name:
             return invent(f"#{next(_fresh)}::{axis}")
         return invent(f"{scope}:{value.name}:{axis}")
@@ -300,7 +311,7 @@ class _Inference:
         arguments = tuple(
             _fact(node.inputs[index]) if index < len(node.inputs) else _NOTHING for index in range(len(function.inputs))
         )
-        call = Call(node, 1)
+        call = Call(node, 1, self)
         key = (identifier, arguments)
         if key not in self._results:
             signatures = self._signatures.setdefault(identifier, [])
@@ -319,7 +330,7 @@ class _Inference:
         outer, self._opsets = self._opsets, function.opset_imports
         first = self._scopes
         graph = function.graph
-        self._enter(graph)
+        self.enter(graph)
         for value, (type_, dims, known) in zip(function.inputs, arguments, strict=True):
             value.type = type_
             value.shape = None if dims is None else shape_from(self._without_unknown(value, dims))

@@ -127,6 +127,7 @@ class _Decoder:
         self._files = files
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
+        self._operators: set[tuple[str, str, str]] = set()
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if not proto.HasField("graph"):
@@ -145,11 +146,11 @@ class _Decoder:
         model = ir.Model(
             graph,
             ir_version=proto.ir_version,
-            producer_name=proto.producer_name or None,
-            producer_version=proto.producer_version or None,
-            domain=proto.domain or None,
+            producer_name=_text(proto.producer_name) or None,
+            producer_version=_text(proto.producer_version) or None,
+            domain=_text(proto.domain) or None,
             model_version=proto.model_version or None,
-            doc_string=proto.doc_string or None,
+            doc_string=_text(proto.doc_string) or None,
             functions=functions,
             metadata_props=_properties(proto.metadata_props),
             device_configurations=configurations,
@@ -198,8 +199,8 @@ class _Decoder:
             outputs,
             nodes=nodes,
             initializers=tuple(initializers.values()),
-            doc_string=proto.doc_string or None,
-            name=proto.name,
+            doc_string=_text(proto.doc_string) or None,
+            name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
 
@@ -222,16 +223,18 @@ class _Decoder:
             inputs,
             outputs,
             nodes=nodes,
-            doc_string=proto.doc_string or None,
+            doc_string=_text(proto.doc_string) or None,
             opset_imports=_opsets(proto.opset_import),
-            name=proto.name,
+            name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
         attributes = [self._attribute(attribute, (), label) for attribute in proto.attribute_proto]
-        attributes += [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
+        attributes += [ir.Attr(_text(name), ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
         if len({attribute.name for attribute in attributes}) != len(attributes):
             raise InvalidModelError(f"two attributes of function {label} have the same name")
-        return ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
+        return ir.Function(
+            _text(proto.domain), _text(proto.name), _text(proto.overload), graph=graph, attributes=attributes
+        )
 
     def _node(self, proto: onnx.NodeProto, scopes: _Scopes) -> ir.Node:
         values = scopes[-1]
@@ -244,15 +247,19 @@ class _Decoder:
             attributes = [self._attribute(attribute, scopes, proto) for attribute in proto.attribute]
             if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):
                 raise InvalidModelError(f"two attributes of {_label(proto)} have the same name")
+        operator = proto.domain, proto.op_type, proto.overload
+        if operator not in self._operators:
+            self._operators.add((_text(operator[0]), _text(operator[1]), _text(operator[2])))
+        doc_string = proto.doc_string
         return ir.Node(
-            proto.domain,
-            proto.op_type,
+            operator[0],
+            operator[1],
             inputs,
             attributes,
-            overload=proto.overload,
+            overload=operator[2],
             outputs=[values[name] if name else ir.Value(name="") for name in proto.output],
-            name=proto.name,
-            doc_string=proto.doc_string or None,
+            name=_text(proto.name),
+            doc_string=_text(doc_string) if doc_string else None,
             metadata_props=_properties(proto.metadata_props) if proto.metadata_props else None,
             device_configurations=self._devices(proto, scopes) if proto.device_configurations else (),
         )
@@ -277,18 +284,18 @@ class _Decoder:
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str) -> ir.Attr:
         kind = _KINDS[proto.type]
-        doc_string = proto.doc_string or None
+        doc_string = _text(proto.doc_string) or None
         if proto.ref_attr_name:
-            return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
+            return ir.RefAttr(_text(proto.name), _text(proto.ref_attr_name), kind, doc_string=doc_string)
         simple = _SIMPLE_ATTRIBUTES.get(kind)
         if simple is not None:
             try:
-                return ir.Attr(proto.name, kind, simple(proto), doc_string=doc_string)
+                return ir.Attr(_text(proto.name), kind, simple(proto), doc_string=doc_string)
             except UnicodeDecodeError:
                 raise InvalidModelError(
                     f"attribute {quoted(proto.name)} of {_label(owner)} holds strings that are not UTF-8"
                 ) from None
-        return ir.Attr(proto.name, kind, self._rare_attribute(kind, proto, scopes, owner), doc_string=doc_string)
+        return ir.Attr(_text(proto.name), kind, self._rare_attribute(kind, proto, scopes, owner), doc_string=doc_string)
 
     def _rare_attribute(
         self, kind: ir.AttributeType, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str
@@ -333,8 +340,8 @@ class _Decoder:
             raise InvalidModelError(f"it has a negative dimension: {dims}")
         common: dict[str, Any] = {
             "shape": ir.Shape(dims, frozen=True),
-            "name": proto.name,
-            "doc_string": proto.doc_string or None,
+            "name": _text(proto.name),
+            "doc_string": _text(proto.doc_string) or None,
             "metadata_props": _properties(proto.metadata_props),
         }
         if proto.data_location == onnx.TensorProto.EXTERNAL:
@@ -394,13 +401,20 @@ def _typed_tensor(proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int]) 
 
 
 def _properties(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    return {entry.key: entry.value for entry in entries} or None
+    return {_text(entry.key): _text(entry.value) for entry in entries} or None
+
+
+def _text(text: str) -> str:
+    """The text itself; protobuf gives bytes where a file holds what is not UTF-8."""
+    if type(text) is not str:
+        raise InvalidModelError(f"a text in it is not UTF-8: {quoted(text)}")
+    return text
 
 
 def _opsets(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in entries:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = "" if entry.domain == "ai.onnx" else _text(entry.domain)
         if found.setdefault(domain, entry.version) != entry.version:
             raise InvalidModelError(f"it imports two versions of the opset {quoted(domain or 'ai.onnx')}")
     return found
@@ -412,7 +426,7 @@ def _declared(values: dict[str, ir.Value], name: str, what: str) -> ir.Value:
         raise InvalidModelError(f"the name of a {what} is empty")
     if name in values:
         raise InvalidModelError(f"{what} {quoted(name)}: another value of the same graph has this name")
-    value = values[name] = ir.Value(name=name)
+    value = values[name] = ir.Value(name=_text(name))
     return value
 
 
@@ -426,7 +440,7 @@ def _declare_outputs(
                 continue
             if name in values:
                 _declared(values, name, "node output")
-            value = values[name] = ir.Value(name=name)
+            value = values[name] = ir.Value(name=_text(name))
             info = infos.get(name)
             if info is not None:
                 _typed(value, info)
@@ -457,7 +471,7 @@ def _typed(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
         tensor = proto.tensor_type
         element = tensor.elem_type
         if element:
-            value.type = ir.TensorType(_data_type(element, info.name), denotation=proto.denotation or None)
+            value.type = ir.TensorType(_data_type(element, info.name), denotation=_text(proto.denotation) or None)
         if tensor.HasField("shape"):
             value.shape = _shape(tensor.shape)
     elif kind is not None:
@@ -469,7 +483,7 @@ def _typed(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
     if info.metadata_props:
         value.metadata_props.update(_properties(info.metadata_props) or {})
     if info.doc_string:
-        value.doc_string = info.doc_string
+        value.doc_string = _text(info.doc_string)
     return value
 
 
@@ -483,7 +497,7 @@ def _data_type(number: int, name: str) -> ir.DataType:
 def _type(proto: onnx.TypeProto) -> Any:
     """The type in the IR, or None where onnx-ir has none."""
     kind = proto.WhichOneof("value")
-    denotation = proto.denotation or None
+    denotation = _text(proto.denotation) or None
     if kind == "tensor_type":
         return ir.TensorType(_data_type(proto.tensor_type.elem_type, "a type"), denotation=denotation)
     if kind == "sparse_tensor_type":
@@ -521,10 +535,10 @@ def _shape(proto: onnx.TensorShapeProto) -> ir.Shape:
         if kind == "dim_value" and dim.dim_value >= 0:
             dims.append(dim.dim_value)
         elif kind == "dim_param" and dim.dim_param:
-            dims.append(ir.SymbolicDim(dim.dim_param))
+            dims.append(ir.SymbolicDim(_text(dim.dim_param)))
         else:  # some exporters write -1 for what they do not know
             dims.append(ir.SymbolicDim(None))
-        denotation = dim.denotation
+        denotation = _text(dim.denotation)
         denoted = denoted or bool(denotation)
         denotations.append(denotation or None)
     return ir.Shape(dims, denotations=denotations if denoted else None, frozen=True)

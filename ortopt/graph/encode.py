@@ -343,7 +343,7 @@ class _Encoder:
 
     def _tensor(self, tensor: ir.TensorProtocol, name: str | None, *, in_attribute: bool) -> _Message:
         out = _Message()
-        if isinstance(tensor, ir.serde.TensorProtoTensor):
+        if isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
             proto = onnx.TensorProto()
             proto.CopyFrom(tensor.raw)
             del proto.metadata_props[:]

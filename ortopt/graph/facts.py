@@ -13,6 +13,7 @@ there and live in ``value.meta``, which is never written to a file:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
@@ -97,14 +98,18 @@ def all_contents(value: ir.Value) -> Dims | None:
     return elements(value.const_value)
 
 
-def elements(tensor: ir.TensorProtocol) -> Dims | None:
-    """The elements of a small constant, as `all_contents` gives them."""
-    if tensor.dtype not in INTEGERS or tensor.size > MOST_ELEMENTS:
+def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Dims | None:
+    """The elements of a small constant, as `all_contents` gives them; its dimensions spare asking it for them."""
+    if tensor.dtype not in INTEGERS:
+        return None
+    size = tensor.size if dims is None else math.prod(dim for dim in dims if isinstance(dim, int))
+    if size > MOST_ELEMENTS:
         return None
     try:
-        return tuple(int(element) for element in tensor.numpy().reshape(-1).tolist())
+        found: list[int] = tensor.numpy().reshape(-1).tolist()
     except Exception:
         return None
+    return tuple(map(int, found))
 
 
 def set_better_shape(value: ir.Value, dims: Sequence[Dim] | None) -> None:

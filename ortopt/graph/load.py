@@ -74,8 +74,8 @@ def load(source: Source) -> ir.Model:
         raise InvalidModelError(f"{label}: its graphs are nested too deeply") from None
     except OSError as error:
         raise InvalidModelError(f"{label}: {one_line(error.strerror or error)}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidModelError(f"{label}: a name in it is not UTF-8") from error
+    except (TypeError, ValueError, AttributeError) as error:  # what protobuf and onnx-ir raise on rare nonsense
+        raise InvalidModelError(f"{label}: {one_line(error)}") from error
 
 
 def _loaded(source: Source) -> ir.Model:

@@ -89,6 +89,31 @@ def below(graph: ir.Graph) -> Iterator[ir.Graph]:
         pending.extend(reversed(inner))
 
 
+def ancestor_in(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+    """The node of a graph that is, or holds below it, some node; None where the node stands elsewhere."""
+    current: ir.Node | None = node
+    while current is not None and current.graph is not graph:
+        current = of(graph_of(current)).parent if current.graph is not None else None
+    return current
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """The outer values that the graphs below a node use, each once; a value that such a graph returns counts."""
+    if not node.attributes:
+        return []
+    inside: set[ir.Value] = set()
+    used: dict[ir.Value, None] = {}
+    for held in subgraphs(node):
+        for graph in below(held):
+            inside.update(graph.inputs)
+            inside.update(graph.initializers.values())
+            for inner in graph:
+                inside.update(inner.outputs)
+                used.update(dict.fromkeys(value for value in inner.inputs if value is not None))
+            used.update(dict.fromkeys(graph.outputs))
+    return [value for value in used if value not in inside]
+
+
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Every graph of a model: the main graph and what is nested in it, then each function and what is nested there."""
     yield from below(model.graph)

@@ -732,7 +732,7 @@ def is_capped(a: Dim, b: Dim, n: int) -> bool:
     parts = _parts("min", _parse(a.value))
     own = _parse(b.value)
     others = [part for part in parts if part != own]
-    return len(others) == len(parts) - 1 and all((_lowest(part) or 0) >= n for part in others)
+    return 0 < len(others) == len(parts) - 1 and all((_lowest(part) or 0) >= n for part in others)
 
 
 def symbols(dim: Dim) -> frozenset[str]:

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
@@ -50,19 +51,20 @@ class MappedFile:
         self.path = os.path.abspath(path)  # noqa: PTH100 -- pathlib has no abspath that keeps symlinks
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- before opening: opening a pipe can hang
             raise InvalidModelError("it is not a regular file")
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123 -- open as long as the mapping
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, self._descriptor)
         self._state = self._read_state()
         self.size = self._state[0]
         self.identity = self._state[2:]
-        self.map: mmap.mmap | bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+        self.map: mmap.mmap | bytes = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def _read_state(self) -> tuple[int, int, int, int]:
-        status = os.fstat(self._file.fileno())
+        status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino
 
     def fileno(self) -> int:
         """The open file's descriptor."""
-        return self._file.fileno()
+        return self._descriptor
 
     def check(self) -> None:
         """Make sure that nobody wrote into the file: reading a mapping beyond a shortened file ends the process.

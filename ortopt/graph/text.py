@@ -8,12 +8,14 @@ _NAME_LENGTH: Final = 80
 _MESSAGE_LENGTH: Final = 400
 
 
-def quoted(name: str | None) -> str:
+def quoted(name: str | bytes | None) -> str:
     """A name in quotes: control characters and terminal escapes are spelled out, the middle of a long one is left out.
 
     Args:
-        name: Any text; None reads as the empty name.
+        name: Any text, or what protobuf gives where text is not UTF-8; None reads as the empty name.
     """
+    if isinstance(name, bytes):
+        name = name.decode(errors="backslashreplace")
     return f"'{_shortened(_escaped(name or ''), _NAME_LENGTH)}'"
 
 

@@ -94,7 +94,7 @@ class _Check:
         self._leave(graph, hidden)
 
     def _enter(self, graph: ir.Graph, hidden: _Hidden) -> None:
-        """Make the names of inputs and initializers visible. Inputs may hide outer names; nothing else may."""
+        """Make the names of inputs and initializers visible. These may hide outer names."""
         visible = self._visible
         inputs: set[str] = set()
         for value in graph.inputs:
@@ -109,8 +109,12 @@ class _Check:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:
                 raise InvalidModelError(f"initializer {quoted(name)} is named {quoted(value.name)} too")
-            if visible.get(name) is not value:
-                self._declare(value, name, hidden)
+            if visible.get(name) is value:
+                continue
+            if name in inputs:
+                raise InvalidModelError(f"an input and an initializer of one graph are named {quoted(name)}")
+            hidden.append((name, visible.get(name)))
+            visible[name] = value
 
     def _leave(self, graph: ir.Graph, hidden: _Hidden) -> None:
         """Check the outputs, and make what the graph's names hid visible again."""

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 
 import onnx
 import onnx_ir as ir
@@ -176,25 +175,20 @@ def test_schemas_of_contrib_ops():
     assert schema("", "LayerNormalization", 17).since == 17
 
 
-def test_loading_the_tables_is_quick_and_only_what_is_asked():
+def test_only_the_table_that_is_asked_is_read():
     code = (
-        "import time, onnx_ir; from ortopt.analysis import kernels as k; t = time.perf_counter();"
-        "k.has_kernel(k.CPU, '', 'Relu', 17, {}); print(time.perf_counter() - t, k._kernels.cache_info().currsize)"
+        "from ortopt.analysis import kernels as k; k.has_kernel(k.CPU, '', 'Relu', 17, {});"
+        "print(k._kernels.cache_info().currsize)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds, tables = done.stdout.split()
-    assert float(seconds) < 0.1  # 8 ms on a quiet machine
-    assert tables == "1"
+    assert done.stdout.strip() == "1"
 
 
-def test_repeated_questions_are_cheap():
+def test_an_answer_is_found_once():
     node = single_node("Add (x0, x1)", "float float", "float", 17)
     support(CPU, node, 17)
     before = len(kernels._ANSWERS)
-    start = time.perf_counter()
-    for _ in range(10_000):
-        support(CPU, node, 17)
-    assert time.perf_counter() - start < 0.5
+    assert support(CPU, single_node("Add (x0, x1)", "float float", "float", 17), 17) is Support.KERNEL
     assert len(kernels._ANSWERS) == before
 
 

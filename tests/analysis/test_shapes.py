@@ -240,6 +240,27 @@ def test_deep_nesting() -> None:
     assert text(node.outputs[0]) == "float[N,8]"
 
 
+def test_loops_in_loops_end() -> None:
+    """Each level gives up one dimension: walking each body twice would take 2 ** 60 walks."""
+    x = ir.val("x", dtype=ir.DataType.FLOAT, shape=ir.Shape(["N", 8]))
+    n = ir.val("n", dtype=ir.DataType.INT64, shape=ir.Shape([]))
+    c = ir.val("c", dtype=ir.DataType.BOOL, shape=ir.Shape([]))
+
+    def body(inner: ir.Node | None) -> ir.Graph:
+        i, go, state = (ir.val(name) for name in ("i", "go", "state"))
+        same = ir.node("Identity", [go])
+        nodes = [same] if inner is None else [same, inner]
+        grown = ir.node("Concat", [state, x if inner is None else inner.outputs[0]], {"axis": 0})
+        return ir.Graph([i, go, state], [same.outputs[0], grown.outputs[0]], nodes=[*nodes, grown], name="body")
+
+    node = ir.node("Loop", [n, c, x], {"body": body(None)})
+    for _ in range(60):
+        node = ir.node("Loop", [n, c, x], {"body": body(node)})
+    root = ir.Graph([x, n, c], node.outputs, nodes=[node], opset_imports={"": 17}, name="root")
+    shapes.infer_model(ir.Model(root, ir_version=9))
+    assert node.outputs[0].dtype == ir.DataType.FLOAT
+
+
 def test_one_new_node() -> None:
     proto = parse("t = Relu(x) y = Relu(t)", "float[N,8] x")
     model = ir.from_proto(proto)
@@ -343,3 +364,35 @@ def test_cost_is_linear() -> None:
 
     seconds(500)
     assert seconds(20_000) < 100 * seconds(1_000)
+
+
+def test_heads_are_split_and_joined_through_shape_arithmetic() -> None:
+    """The pattern of every exported transformer: all shapes come from Shape, Gather, Concat."""
+    body = """
+        s = Shape(x)
+        zero = Constant<value = int64 {0}>()
+        one = Constant<value = int64 {1}>()
+        front = Constant<value = int64[1] {0}>()
+        heads = Constant<value = int64[2] {2, -1}>()
+        b = Gather(s, zero)
+        t = Gather(s, one)
+        b1 = Unsqueeze(b, front)
+        t1 = Unsqueeze(t, front)
+        split = Concat<axis=0>(b1, t1, heads)
+        q = Reshape(x, split)
+        qt = Transpose<perm=[0,2,1,3]>(q)
+        kt = Transpose<perm=[0,2,3,1]>(q)
+        scores = MatMul(qt, kt)
+        p = Softmax(scores)
+        ctx = MatMul(p, qt)
+        back = Transpose<perm=[0,2,1,3]>(ctx)
+        rest = Constant<value = int64[1] {-1}>()
+        join = Concat<axis=0>(b1, t1, rest)
+        y = Reshape(back, join)
+        z = Add(y, x)
+    """
+    values = check(body, "float[B,T,8] x", {"x": _f(2, 5, 8)})
+    assert text(values["scores"]) == "float[B,2,T,T]"
+    assert text(values["y"]) == "float[B,T,8]"
+    assert values["z"].shape is not None
+    assert symbolic.same_shape(shapes.dims_of(values["z"]), shapes.dims_of(values["x"]))

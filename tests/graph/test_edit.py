@@ -220,3 +220,56 @@ def test_before_ir_version_4_constants_are_nodes() -> None:
     space.edit.replace({relu.outputs[0]: add.outputs[0]}, before=relu, origin=[relu])
     assert [n.op_type for n in model.graph] == ["Constant", "Add"]
     assert not model.graph.initializers
+
+
+def test_an_adopted_initializer_comes_back() -> None:
+    work = Workspace(
+        parse("""main (float[2] x, bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = yes () => (float[2] p) <float[2] w = {1, 2}, float[2] v = {3, 4}> { p = Add (x, w) },
+                else_branch = no () => (float[2] q) { q = Neg (x) }
+            >
+        }"""),
+        Options(),
+    )
+    before, start = to_bytes(work.model), work.edit.version
+    (if_node,) = work.model.graph
+    branch = if_node.attributes["then_branch"].as_graph()
+    adopted = work.edit.adopt_initializer(branch.initializers["w"], if_node)
+    assert list(work.model.graph.initializers.values()) == [adopted]
+    assert list(branch.initializers) == ["v"]
+    work.edit.clear_outputs(branch)
+    work.edit.rollback(start)
+    assert to_bytes(work.model) == before
+
+
+def test_taking_back_a_node_frees_what_its_subgraph_used() -> None:
+    work = workspace()
+    if_node = node(work.model, "If")
+    (x,) = (value for value in work.model.graph.inputs if value.name == "x")
+    used = len(x.uses())
+    result = ir.node("Relu", [x])
+    inner = ir.Graph([], result.outputs, nodes=[result], name="inner")
+    result.outputs[0].name = "r"
+    other = ir.Graph([], [], nodes=[], name="other")
+    start = work.edit.version
+    work.edit.insert([ir.node("If", [if_node.inputs[0]], {"then_branch": inner, "else_branch": other})], if_node)
+    assert len(x.uses()) == used + 1
+    work.edit.rollback(start)
+    assert len(x.uses()) == used
+
+
+def test_many_names_of_one_hint_stay_cheap() -> None:
+    edit = workspace().edit
+    names = {edit.fresh_name("a") for _ in range(20_000)}  # quadratic, this would take minutes
+    assert len(names) == 20_000
+
+
+def test_an_initializer_that_a_node_uses_twice_goes_with_it() -> None:
+    work = Workspace(
+        parse("main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Add (w, w) y = Neg (x) }"), Options()
+    )
+    work.edit.remove(node(work.model, "Add"))
+    work.edit.drop_freed_initializers()
+    assert not work.model.graph.initializers
+    assert work.edit.added_bytes == -8

@@ -210,3 +210,12 @@ def test_sympy_stays_out() -> None:
     code += "print('sympy' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+def test_capped_dimensions() -> None:
+    assert symbolic.is_capped(canonical("min(512, N)"), N, 2)
+    assert not symbolic.is_capped(canonical("min(512, N)"), M, 2)
+    assert not symbolic.is_capped(canonical("min(1, N)"), N, 2)
+    assert not symbolic.is_capped(canonical("min(M, N)"), N, 2)
+    assert not symbolic.is_capped(N, N, 2)
+    assert not symbolic.is_capped(UNKNOWN, N, 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -13,6 +14,9 @@ from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
 BOOL = ir.DataType.BOOL
+
+Fact: TypeAlias = tuple[ir.TypeProtocol | None, Dims | None, Dims | None]
+"""What is known of a value: type, dimensions, contents."""
 
 
 @rule("If")
@@ -54,50 +58,54 @@ def _feed(value: ir.Value, type_: ir.TypeProtocol | None, dims: Sequence[Dim] | 
         value.meta[CONTENTS] = known
 
 
-def _fact(value: ir.Value | None) -> tuple[ir.TypeProtocol | None, Dims | None, Dims | None]:
+def _fact(value: ir.Value | None) -> Fact:
     return (None, None, None) if value is None else (value.type, dims_of(value), contents(value))
+
+
+_WALKS = 3
+
+
+def _carry(
+    call: Call, body: ir.Graph, carried: list[Fact], fed: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> Generator[ir.Graph, None, list[Fact]]:
+    """Walk a body until its states have shapes that no iteration changes, giving up what changes."""
+    for walk in range(_WALKS + 1):
+        if walk == _WALKS or not call.host.spend(body):
+            carried = [(type_, None, None) for type_, _, _ in carried]
+        for value, fact in zip(fed, carried, strict=True):
+            _feed(value, *fact)
+        yield body
+        after = [_joined(fact, _fact(value)) for fact, value in zip(carried, outputs, strict=True)]
+        if after == carried:
+            break
+        carried = after
+    return carried
 
 
 @rule("Loop")
 def loop(call: Call) -> Steps:
     """Carried values have the shape that no iteration changes; what is scanned gets a dimension in front."""
     body: ir.Graph = call.attribute("body")
-    trips = call.elements(0) if call.has(0) else None
+    call.host.enter(body)
     carried = [_fact(value) for value in call.inputs[2:]]
     count = len(carried)
     if len(body.inputs) != count + 2 or len(body.outputs) < count + 1:
         yield body
         return
-    # A carried shape that an iteration changes is not known in the next: at most one more walk for each dimension
-    # that has to be given up, and they are given up together.
-    for _ in range(4):
-        _feed(body.inputs[0], ir.TensorType(INT64), (), None)
-        _feed(body.inputs[1], ir.TensorType(BOOL), (), None)
-        for value, fact in zip(body.inputs[2:], carried, strict=True):
-            _feed(value, *fact)
-        yield body
-        after = [_joined(fact, _fact(value)) for fact, value in zip(carried, body.outputs[1 : count + 1], strict=True)]
-        if after == carried:
-            break
-        carried = after
-    else:
-        carried = [(type_, None, None) for type_, _, _ in carried]
-        for value, fact in zip(body.inputs[2:], carried, strict=True):
-            _feed(value, *fact)
-        yield body
+    _feed(body.inputs[0], ir.TensorType(INT64), (), None)
+    _feed(body.inputs[1], ir.TensorType(BOOL), (), None)
+    carried = yield from _carry(call, body, carried, body.inputs[2:], body.outputs[1 : count + 1])
     for index, fact in enumerate(carried):
         call.set(index, *fact)
-    length = trips[0] if trips and _runs_through(body, call) else UNKNOWN
+    trips = call.elements(0)
+    length = symbolic.maximum(trips[0], 0) if trips and _runs_through(body, call) else UNKNOWN
     for index, value in enumerate(body.outputs[count + 1 :], count):
         type_, dims, _ = _fact(value)
         call.set(index, type_, None if dims is None else (length, *dims))
 
 
-def _joined(
-    a: tuple[ir.TypeProtocol | None, Dims | None, Dims | None],
-    b: tuple[ir.TypeProtocol | None, Dims | None, Dims | None],
-) -> tuple[ir.TypeProtocol | None, Dims | None, Dims | None]:
-    return (a[0] if a[0] is not None else b[0], join_dims(a[1], b[1]), join_dims(a[2], b[2]))
+def _joined(a: Fact, b: Fact) -> Fact:
+    return a[0] if a[0] is not None else b[0], join_dims(a[1], b[1]), join_dims(a[2], b[2])
 
 
 def _runs_through(body: ir.Graph, call: Call) -> bool:
@@ -125,6 +133,7 @@ def scan(call: Call) -> Steps:
     if call.version < 9:
         yield body
         return
+    call.host.enter(body)
     scanned = call.attribute("num_scan_inputs")
     states = len(call.inputs) - scanned
     in_axes = call.attribute("scan_input_axes") or (0,) * scanned
@@ -139,14 +148,9 @@ def scan(call: Call) -> Steps:
             length = meet(length, dims[axis])
             dims = dims[:axis] + dims[axis + 1 :]
         slices.append((type_, dims, None))
-    for _ in range(4):
-        for value, fact in zip(body.inputs, [*carried, *slices], strict=True):
-            _feed(value, *fact)
-        yield body
-        after = [_joined(fact, _fact(value)) for fact, value in zip(carried, body.outputs[:states], strict=True)]
-        if after == carried:
-            break
-        carried = after
+    for value, fact in zip(body.inputs[states:], slices, strict=True):
+        _feed(value, *fact)
+    carried = yield from _carry(call, body, carried, body.inputs[:states], body.outputs[:states])
     for index, (type_, dims, _) in enumerate(carried):
         call.set(index, type_, dims)
     for index, value in enumerate(body.outputs[states:]):
@@ -199,7 +203,7 @@ def sequence_at(call: Call) -> None:
         return
     if producer.op_type == "SplitToSequence":
         position = call.elements(1)
-        call.shapes[0] = _part(Call(producer, call.version), position[0] if position else UNKNOWN)
+        call.shapes[0] = _part(Call(producer, call.version, call.host), position[0] if position else UNKNOWN)
     elif producer.op_type == "SequenceConstruct":
         parts: list[Dims | None] = [None if value is None else dims_of(value) for value in producer.inputs]
         position = call.elements(1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, rule
+from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents
 from ortopt.graph.symbolic import UNKNOWN, Dim
@@ -159,7 +159,7 @@ def arithmetic(call: Call) -> None:
         call.shapes[0] = x
         return
     else:
-        call.shapes[0] = broadcast(x.dims, y.dims)
+        call.shapes[0] = broadcast_shape(x.dims, y.dims)
     if dtype in INTEGERS and len(x) <= 1 and len(y) <= 1 and a.dtype == b.dtype:
         _follow(call, _ARITHMETIC.get(call.node.op_type))
 
@@ -215,7 +215,7 @@ def comparison(call: Call) -> None:
     """Boolean, in the broadcast shape; decided where it can be proven."""
     call.types[0] = BOOL
     x, y = call.shape(0), call.shape(1)
-    call.shapes[0] = x if x is y else broadcast(x.dims, y.dims)
+    call.shapes[0] = x if x is y else broadcast_shape(x.dims, y.dims)
     if len(x) > 1 or len(y) > 1 or call.dtype(0) not in INTEGERS:
         return
     a, b = call.elements(0), call.elements(1)

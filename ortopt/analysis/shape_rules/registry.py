@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, elements, shape_from, shape_of
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
 
 MICROSOFT = "com.microsoft"
@@ -40,6 +40,16 @@ class Unknown(Exception):  # noqa: N818 -- not knowing is an answer, and no erro
     """Something that the rule needs is not known; what it has set so far holds."""
 
 
+class Host(Protocol):
+    """What the run of inference offers to rules of nodes with subgraphs."""
+
+    def enter(self, graph: ir.Graph) -> None:
+        """Number a nested graph, so that symbols can be invented in it."""
+
+    def spend(self, graph: ir.Graph) -> bool:
+        """Ask whether a body may be walked to learn more; no where loops in loops would go on without end."""
+
+
 class Call:
     """One node in the eyes of its rule: inputs are asked, outputs are set.
 
@@ -53,12 +63,14 @@ class Call:
         types: What is known of the outputs' types.
         shapes: What is known of the outputs' shapes.
         contents: What is known of the elements of small integer outputs.
+        host: The run that this is a part of.
     """
 
-    __slots__ = ("contents", "inputs", "node", "shapes", "types", "version")
+    __slots__ = ("contents", "host", "inputs", "node", "shapes", "types", "version")
 
-    def __init__(self, node: ir.Node, version: int) -> None:
+    def __init__(self, node: ir.Node, version: int, host: Host) -> None:
         self.node = node
+        self.host = host
         self.version = version
         self.inputs = node.inputs
         count = len(node.outputs)
@@ -82,7 +94,11 @@ class Call:
     def dtype(self, index: int) -> ir.DataType | None:
         """The input's element type, or None."""
         value = self.inputs[index] if index < len(self.inputs) else None
-        return None if value is None or not isinstance(value.type, ir.TensorType) else value.dtype
+        if value is None:
+            return None
+        if value.type is None:
+            return None if value.const_value is None else value.const_value.dtype
+        return value.dtype if isinstance(value.type, ir.TensorType) else None
 
     def shape(self, index: int) -> ir.Shape:
         """The input's shape in canonical form, frozen; raises `Unknown` where the rank is not known."""
@@ -150,10 +166,7 @@ class Call:
         if producer is None:
             return None if value.is_graph_input() else value.const_value
         if producer.op_type == "Constant" and producer.domain == "":
-            attribute = producer.attributes.data.get("value")
-            if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
-                tensor: ir.TensorProtocol = attribute.value
-                return tensor
+            return _attribute_tensor(producer)
         return value.const_value
 
     # Answers
@@ -184,7 +197,7 @@ class Call:
         if output >= len(self.types):
             return
         value = self.value(index)
-        self.types[output] = value.dtype if isinstance(value.type, ir.TensorType) else value.type
+        self.types[output] = self.dtype(index) or value.type
         shape = shape_of(value)
         if shape is not None:
             self.shapes[output] = shape if shape.frozen else _canonical_shape(shape.dims)
@@ -206,6 +219,19 @@ class Call:
     def turns(self, index: int = 0) -> npt.NDArray[np.object_] | None:
         """The elements of an input as an array to reshape, slice or join, or None where there is nothing to follow."""
         return self.array(index) if self.dtype(index) in INTEGERS else None
+
+
+def _attribute_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        if name == "value":
+            return attribute.as_tensor()
+        if name in {"value_float", "value_floats"}:
+            return ir.tensor(attribute.value, ir.DataType.FLOAT)
+        if name in {"value_int", "value_ints"}:
+            return ir.tensor(attribute.value, ir.DataType.INT64)
+    return None
 
 
 def _is_known(element: Dim) -> bool:
@@ -251,6 +277,12 @@ def broadcast(a: Dims, b: Dims) -> Dims:
     return a[:offset] + tuple(broadcast_dim(x, y) for x, y in zip(a[offset:], b, strict=True))
 
 
+@lru_cache(1 << 14)
+def broadcast_shape(a: Dims, b: Dims) -> ir.Shape:
+    """As `broadcast`; the same frozen shape for the same operands."""
+    return shape_from(broadcast(a, b))
+
+
 def broadcast_dim(x: Dim, y: Dim) -> Dim:
     """The dimension that two dimensions broadcast to, or unknown."""
     if isinstance(x, int) and isinstance(y, int):
@@ -289,12 +321,11 @@ def join_dims(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> Dims | None:
     return tuple(map(join, a, b))
 
 
-AttributeValues: TypeAlias = Mapping[str, Any]
-
 __all__ = [
     "MICROSOFT",
     "RULES",
     "Call",
+    "Host",
     "Rule",
     "Steps",
     "Unknown",
@@ -302,7 +333,7 @@ __all__ = [
     "axis_of",
     "broadcast",
     "broadcast_dim",
-    "elements",
+    "broadcast_shape",
     "integers",
     "join",
     "join_dims",

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
@@ -24,7 +24,8 @@ def constant(call: Call) -> None:
         value = attribute.value
         match name:
             case "value":
-                call.set(0, value.dtype, value.shape if value.shape.frozen else tuple(value.shape), elements(value))
+                dims = tuple(value.shape)
+                call.set(0, value.dtype, shape_from(dims), elements(value, dims))
             case "sparse_value":
                 call.set(0, value.dtype, tuple(value.shape))
             case "value_int":
@@ -266,7 +267,7 @@ def constant_of_shape(call: Call) -> None:
             call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
         return
     call.shapes[0] = tuple(dim if symbolic.is_known(dim) else UNKNOWN for dim in target)
-    if len(target) > 1 or dtype not in INTEGERS:
+    if len(target) > 1 or tensor is None or dtype not in INTEGERS or tensor.size != 1:
         return
     count = target[0] if target else 1
     if isinstance(count, int) and 0 <= count <= MOST_ELEMENTS:

@@ -122,9 +122,15 @@ def slice_(call: Call) -> None:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
             return
-        # ONNX clamps as Python does, but for an end before the beginning going backwards: that is None in Python.
-        cut[axis] = slice(start, None if step < 0 and end < -array.shape[axis] else end, step)
+        cut[axis] = _python_slice(array.shape[axis], start, end, step)
     call.hold(array[tuple(cut)])
+
+
+def _python_slice(size: int, start: int, end: int, step: int) -> slice:
+    """The same slice in Python, which clamps otherwise at the beginning when it goes backwards."""
+    if step > 0:
+        return slice(start, end, step)
+    return slice(max(start, -size), None if end < -size else end, step)
 
 
 def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
@@ -132,9 +138,7 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if not isinstance(step, int) or step == 0:
         return UNKNOWN
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
-        if step < 0 and end < -dim:
-            return len(range(dim)[slice(start, None, step)])
-        return len(range(dim)[slice(start, end, step)])
+        return len(range(dim)[_python_slice(dim, start, end, step)])
     if step < 0:
         whole = isinstance(start, int) and isinstance(end, int) and (start >= _ENDLESS or start == -1)
         return symbolic.ceildiv(dim, -step) if whole and isinstance(end, int) and end <= -_ENDLESS else UNKNOWN
@@ -314,7 +318,7 @@ def _scales(call: Call, index: int) -> Sequence[float]:
         scales: Sequence[float] = call.attribute("scales")
         return scales
     tensor = call.constant(index)
-    if tensor is None:
+    if tensor is None or tensor.size > MOST_ELEMENTS:
         raise Unknown
     numbers: list[float] = tensor.numpy().reshape(-1).tolist()
     return numbers

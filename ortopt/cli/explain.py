@@ -1,0 +1,106 @@
+"""``ortopt explain``: what one pass would rewrite in a model, and what it leaves alone, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortopt.cli.optimize import make_options, run_options
+
+if TYPE_CHECKING:
+    from ortopt.observers import Explanation
+
+
+@click.command("explain")
+@click.argument("model")
+@click.argument("name", metavar="PASS")
+@click.option("-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one]")
+@click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
+@run_options
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **given: Any) -> None:
+    """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
+
+    The passes before it run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
+    """
+    from ortopt import registry
+    from ortopt.api import Optimization
+    from ortopt.cancellation import CancellationToken
+    from ortopt.cli import models
+    from ortopt.cli.interrupt import cancels
+    from ortopt.errors import UsageError
+    from ortopt.observers import Explanation
+
+    kind = registry.installed().find(name)
+    if alone and (given["only"] or given["passes"]):
+        raise UsageError("--alone says what runs: leave out --only and --passes")
+    given["only"] = (kind.name,) if alone else given["only"]
+    given["enable"] = (*given["enable"], kind.name)
+    options = make_options(level=max(kind.levels) if level is None else level, **given)
+    listener, token = Explanation([kind.name]), CancellationToken()
+    run = Optimization(models.resolve(model).source, options, observers=[listener], cancellation=token)
+    if not any(chosen.transformer.name == kind.name for chosen in run.selected):
+        levels = ", ".join(str(at.value) for at in kind.levels)
+        raise UsageError(f"{kind.name} (level {levels}) does not run with these options")
+    with cancels(token):
+        run.transform()
+    for failure in run.result(None).summary.failures:
+        if failure.transformer == kind.name or not as_json:
+            click.echo(f"ortopt: warning: {failure}", err=True)
+    data = describe(listener, kind.name, options.level)
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _show(data)
+
+
+def describe(listener: Explanation, name: str, level: int) -> dict[str, Any]:
+    """What a pass did and did not, as data that json can write.
+
+    Args:
+        listener: Listened to the run.
+        name: The pass's name.
+        level: The highest level that ran.
+    """
+    return {
+        "schema": 1,
+        "pass": name,
+        "level": level,
+        "rewrites": [
+            {"number": one.number, "nodes": [{"name": n, "op": op} for n, op in one.nodes], "why": one.why}
+            for one in listener.rewrites
+        ],
+        "refusals": [{"node": one.node, "op": one.op, "reason": one.reason} for one in listener.refusals],
+    }
+
+
+def _show(data: dict[str, Any]) -> None:
+    from ortopt import report
+    from ortopt.graph.text import one_line
+
+    out = report.console(sys.stdout)
+    rewrites, refusals = data["rewrites"], data["refusals"]
+    out.print(f"{data['pass']} would make {len(rewrites)} rewrites and refuses {len(refusals)} candidates")
+    if rewrites:
+        purposes = {one["why"] for one in rewrites}
+        out.print(f"each of them: {one_line(purposes.pop()).replace('``', '`')}\n" if len(purposes) == 1 else "")
+        rows = (
+            (one["number"], ", ".join(f"{node['op']} {node['name']}" for node in one["nodes"]), one["why"])[
+                : 3 if purposes else 2
+            ]
+            for one in rewrites
+        )
+        out.print(report.table(("rewrite", "nodes", "what for")[: 3 if purposes else 2], rows, text=3))
+    by_reason: dict[str, list[str]] = {}
+    for one in refusals:
+        reason, bracket, value = one["reason"].rpartition(" (")  # the value that it is about differs at every node
+        about = f"{bracket}{value}" if reason and value.endswith(")") else ""
+        by_reason.setdefault(one["reason"].removesuffix(about), []).append(f"{one['op']} {one['node']}{about}")
+    for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        out.print()
+        out.print(f"{len(nodes)} refused: {one_line(reason)}", style="bold", soft_wrap=True)
+        for node in nodes:
+            out.print(f"  {one_line(node)}", soft_wrap=True)

@@ -1,0 +1,57 @@
+"""The small files that a command writes: refused early, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from ortopt.errors import OutputError
+from ortopt.graph.text import quoted
+
+STREAM = "-"
+
+
+def check_writable(path: str) -> None:
+    """Refuse a place where no file can be, before the work begins.
+
+    Raises:
+        OutputError: If it is a folder, or its folder does not exist or may not be written.
+    """
+    if path == STREAM:
+        return
+    target = Path(path)
+    folder = target.absolute().parent
+    if target.is_dir():
+        raise OutputError(f"cannot write {quoted(path)}: it is a directory")
+    if not folder.is_dir():
+        raise OutputError(f"cannot write {quoted(path)}: there is no folder {quoted(str(folder))}")
+    if not os.access(folder if not target.exists() else target, os.W_OK):
+        raise OutputError(f"cannot write {quoted(path)}: permission denied")
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a text file in one step, or to stdout.
+
+    Raises:
+        OutputError: If it cannot be written.
+    """
+    if path == STREAM:
+        sys.stdout.write(text)
+        return
+    target = Path(path)
+    try:
+        if target.exists() and not target.is_file():  # a device or a pipe
+            target.write_text(text, encoding="utf-8")
+            return
+        draft = target.with_name(f".ortopt-{secrets.token_hex(8)}.tmp")
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {quoted(path)}: {error.strerror or error}") from error

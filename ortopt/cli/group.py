@@ -1,0 +1,99 @@
+"""The group of all commands: finds them by name, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+import ortopt
+from ortopt.errors import OptimizationCancelled, OrtoptError
+from ortopt.graph.text import one_line
+
+COMMANDS = ("optimize", "explain", "info", "passes", "zoo")
+USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
+TRACEBACK = "ORTOPT_TRACEBACK"
+
+
+class LazyGroup(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, the most used first."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"ortopt.cli.{cmd_name}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what libraries warn of is not the user's business, unless he asks Python for it."""
+        try:
+            with warnings.catch_warnings():
+                if not sys.warnoptions:
+                    warnings.simplefilter("ignore")
+                outcome = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:  # before click makes an empty line of it
+            raise OptimizationCancelled from None
+        except BrokenPipeError:  # who reads us, e.g. `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(BAD_INPUT) from None
+        return outcome
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "ortopt",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run, say in one line what went wrong, and exit with the code for it."""
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot show
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except OrtoptError as error:
+            code = _say(str(error), error.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = USAGE
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx is not None else "ortopt"
+            code = _say(f"{error.format_message()} (see {path} --help)", USAGE)
+        except click.ClickException as error:
+            code = _say(error.format_message(), USAGE)
+        except click.Abort:
+            code = _say("cancelled", OptimizationCancelled.exit_code)
+        except MemoryError:
+            code = _say("out of memory", BAD_INPUT)
+        except Exception as error:
+            if os.environ.get(TRACEBACK) == "1":
+                raise
+            kind = type(error).__name__
+            code = _say(f"internal error: {kind}: {error} ({TRACEBACK}=1 shows where; please report it)", INTERNAL)
+        sys.exit(code or 0)
+
+
+def _say(message: str, code: int) -> int:
+    click.echo(f"ortopt: {one_line(message)}", err=True)
+    return code
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(ortopt.__version__, prog_name="ortopt")
+def commands() -> None:
+    """Optimize ONNX models: the same results with fewer nodes, less time, less memory.
+
+    A model is a file, "-" for a stream, or zoo:NAME for a model of the zoo.
+    """

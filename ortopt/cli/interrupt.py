@@ -1,0 +1,39 @@
+"""Ctrl-C while transformers run: stop at the next rewrite."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from ortopt.cancellation import CancellationToken
+
+
+@contextlib.contextmanager
+def cancels(token: CancellationToken) -> Iterator[None]:
+    """Let the first Ctrl-C set a token, as long as this lasts; the second raises KeyboardInterrupt as usual.
+
+    Args:
+        token: What is set.
+
+    Raises:
+        OptimizationCancelled: At the end, if the token was set too late for anybody to ask it.
+    """
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, as below nohup, or somebody else's
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        token.cancel()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if token.is_cancelled:
+        token.check()

@@ -1,0 +1,89 @@
+"""What a model argument names: a file, a stream, or a model of the zoo."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortopt.cli.files import STREAM
+from ortopt.errors import InvalidModelError
+from ortopt.graph.text import quoted
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+ZOO = "zoo:"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelArgument:
+    """A model that the user named.
+
+    Attributes:
+        label: As the user named it.
+        source: What `ortopt.optimize` takes.
+        output: Where the result goes if the user does not say.
+        zoo: The name of a model of the zoo, or None.
+    """
+
+    label: str
+    source: Path | ir.Model
+    output: str
+    zoo: str | None = None
+
+
+def resolve(text: str) -> ModelArgument:
+    """Find the model that an argument names.
+
+    Args:
+        text: A path, ``-``, or ``zoo:NAME``, which is grown if it is not in the cache.
+
+    Raises:
+        UsageError: If the zoo has no such model.
+        InvalidModelError: If the stream holds none.
+    """
+    if text == STREAM:
+        from ortopt.graph.load import load
+
+        return ModelArgument("stdin", load(sys.stdin.buffer), STREAM)
+    if text.startswith(ZOO):
+        from ortopt import zoo
+
+        name = text.removeprefix(ZOO)
+        return ModelArgument(text, zoo.cached(name), f"{name}.opt.onnx", name)
+    path = Path(text)
+    return ModelArgument(text, path, str(path.parent / f"{path.stem}.opt.onnx"))
+
+
+def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The arrays to verify with: from a file, from the zoo's manifest, or None for seeded ones.
+
+    Args:
+        path: An .npz file with one array an input, or None.
+        argument: The model.
+
+    Raises:
+        InvalidModelError: If the file cannot be read.
+    """
+    if path is None:
+        if argument.zoo is None:
+            return None
+        from ortopt import zoo
+
+        return zoo.inputs(argument.zoo)
+    import numpy as np
+
+    try:
+        with Path(path).open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            found = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
+        if not found or not all(isinstance(array, np.ndarray) for array in found.values()):
+            raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
+    except OSError as error:
+        raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
+    except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
+        raise InvalidModelError(f"{quoted(path)}: no .npz file of plain arrays ({error})") from error
+    return found

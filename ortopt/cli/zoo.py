@@ -1,0 +1,52 @@
+"""``ortopt zoo``: the models that come with ortopt."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+
+@click.group("zoo")
+def command() -> None:
+    """The models that come with ortopt; zoo:NAME is a model argument."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+def list_(as_json: bool) -> None:
+    """List the models of the zoo."""
+    from ortopt import report, zoo
+
+    entries = [zoo.entry(name) for name in zoo.names()]
+    if as_json:
+        found = [
+            {
+                "name": entry.name,
+                "family": entry.family,
+                "exporter": entry.exporter,
+                "opset": dict(entry.opset),
+                "nodes": entry.nodes,
+                "inputs": {
+                    name: {"dtype": spec.dtype, "shape": list(spec.shape)} for name, spec in entry.inputs.items()
+                },
+            }
+            for entry in entries
+        ]
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = ((e.name, e.family, e.exporter, e.opset.get("ai.onnx", ""), e.nodes) for e in entries)
+    report.console(sys.stdout).print(report.table(("model", "family", "exporter", "opset", "nodes"), rows, text=3))
+
+
+@command.command("grow")
+@click.argument("name")
+@click.argument("out")
+def grow(name: str, out: str) -> None:
+    """Write the model NAME, weights and all, to the file OUT."""
+    from ortopt import zoo
+    from ortopt.cli.files import check_writable
+
+    check_writable(out)
+    zoo.grow(name.removeprefix("zoo:"), out)

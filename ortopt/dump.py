@@ -1,0 +1,77 @@
+"""The model before and after each transformer that changed something, as files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortopt.errors import OutputError
+from ortopt.graph import scope
+from ortopt.graph.save import save
+from ortopt.graph.text import quoted
+from ortopt.manager import HistoryEntry
+from ortopt.observers import Observer
+from ortopt.transformer import GraphTransformer
+
+START = "0000-start.onnx"
+
+
+class Dump(Observer):
+    """Writes ``NUMBER-levelL-stepS-GRAPH-NAME.before.onnx`` and ``.after.onnx``, and ``0000-start.onnx`` first.
+
+    What one leaves is what the next one finds: such files are links to one content where the file system has links.
+    Rules of one sweep take turns at every node; they share what was before and after the sweep.
+
+    Args:
+        folder: Made if it is not there.
+
+    Raises:
+        OutputError: If it cannot be made.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make the folder {quoted(str(folder))}: {error.strerror}") from error
+        self._latest: Path | None = None
+        self._previous: Path | None = None
+        self._number = 0
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Write the model once, before anybody touched it."""
+        if self._latest is None:
+            self._latest = self._folder / START
+            save(scope.of(graph).model, self._latest)
+        self._previous = None
+
+    def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
+        """Write the model if it was changed."""
+        if not entry.modified or self._latest is None:
+            return
+        self._number += 1
+        where = re.sub(r"[^A-Za-z0-9._]+", "_", entry.graph)[:60]
+        stem = f"{self._number:04d}-level{entry.level}-step{entry.step}-{where}-{entry.transformer}"
+        before, after = (self._folder / f"{stem}.{side}.onnx" for side in ("before", "after"))
+        if self._previous is None:  # the first of its sweep
+            save(scope.of(graph).model, after)
+            self._previous, self._latest = self._latest, after
+        else:
+            _link(self._latest, after)
+        _link(self._previous, before)
+
+
+def _link(existing: Path, new: Path) -> None:
+    try:
+        new.unlink(missing_ok=True)
+        try:
+            os.link(existing, new)
+        except OSError:
+            shutil.copyfile(existing, new)
+    except OSError as error:
+        raise OutputError(f"cannot write {quoted(str(new))}: {error.strerror or error}") from error

@@ -1,0 +1,265 @@
+"""What a run did: as plain data for machines, and as tables for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+import ortopt
+from ortopt.api import OptimizeResult
+from ortopt.graph.load import SOURCE_KEY
+from ortopt.graph.text import one_line, quoted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ortopt.graph.save import Saved
+    from ortopt.options import Options
+
+SCHEMA = 1
+"""Raised when a field of `as_dict` changes its meaning or goes; new fields do not raise it."""
+
+PIPE_WIDTH = 200
+"""Columns where nobody looks at the width: tables never fold there."""
+
+
+def as_dict(
+    result: OptimizeResult,
+    *,
+    source: str | None = None,
+    options: Options | None = None,
+    saved: Saved | None = None,
+    seconds: Mapping[str, float] | None = None,
+    error: str | None = None,
+) -> dict[str, Any]:
+    """A result as data that json can write.
+
+    Args:
+        result: The result.
+        source: What the model was read from, as the user named it.
+        options: What was asked for.
+        saved: What was written, or None if nothing was.
+        seconds: Seconds of phases beside those of the result, e.g. ``save``.
+        error: Why nothing was written.
+
+    Returns:
+        Nested dicts and lists; ``schema`` is `SCHEMA`.
+    """
+    summary = result.summary
+    before, after = summary.before, summary.after
+    origin = result.model.meta.get(SOURCE_KEY)
+    return {
+        "schema": SCHEMA,
+        "ortopt": ortopt.__version__,
+        "input": source,
+        "output": None if saved is None else _output(saved),
+        "options": None if options is None else _options(options),
+        "nodes": {
+            "before": before.nodes,
+            "after": after.nodes,
+            "by_op": {
+                op: {"before": before.ops.get(op, 0), "after": after.ops.get(op, 0)}
+                for op in sorted({*before.ops, *after.ops})
+            },
+        },
+        "initializers": {"before": before.initializers, "after": after.initializers},
+        "functions": {"before": before.functions, "after": after.functions},
+        "constant_bytes": {"before": before.nbytes, "after": after.nbytes},
+        "file_bytes": {
+            "before": None if origin is None else origin.nbytes,
+            "after": None if saved is None else saved.nbytes,
+        },
+        "rewrites": summary.rewrites,
+        "passes": _passes(result),
+        "failures": [
+            {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
+            for e in summary.failures
+        ],
+        "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
+        "fixed_point": not summary.bound_reached and not result.stopped,
+        "bound_reached": list(summary.bound_reached),
+        "stopped": result.stopped,
+        "verified": result.verified,
+        "verification": None if result.verification is None else _plain(result.verification),
+        "seconds": {**summary.seconds, **(seconds or {})},
+        "error": error,
+    }
+
+
+def _output(saved: Saved) -> dict[str, Any]:
+    return {
+        "path": None if saved.path is None else str(saved.path),
+        "bytes": saved.nbytes,
+        "data": None if saved.data_path is None else str(saved.data_path),
+    }
+
+
+def _options(options: Options) -> dict[str, Any]:
+    return {**_plain(options), "target": options.target.value}
+
+
+def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
+    """Totals by pass, those without a rewrite too: they took time."""
+    totals: dict[str, dict[str, Any]] = {}
+    for entry in result.history:
+        total = totals.setdefault(
+            entry.transformer, {"pass": entry.transformer, "rewrites": 0, "seconds": 0.0, "runs": 0, "visits": 0}
+        )
+        total["rewrites"] += entry.rewrites
+        total["seconds"] += entry.seconds
+        total["runs"] += 1
+        total["visits"] += entry.visits
+    return sorted(totals.values(), key=lambda total: (-total["rewrites"], total["pass"]))
+
+
+def _plain(record: Any) -> Any:
+    """Data classes as dicts, all the way down."""
+    if dataclasses.is_dataclass(record):
+        return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): _plain(value) for key, value in record.items()}
+    if isinstance(record, list | tuple | set | frozenset):
+        return [_plain(item) for item in record]
+    if isinstance(record, float) and not math.isfinite(record):
+        return str(record)  # JSON has no such numbers
+    return record if isinstance(record, str | int | float | bool | None) else str(record)
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+
+def console(stream: IO[str]) -> Console:
+    """A console that shows text as it is: no markup, no colours and no folding where nobody looks.
+
+    Args:
+        stream: stdout or stderr.
+    """
+    from rich.console import Console
+
+    width = None if stream.isatty() else PIPE_WIDTH
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+
+
+def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False) -> Table:
+    """A table without lines.
+
+    Args:
+        headers: One a column.
+        rows: The cells; shown as one line each, control characters spelled out.
+        text: How many of the first columns hold text; the others hold numbers, to the right.
+        headless: Whether the headers are left out.
+    """
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_header=not headless)
+    for position, header in enumerate(headers):
+        made.add_column(header, justify="left" if position < text else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*(one_line(cell) for cell in row))
+    return made
+
+
+def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> None:
+    """Print a report.
+
+    Args:
+        data: From `as_dict`.
+        out: Where to.
+        everything: Whether passes that changed nothing are listed too.
+    """
+    out.print(_sizes(data))
+    out.print()
+    out.print(_ops(data["nodes"]["by_op"]))
+    out.print()
+    if data["passes"]:
+        out.print(_pass_table(data["passes"], everything))
+        out.print()
+    for line in _closing(data):
+        out.print(line, soft_wrap=True)
+
+
+def _sizes(data: Mapping[str, Any]) -> Table:
+    rows = [("nodes", *_change(data["nodes"])), ("initializers", *_change(data["initializers"]))]
+    if any(data["functions"].values()):
+        rows.append(("functions", *_change(data["functions"])))
+    rows.append(("constants", *_change(data["constant_bytes"], size)))
+    if None not in data["file_bytes"].values():
+        rows.append(("file", *_change(data["file_bytes"], size)))
+    return table(("", "before", "after", "change"), rows)
+
+
+def _ops(by_op: Mapping[str, Mapping[str, int]]) -> Table:
+    def rank(item: tuple[str, Mapping[str, int]]) -> tuple[int, int, str]:
+        op, counts = item
+        return -abs(counts["after"] - counts["before"]), -counts["before"], op
+
+    rows = ((op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank))
+    return table(("op", "before", "after", "change"), rows)
+
+
+def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
+    difference = counts["after"] - counts["before"]
+    sign = "-" if difference < 0 else "+"
+    return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""
+
+
+def _pass_table(passes: list[dict[str, Any]], everything: bool) -> Table:
+    busy = [total for total in passes if total["rewrites"] or everything]
+    rows = [(total["pass"], total["rewrites"], f"{total['seconds']:.3f}") for total in busy]
+    idle = [total for total in passes if total not in busy]
+    if idle:
+        rows.append((f"({len(idle)} more, nothing to do)", 0, f"{sum(total['seconds'] for total in idle):.3f}"))
+    return table(("pass", "rewrites", "seconds"), rows)
+
+
+def _closing(data: Mapping[str, Any]) -> Iterable[str]:
+    for failure in data["failures"]:
+        where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
+        yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
+    for kept in data["too_large"]:
+        yield (
+            f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
+            " more than --max-growth allows"
+        )
+    yield f"fixed point: {_fixed_point(data)}"
+    yield f"verification: {_verification(data['verification'])}"
+    yield "seconds: " + ", ".join(f"{phase} {taken:.2f}" for phase, taken in data["seconds"].items())
+    output = data["output"]
+    if output is None:
+        yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
+        return
+    beside = f" with {one_line(output['data'])}" if output["data"] else ""
+    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
+
+
+def _fixed_point(data: Mapping[str, Any]) -> str:
+    if data["stopped"]:
+        return "not reached, stopped by the time limit"
+    if data["bound_reached"]:
+        levels = ", ".join(map(str, data["bound_reached"]))
+        return f"not reached, level {levels} ended at the bound of steps (see --steps)"
+    return "reached"
+
+
+def _verification(outcome: Mapping[str, Any] | None) -> str:
+    if outcome is None:
+        return "not asked for"
+    parts = [outcome["status"]]
+    if outcome["outputs"]:
+        worst = outcome["worst"]
+        shown = worst if isinstance(worst, str) else f"{worst:.2g}"
+        parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
+    return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes for people, e.g. ``27.1 MB``."""
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

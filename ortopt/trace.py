@@ -1,0 +1,100 @@
+"""A trace of a run in Chrome's format: ui.perfetto.dev and chrome://tracing open it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.manager import HistoryEntry
+from ortopt.observers import Observer
+from ortopt.transformer import GraphTransformer
+
+_THREAD = 1
+
+
+class Trace(Observer):
+    """Collects a span for each phase, for each run of each transformer, and a mark for each rewrite.
+
+    Rules of one sweep take turns at every node: their spans lie one after the other inside the sweep's, each as long as
+    the rule worked in all.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._zero = time.perf_counter()
+        self._events: list[dict[str, Any]] = [
+            self._event("M", "process_name", args={"name": "ortopt"}),
+            self._event("M", "thread_name", args={"name": "optimize"}),
+        ]
+        self._announced: list[str] = []
+        self._started = self._ended = self._laid = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The trace as data that json can write."""
+        return {"traceEvents": self._events, "displayTimeUnit": "ms"}
+
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        """A phase of the run, e.g. ``load``, as long as this lasts."""
+        started = self._now()
+        try:
+            yield
+        finally:
+            self._add("phase", phase, started, self._now(), {})
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Remember when a sweep or a transformer began."""
+        if self._ended >= self._started:
+            self._announced.clear()
+        self._announced.append(transformer.name)
+        self._started = self._now()
+
+    def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
+        """Add a span."""
+        args = {
+            "level": entry.level,
+            "step": entry.step,
+            "graph": entry.graph,
+            "rewrites": entry.rewrites,
+            "visits": entry.visits,
+        }
+        sweep = len(self._announced) > 1
+        if self._ended < self._started:  # the first report of what `before` announced
+            self._ended, self._laid = self._now(), self._started
+            nodes = {"nodes": len(scope.of(graph).model.graph)}
+            if sweep:
+                name = f"sweep of {len(self._announced)} rules"
+                shared = {key: args[key] for key in ("level", "step", "graph")}
+                self._add("sweep", name, self._started, self._ended, shared)
+            self._events.append(self._event("C", "nodes", self._ended, args=nodes))
+        end = min(self._laid + entry.seconds * 1e6, self._ended) if sweep else self._ended
+        self._add("pass", entry.transformer, self._laid, end, args)
+        self._laid = end
+
+    def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
+        """Add a mark."""
+        args = {"number": number, "nodes": [f"{node.op_type} {node.name or ''}".strip() for node in nodes]}
+        self._events.append({**self._event("i", transformer.name, self._now(), args=args), "cat": "rewrite", "s": "t"})
+
+    def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
+        """Add a mark."""
+        event = self._event("i", f"{transformer.name} failed", self._now(), args={"reason": reason})
+        self._events.append({**event, "cat": "failure", "s": "p"})
+        self._ended = self._now()
+
+    def _now(self) -> float:
+        """Microseconds since the start."""
+        return (time.perf_counter() - self._zero) * 1e6
+
+    def _add(self, category: str, name: str, start: float, end: float, args: dict[str, Any]) -> None:
+        event = self._event("X", name, start, args=args)
+        self._events.append({**event, "cat": category, "dur": round(end - start, 3)})
+
+    def _event(self, kind: str, name: str, at: float = 0.0, *, args: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "ph": kind, "ts": round(at, 3), "pid": self._process, "tid": _THREAD, "args": args}

@@ -1,0 +1,225 @@
+"""Inputs that a model accepts, drawn from a seed: sizes for its symbols, integers that fit where they are used.
+
+A user has no inputs at hand when a model is verified. What is known is used: a symbol has one size wherever it
+stands, an index into a table of 512 rows is below 512, a mask is of zeros and ones. What is not known is tried:
+`attempts` gives several ways to draw, the most natural first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.errors import UsageError
+from ortopt.graph import symbolic
+
+Array = np.ndarray[Any, Any]
+Inputs: TypeAlias = dict[str, Any]
+"""By input: an array, or a list of arrays for a sequence."""
+
+IntegerRange: TypeAlias = Literal["natural", "small", "binary", "zero", "one"]
+FloatRange: TypeAlias = Literal["normal", "unit"]
+
+_ELEMENTS_AT_MOST: Final = 1 << 28
+_KEPT_BY: Final = frozenset(
+    {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Flatten", "Slice", "Gather", "Tile"}
+    | {"Concat", "Split", "Clip", "Where", "Add"}
+)
+_STEPS: Final = 200  # how far from an input its consumers are looked at
+_SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One way to draw inputs.
+
+    Attributes:
+        size: The size of every symbol; None chooses by the symbol's name.
+        integers: ``natural`` respects what is known of an input's use; the others are what to try instead.
+        floats: ``normal``, or uniform between 0 and 1.
+    """
+
+    size: int | None = None
+    integers: IntegerRange = "natural"
+    floats: FloatRange = "normal"
+
+
+def attempts() -> Iterator[Draw]:
+    """Ways to draw, in the order in which they are worth trying."""
+    yield Draw()
+    yield Draw(size=1)
+    yield Draw(integers="small")
+    yield Draw(size=2)
+    yield Draw(integers="binary")
+    yield Draw(integers="one")
+    yield Draw(integers="zero")
+    yield Draw(floats="unit")
+    for size in (8, 16, 32, 64, 128, 224):
+        yield Draw(size=size)
+    yield Draw(size=1, integers="one", floats="unit")
+    yield Draw(size=1, integers="zero", floats="unit")
+
+
+def draw_inputs(
+    model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, how: Draw | None = None
+) -> Inputs:
+    """Inputs for a model, the same for the same seed on any machine.
+
+    Args:
+        model: The model; inputs that are initializers too are left out.
+        seed: Two seeds give different numbers of the same shapes.
+        sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
+        how: One of `attempts`.
+
+    Returns:
+        An array for each input, a list of arrays for a sequence. bfloat16 and the like are ``ml_dtypes`` arrays.
+
+    Raises:
+        UsageError: An input cannot be drawn: its type is unknown, or it would be enormous.
+    """
+    how = how or Draw()
+    taken = [value for value in model.graph.inputs if not value.is_initializer()]
+    bound = _Sizes(taken, dict(sizes or {}), how.size)
+    drawn: Inputs = {}
+    for value in taken:
+        name = value.name or ""
+        type_ = value.type
+        while isinstance(type_, ir.OptionalType):
+            type_ = type_.elem_type
+        if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
+            raise UsageError(f"the type of input {name!r} is unknown")
+        rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
+        shape = bound.shape(value)
+        if np.prod(shape, dtype=float) > _ELEMENTS_AT_MOST:
+            raise UsageError(f"input {name!r} would have the shape {list(shape)}")
+        count = 2 if isinstance(type_, ir.SequenceType) else 1
+        if type_.dtype.is_integer():
+            arrays = [_draw_integers(rng, value, type_.dtype, shape, how) for _ in range(count)]
+        else:
+            arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
+        drawn[name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
+    return drawn
+
+
+class _Sizes:
+    """One size for each symbol, over all inputs."""
+
+    def __init__(self, inputs: list[ir.Value], given: dict[str, int], every: int | None) -> None:
+        names = [name for value in inputs for dim in _dims(value) for name in sorted(symbolic.symbols(dim))]
+        self._sizes: dict[str, int] = dict(given)
+        names = list(dict.fromkeys(names))
+        for i, name in enumerate(names):
+            if name not in self._sizes and not _is_sum(name, names):
+                self._sizes[name] = every if every is not None else _natural_size(name, i)
+        for name in names:
+            if name not in self._sizes:
+                self._sizes[name] = sum(self._sizes[part] for part in _is_sum(name, names))
+
+    def shape(self, value: ir.Value) -> tuple[int, ...]:
+        shape = []
+        for axis, dim in enumerate(_dims(value)):
+            size = symbolic.substitute(dim, {name: self._sizes[name] for name in symbolic.symbols(dim)})
+            if not isinstance(size, int):  # unknown dimensions are alike where they stand on the same axis
+                size = self._sizes.get("", 2) if axis == 0 else 4
+            shape.append(max(size, 0))
+        return tuple(shape)
+
+
+def _dims(value: ir.Value) -> list[symbolic.Dim]:
+    if value.shape is None:
+        return [2, 3]
+    return [symbolic.canonical(dim if isinstance(dim, int) else dim.value) for dim in value.shape]
+
+
+def _is_sum(name: str, names: list[str]) -> list[str]:
+    """The symbols whose sum an attention mask's length is, in the names that exporters give."""
+    parts = name.split("_plus_") if "_plus_" in name else []
+    if not parts and ("total" in name or "cache" in name):
+        parts = [
+            next((other for other in names if other != name and word in other and "total" not in other), "")
+            for word in ("past", "seq")
+        ]
+    return parts if parts and all(part in names and part != name for part in parts) else []
+
+
+def _natural_size(name: str, position: int) -> int:
+    text = name.lower()
+    if "batch" in text or text in ("n", "b", "bs"):
+        return 2
+    if "past" in text:
+        return 5
+    if "seq" in text or "len" in text or text in ("s", "t", "time"):
+        return 8
+    if text in _SPATIAL or "height" in text or "width" in text:
+        return 32
+    return (2, 6, 4, 7, 3)[position % 5]
+
+
+def _integers_below(value: ir.Value) -> int | None:
+    """The smallest table that an input's integers are indices into, or None."""
+    smallest: int | None = None
+    seen: set[ir.Value] = {value}
+    pending = [value]
+    while pending and len(seen) < _STEPS:
+        current = pending.pop()
+        for node, index in current.uses():
+            table = _indexed(node, index)
+            if table is not None:
+                smallest = table if smallest is None else min(smallest, table)
+            if node.op_type in _KEPT_BY and not (node.op_type == "Gather" and index == 1):
+                fresh = [output for output in node.outputs if output not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return smallest
+
+
+def _indexed(node: ir.Node, index: int) -> int | None:
+    """The size of the axis that input ``index`` of a node chooses from."""
+    if node.op_type not in ("Gather", "GatherElements") or index != 1 or node.inputs[0] is None:
+        return None
+    table = node.inputs[0]
+    shape = table.const_value.shape if table.const_value is not None else table.shape
+    if shape is None:
+        return None
+    axis: int = node.attributes.get_int("axis", 0)
+    dims = list(shape)
+    dim = dims[axis] if -len(dims) <= axis < len(dims) else None
+    return dim if isinstance(dim, int) and dim > 0 else None
+
+
+def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], how: Draw) -> Array:
+    if dtype == ir.DataType.STRING:
+        return np.asarray(np.array(["a", "the", "onnx", "Zürich", ""], object)[rng.integers(0, 5, shape)], object)
+    if dtype == ir.DataType.BOOL:
+        return np.asarray(rng.integers(0, 2, shape).astype(np.bool_))
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy())
+    floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
+    return np.asarray(floats).astype(dtype.numpy())
+
+
+def _draw_integers(
+    rng: np.random.Generator, value: ir.Value, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
+) -> Array:
+    if how.integers != "natural":
+        low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
+        return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
+    name = (value.name or "").lower()
+    if "mask" in name:
+        mask = np.asarray(rng.random(shape) < 0.9)
+        if mask.ndim:
+            mask[..., :1] = True  # a row of zeros only is no attention at all
+        return mask.astype(dtype.numpy())
+    limit = _integers_below(value)
+    if limit is None and dtype.bitwidth <= 8:
+        return np.asarray(rng.integers(int(dtype.min), int(dtype.max) + 1, shape)).astype(dtype.numpy())
+    most = min(limit or (8 if "position" in name else 10), int(dtype.max) + 1)
+    return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
+
+
+__all__ = ["Draw", "Inputs", "attempts", "draw_inputs"]

@@ -1,0 +1,513 @@
+"""What depends on constants alone becomes a constant, unless it is random, impure, too large or quantized."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from ortopt.cancellation import CancellationToken
+from ortopt.graph.load import load
+from ortopt.manager import GraphTransformerManager
+from ortopt.observers import Explanation, RewriteLimit
+from ortopt.options import MEGABYTE, Options, TransformerLevel
+from ortopt.semantics import constant_tensor
+from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.transformer import Workspace
+from ortopt.transformers.constant_folding import ConstantFolding
+
+PASS = "constant_folding"
+
+
+def content(model: ir.Model, name: str) -> np.ndarray:
+    for value in model.graph.initializers.values():
+        if value.name == name:
+            assert value.const_value is not None
+            return np.asarray(value.const_value.numpy())
+    raise AssertionError(f"{name} is no initializer, but one of {list(model.graph.initializers)}")
+
+
+def test_folds_a_chain_into_one_initializer_under_the_last_name() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            main (float[2] x) => (float[2] y)
+            <float[2] a = {1.0, 2.0}, float[2] b = {3.0, 4.0}> {
+                s = Add (a, b)
+                m = Mul (s, b)
+                y = Add (x, m)
+            }""",
+        ops={"Add": 1, "Mul": 0},
+    )
+    assert content(model, "m").tolist() == [12.0, 24.0]
+    assert list(model.graph.initializers) == ["m"]
+
+
+def test_constant_nodes_become_initializers() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            main (float[2] x) => (float[2] y, float[1] z) {
+                c = Constant <value_floats = [1.0, 2.0]> ()
+                z = Constant <value_floats = [5.0]> ()
+                y = Add (x, c)
+            }""",
+        ops={"Constant": 0},
+    )
+    assert content(model, "z").tolist() == [5.0]
+
+
+def test_before_ir_4_constants_stay_nodes() -> None:
+    check_keeps(
+        PASS,
+        parse(
+            '<ir_version: 3, opset_import: ["" : 12]>'
+            "main (float[2] x) => (float[2] y) { c = Constant <value_floats = [1.0, 2.0]> () y = Add (x, c) }"
+        ),
+    )
+
+
+def test_a_constant_that_a_graph_returns_keeps_its_name() -> None:
+    model = check_rewrites(
+        PASS,
+        before="main (float[2] x) => (float[2] y, float[2] x2) <float[2] a = {1.0, 2.0}> { y = Neg (a) x2 = Abs (x) }",
+        ops={"Neg": 0},
+    )
+    assert model.graph.outputs[0].name == "y"
+
+
+def test_several_outputs_some_unused() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            main (float[2] x) => (float[2] y)
+            <float[6] a = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> {
+                p, q, r = Split <axis = 0> (a)
+                t = Add (x, q)
+                y = Add (t, r)
+            }""",
+        ops={"Split": 0},
+        opset=13,
+    )
+    assert sorted(model.graph.initializers) == ["q", "r"]
+
+
+def test_an_overridable_initializer_is_no_constant() -> None:
+    check_keeps(
+        PASS,
+        parse(
+            '<ir_version: 10, opset_import: ["" : 17]>'
+            "main (float[2] x, float[2] a = {1.0, 2.0}) => (float[2] y) { n = Neg (a) y = Add (x, n) }"
+        ),
+    )
+
+
+RANDOM = {
+    "RandomNormalLike": "r = RandomNormalLike <seed = 1.0> (a)",
+    "Bernoulli": "r = Bernoulli (a)",
+    "Dropout": "r = Dropout (a, half, yes)",
+}
+
+
+@pytest.mark.parametrize("op", RANDOM)
+def test_random_results_stay_random(op: str) -> None:
+    check_keeps(
+        PASS,
+        f"""
+        main (float[2] x) => (float[2] y)
+        <float[2] a = {{0.5, 0.5}}, float half = {{0.5}}, bool yes = {{1}}> {{ {RANDOM[op]} y = Add (x, r) }}""",
+        "its results are random",
+    )
+
+
+def test_unknown_domains_stay() -> None:
+    check_keeps(
+        PASS,
+        '<ir_version: 10, opset_import: ["" : 17, "mine" : 1]>'
+        "main (float[2] x) => (float[2] y) <float[2] a = {0.5, 0.5}> { r = mine.Thing (a) y = Add (x, r) }",
+        "unknown domain",
+    )
+
+
+def test_contrib_ops_fold() -> None:
+    check_rewrites(
+        PASS,
+        before="""
+            main (float[2] x) => (float[2] y) <float[2] a = {0.5, 0.25}> {
+                r = com.microsoft.Gelu (a)
+                y = Add (x, r)
+            }""",
+        ops={"com.microsoft::Gelu": 0},
+    )
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+EXPAND = """
+    main (float[1024,1024] x) => (float[1024,1024] y) <float one = {1.0}, int64[2] s = {1024, 1024}> {
+        t = Neg (one)
+        big = Expand (t, s)
+        y = Add (x, big)
+    }"""
+
+
+def test_a_large_result_of_little_stays_and_the_little_is_folded() -> None:
+    model = check_rewrites(PASS, EXPAND, ops={"Neg": 0, "Expand": 1})
+    assert content(model, "t").item() == -1.0
+
+
+def test_the_users_limit_decides() -> None:
+    check_rewrites(ConstantFolding(max_growth=1 << 23), EXPAND, ops={"Expand": 0}, options=Options(max_growth=1 << 23))
+
+
+def test_the_budget_of_the_file_decides_too() -> None:
+    model = parse(EXPAND)
+    manager = GraphTransformerManager(observers=[explanation := Explanation()])
+    manager.register(ConstantFolding(max_growth=1 << 23))
+    workspace = Workspace(model, Options(), allowance=MEGABYTE)
+    assert manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
+    assert [node.op_type for node in model.graph] == ["Expand", "Add"]
+    assert any("grow by more than it may" in refusal.reason for refusal in explanation.refusals)
+
+
+def test_growth_counts_from_the_constants_and_not_from_what_is_between() -> None:
+    check_keeps(
+        PASS,
+        """
+        main (float[1024,1024] x) => (float[1024,1024] y) <int64[2] s = {1024, 1024}, float two = {2.0}> {
+            ones = ConstantOfShape (s)
+            twos = Mul (ones, two)
+            y = Add (x, twos)
+        }""",
+        "would exceed what it is computed from",
+    )
+
+
+def test_a_large_value_between_constants_is_no_obstacle() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            main (float x) => (float y) <float one = {1.0}, int64[2] s = {1024, 1024}> {
+                big = Expand (one, s)
+                sum = ReduceSum <keepdims = 0> (big)
+                y = Add (x, sum)
+            }""",
+        ops={"Expand": 0, "ReduceSum": 0},
+    )
+    assert content(model, "sum").item() == 1024 * 1024
+
+
+def test_large_moved_weights_stay_lazy() -> None:
+    weight = helper.make_tensor(
+        "w", onnx.TensorProto.FLOAT, [600, 1024], np.arange(600 * 1024, dtype=np.float32).tobytes(), raw=True
+    )
+    proto = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+                helper.make_node("MatMul", ["x", "t"], ["y"]),
+            ],
+            "main",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 1024])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 600])],
+            [weight],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    model = check_rewrites(PASS, load(proto), ops={"Transpose": 0})
+    tensor = model.graph.initializers["t"].const_value
+    assert isinstance(tensor, ir.LazyTensor)
+    assert np.array_equal(tensor.numpy(), np.arange(600 * 1024, dtype=np.float32).reshape(600, 1024).T)
+
+
+# -- quantized models -------------------------------------------------------------------------------------------------
+
+QUANTIZED = """
+    main (float[2] x) => (float[2] y)
+    <int8[2] q = {1, 2}, float scale = {0.5}, int8 zero = {0}>
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "w = DequantizeLinear (q, scale, zero) y = Mul (x, w)",
+        "w = DequantizeLinear (q, scale, zero) n = Neg (w) y = Mul (x, n)",
+    ],
+)
+def test_no_weight_is_dequantized(body: str) -> None:
+    check_keeps(PASS, f"{QUANTIZED} {{ {body} }}", "a dequantized weight would be stored")
+
+
+def test_what_is_quantized_again_folds_whole() -> None:
+    check_rewrites(
+        PASS,
+        before=f"""{QUANTIZED} {{
+            w = DequantizeLinear (q, scale, zero)
+            n = Neg (w)
+            r = QuantizeLinear (n, scale, zero)
+            d = DequantizeLinear (r, scale, zero)
+            y = Mul (x, d)
+        }}""",
+        ops={"DequantizeLinear": 1, "QuantizeLinear": 0, "Neg": 0},
+    )
+
+
+def test_float_weights_are_quantized() -> None:
+    check_rewrites(
+        PASS,
+        before=f"""{QUANTIZED.replace("int8[2] q", "float[2] f")} {{
+            r = QuantizeLinear (f, scale, zero)
+            d = DequantizeLinear (r, scale, zero)
+            y = Mul (x, d)
+        }}""",
+        ops={"DequantizeLinear": 1, "QuantizeLinear": 0},
+    )
+
+
+def test_blocks_of_four_bits_stay() -> None:
+    proto = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Cast", ["w"], ["t"], to=onnx.TensorProto.FLOAT),
+                helper.make_node("Mul", ["x", "t"], ["y"]),
+            ],
+            "main",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])],
+            [helper.make_tensor("w", onnx.TensorProto.INT4, [4], [1, 2, 3, -4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    check_keeps(PASS, load(proto), "a dequantized weight would be stored")
+
+
+# -- what kills or hangs ----------------------------------------------------------------------------------------------
+
+
+def test_the_least_integer_by_minus_one_is_left_alone() -> None:
+    check_keeps(
+        PASS,
+        """
+        main (int64[1] x) => (int64[1] y) <int64[1] a = {-9223372036854775808}, int64[1] b = {-1}> {
+            d = Div (a, b)
+            y = Add (x, d)
+        }""",
+        "could not be evaluated",
+    )
+
+
+def test_a_convolution_with_stride_0_is_left_alone() -> None:
+    check_keeps(
+        PASS,
+        """
+        main (float[1,1,4,4] x) => (float[n,c,h,w] y)
+        <float[1,1,1,4] a = {1.0, 2.0, 3.0, 4.0}, float[1,1,1,1] k = {1.0}> {
+            d = Conv <strides = [0, 0]> (a, k)
+            y = Add (x, d)
+        }""",
+        "could not be evaluated",
+    )
+
+
+def test_what_a_failing_node_needs_is_folded_still() -> None:
+    check_rewrites(
+        PASS,
+        before="""
+            main (int64[1] x) => (int64[1] y) <int64[1] a = {-9223372036854775807}, int64[1] b = {-1}> {
+                least = Add (a, b)
+                d = Div (least, b)
+                y = Add (x, d)
+            }""",
+        ops={"Add": 1, "Div": 1},
+        numbers=False,
+    )
+
+
+LOOP = """
+    main (float[2] x) => (float[2] y)
+    <int64 trips = {%d}, bool go = {1}, float[2] a = {1.0, 2.0}> {
+        r = Loop (trips, go, a) <body = body (int64 i, bool c, float[2] s) => (bool c2, float[2] s2) {
+            c2 = Identity (c)
+            s2 = Add (s, s)
+        }>
+        y = Add (x, r)
+    }"""
+
+
+def test_a_short_loop_folds() -> None:
+    model = check_rewrites(PASS, LOOP % 3, ops={"Loop": 0, "Add": 1})
+    assert content(model, "r").tolist() == [8.0, 16.0]
+
+
+def test_a_long_loop_stays() -> None:
+    check_keeps(PASS, LOOP % 9223372036854775807, "not provably short")
+
+
+def test_a_decided_if_is_left_to_another_pass() -> None:
+    check_keeps(
+        PASS,
+        """
+        main (float[2] x) => (float[2] y) <bool c = {1}> {
+            y = If (c) <
+                then_branch = t () => (float[2] p) { p = Neg (x) },
+                else_branch = e () => (float[2] q) { q = Abs (x) }>
+        }""",
+        "if_inlining",
+    )
+
+
+# -- graphs in graphs, functions --------------------------------------------------------------------------------------
+
+
+def test_outer_constants_are_constants_inside() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            main (float[2] x, bool c) => (float[2] y) <float[2] a = {1.0, 2.0}> {
+                n = Neg (a)
+                y = If (c) <
+                    then_branch = t () => (float[2] p) { k = Mul (a, n) p = Add (x, k) },
+                    else_branch = e () => (float[2] q) { q = Abs (n) }>
+            }""",
+        ops={"Mul": 0, "Neg": 0, "Abs": 0},
+    )
+    branches = model.graph[0].attributes
+    assert list(branches["then_branch"].as_graph().initializers) == ["k"]
+
+
+def test_a_node_whose_graph_uses_constants_only_is_folded_with_what_it_captures() -> None:
+    check_rewrites(
+        PASS,
+        before="""
+            main (float[2] x) => (float[2] y)
+            <int64 trips = {2}, bool go = {1}, float[2] a = {1.0, 2.0}> {
+                n = Neg (a)
+                r = Loop (trips, go, a) <body = body (int64 i, bool c, float[2] s) => (bool c2, float[2] s2) {
+                    c2 = Identity (c)
+                    s2 = Add (s, n)
+                }>
+                y = Add (x, r)
+            }""",
+        ops={"Loop": 0, "Neg": 0},
+    )
+
+
+def test_a_graph_that_captures_what_is_no_constant_stays() -> None:
+    check_keeps(
+        PASS,
+        """
+        main (float[2] x) => (float[2] y)
+        <int64 trips = {2}, bool go = {1}, float[2] a = {1.0, 2.0}> {
+            y = Loop (trips, go, a) <body = body (int64 i, bool c, float[2] s) => (bool c2, float[2] s2) {
+                c2 = Identity (c)
+                s2 = Add (s, x)
+            }>
+        }""",
+        "which is no constant",
+    )
+
+
+def test_inside_a_function_constants_are_nodes() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            <ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+            main (float[2] x) => (float[2] y) { y = f.scaled (x) }
+            <domain: "f", opset_import: ["" : 17]>
+            scaled (x) => (y) {
+                a = Constant <value_floats = [1.0, 2.0]> ()
+                b = Neg (a)
+                c = Exp (b)
+                y = Mul (x, c)
+            }""",
+    )
+    (function,) = model.functions.values()
+    assert [node.op_type for node in function] == ["Constant", "Mul"]
+    tensor = constant_tensor(function[1].inputs[1])
+    assert tensor is not None
+    np.testing.assert_allclose(tensor.numpy(), np.exp([-1.0, -2.0]), rtol=1e-6)
+
+
+def test_what_the_caller_of_a_function_decides_stays() -> None:
+    check_keeps(
+        PASS,
+        """
+        <ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (float[2] x) => (float[2] y) { y = f.scaled <k = 0> (x) }
+        <domain: "f", opset_import: ["" : 17]>
+        scaled <k> (x) => (y) {
+            a = Constant <value_floats = [1.0, 2.0]> ()
+            b = Softmax <axis : int = @k> (a)
+            y = Mul (x, b)
+        }""",
+        "the function's caller decides axis",
+    )
+
+
+def test_calls_of_functions_fold() -> None:
+    check_rewrites(
+        PASS,
+        before="""
+            <ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+            main (float[2] x) => (float[2] y) <float[2] a = {1.0, 2.0}> {
+                k = f.twice (a)
+                z = f.twice (x)
+                y = Mul (z, k)
+            }
+            <domain: "f", opset_import: ["" : 17]>
+            twice (x) => (y) { y = Add (x, x) }""",
+        ops={"f::twice": 1},
+    )
+
+
+# -- knowledge, accounts ----------------------------------------------------------------------------------------------
+
+
+def test_shapes_behind_a_folded_target_become_known() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""
+            main (float[2,3] x) => (float[a,b] y) <float[2] f = {6.0, 1.0}> {
+                target = Cast <to = 7> (f)
+                t = Reshape (x, target)
+                y = Exp (t)
+            }""",
+        ops={"Cast": 0},
+    )
+    reshape = next(node for node in model.graph if node.op_type == "Reshape")
+    assert reshape.outputs[0].shape == ir.Shape([6, 1])
+
+
+def test_moving_a_constant_costs_nothing() -> None:
+    values = ", ".join(["1.0"] * 2000)
+    body = f"c = Constant <value_floats = [{values}]> () y = Add (x, c)"
+    model = parse(f"main (float[2000] x) => (float[2000] y) {{ {body} }}")
+    manager = GraphTransformerManager()
+    manager.register(ConstantFolding())
+    workspace = Workspace(model, Options(), allowance=0)
+    assert manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
+    assert workspace.edit.added_bytes == 0
+    assert "c" in model.graph.initializers
+
+
+def test_each_node_is_one_rewrite_and_can_be_left_out() -> None:
+    text = """
+        main (float[2] x) => (float[2] y) <float[2] a = {1.0, 2.0}> {
+            s = Neg (a)
+            m = Exp (s)
+            y = Add (x, m)
+        }"""
+    for without, expected in ((1, ["Neg", "Exp", "Add"]), (2, ["Exp", "Add"])):
+        model = parse(text)
+        manager = GraphTransformerManager(1, observers=[RewriteLimit(without=frozenset({without}))])
+        manager.register(ConstantFolding())
+        if without == 1:
+            manager.apply_transformers(model, 1)
+            assert not manager.is_graph_modified
+        else:
+            with pytest.warns(RuntimeWarning, match="still changed"):
+                manager.apply_transformers(model, 1)
+        assert [node.op_type for node in model.graph] == expected

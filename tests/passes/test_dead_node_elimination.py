@@ -1,0 +1,181 @@
+"""What nothing needs goes; inputs, what has effects, and what quantization annotations name stay."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from ortopt.graph.load import load
+from ortopt.manager import GraphTransformerManager
+from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.transformers.dead_node_elimination import DeadNodeElimination
+
+PASS = "dead_node_elimination"
+
+
+def test_a_dead_branch_goes_with_its_weights() -> None:
+    model = check_rewrites(
+        PASS,
+        """
+        main (float[2] x, float[2] unused) => (float[2] y) <float[2] w = {1.0, 2.0}> {
+            a = Mul (x, w)
+            b = Exp (a)
+            c, d = Split <axis = 0> (b)
+            y = Neg (x)
+        }""",
+        after="y = Neg (x)",
+        opset=13,
+    )
+    assert not model.graph.initializers
+    assert [value.name for value in model.graph.inputs] == ["x", "unused"]
+
+
+def test_unused_initializers_go() -> None:
+    model = check_rewrites(
+        PASS,
+        "main (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}> { y = Mul (x, v) }",
+    )
+    assert list(model.graph.initializers) == ["v"]
+
+
+def test_overridable_initializers_and_outputs_stay() -> None:
+    check_keeps(
+        PASS,
+        '<ir_version: 10, opset_import: ["" : 17]>'
+        "main (float[2] x, float[2] w = {1.0, 2.0}) => (float[2] y, float[2] v)"
+        "<float[2] v = {1.0, 2.0}> { y = Neg (x) }",
+    )
+
+
+def test_random_nodes_go() -> None:
+    check_rewrites(PASS, "main (float[2] x) => (float[2] y) { r = RandomNormalLike (x) y = Neg (x) }", "y = Neg (x)")
+
+
+IMPURE = '<ir_version: 10, opset_import: ["" : 17, "mine" : 1]>'
+
+
+def test_what_may_have_effects_stays() -> None:
+    check_keeps(
+        PASS,
+        f"{IMPURE} main (float[2] x) => (float[2] y) {{ n = Exp (x) r = mine.Print (n) y = Neg (x) }}",
+        "it may have effects",
+    )
+
+
+def test_what_has_effects_in_a_subgraph_or_a_function_stays() -> None:
+    check_keeps(
+        PASS,
+        f"""{IMPURE} main (float[2] x, bool c) => (float[2] y) {{
+            z = If (c) <
+                then_branch = t () => (float[2] p) {{ p = mine.Print (x) }},
+                else_branch = e () => (float[2] q) {{ q = Abs (x) }}>
+            y = Neg (x)
+        }}""",
+        "it may have effects",
+    )
+    check_keeps(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "f" : 1, "mine" : 1]>
+        main (float[2] x) => (float[2] y) { z = f.log (x) y = Neg (x) }
+        <domain: "f", opset_import: ["" : 17, "mine" : 1]>
+        log (x) => (y) { y = mine.Print (x) }""",
+        "it may have effects",
+    )
+
+
+def test_inside_subgraphs_captures_of_dead_nodes_are_released() -> None:
+    check_rewrites(
+        PASS,
+        """
+        main (float[2] x, bool c) => (float[2] y) {
+            n = Exp (x)
+            y = If (c) <
+                then_branch = t () => (float[2] p) { dead = Abs (n) p = Neg (x) },
+                else_branch = e () => (float[2] q) { q = Abs (x) }>
+        }""",
+        ops={"Exp": 0, "Abs": 1},
+    )
+
+
+def test_a_dead_node_with_subgraphs_releases_what_these_capture() -> None:
+    check_rewrites(
+        PASS,
+        """
+        main (float[2] x, bool c) => (float[2] y) {
+            n = Exp (x)
+            z = If (c) <
+                then_branch = t () => (float[2] p) { p = Neg (n) },
+                else_branch = e () => (float[2] q) { q = Abs (n) }>
+            y = Neg (x)
+        }""",
+        after="y = Neg (x)",
+    )
+
+
+def test_functions_and_their_imports_go() -> None:
+    model = check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "f" : 1, "g" : 1, "com.microsoft" : 1]>
+        main (float[2] x) => (float[2] y) { y = f.used (x) }
+        <domain: "f", opset_import: ["" : 17, "f" : 1, "com.microsoft" : 1]>
+        used (x) => (y) { y = f.inner (x) }
+        <domain: "f", opset_import: ["" : 17, "com.microsoft" : 1]>
+        inner (x) => (y) { dead = Exp (x) y = Neg (x) }
+        <domain: "g", opset_import: ["" : 17, "f" : 1]>
+        unused (x) => (y) { y = f.only (x) }
+        <domain: "f", opset_import: ["" : 17]>
+        only (x) => (y) { y = Neg (x) }""",
+        ops={"Exp": 0},
+    )
+    assert [function.name for function in model.functions.values()] == ["used", "inner"]
+    assert model.opset_imports == {"": 17, "f": 1}
+    assert [dict(f.opset_imports) for f in model.functions.values()] == [{"": 17, "f": 1}, {"": 17}]
+
+
+def test_imports_that_a_subgraph_needs_stay() -> None:
+    check_keeps(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[2] x, bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = t () => (float[2] p) { p = com.microsoft.Gelu (x) },
+                else_branch = e () => (float[2] q) { q = Abs (x) }>
+        }""",
+    )
+
+
+def test_scales_that_annotations_name_stay() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        "main",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+        [helper.make_tensor("x_scale", onnx.TensorProto.FLOAT, [], [0.5])],
+    )
+    annotation = graph.quantization_annotation.add(tensor_name="x")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="x_scale")
+    check_keeps(PASS, load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)))
+
+
+@pytest.mark.parametrize("nodes", [1_000, 20_000])
+def test_every_dead_node_is_visited_a_bounded_number_of_times(nodes: int) -> None:
+    body = "\n".join(f"d{i} = Neg ({f'd{i - 1}' if i else 'x'})" for i in range(nodes))
+    model = parse(f"main (float[2] x) => (float[2] y) {{ {body} y = Exp (x) }}")
+    manager = GraphTransformerManager()
+    manager.register(DeadNodeElimination())
+    manager.apply_transformers(model, 1)
+    assert len(model.graph) == 1
+    assert sum(entry.rewrites for entry in manager.history) == 1  # one dead end, and what stands behind it
+
+
+def test_weights_are_never_read() -> None:
+    def fail() -> ir.TensorProtocol:
+        raise AssertionError("a weight was read")
+
+    model = parse("main (float[2] x) => (float[2] y) { y = Neg (x) }")
+    value = ir.Value(name="w", const_value=ir.LazyTensor(fail, ir.DataType.FLOAT, ir.Shape([1 << 28])))
+    model.graph.initializers.add(value)
+    manager = GraphTransformerManager()
+    manager.register(DeadNodeElimination())
+    assert manager.apply_transformers(model, 1)
+    assert not model.graph.initializers

@@ -1,0 +1,359 @@
+"""What is the same in every run is computed once, here, as long as the file does not pay for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph import facts, scope
+from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.match import Refusal, plain_attributes, shape_of
+from ortopt.options import MEGABYTE, TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+WORKING_BYTES = 64 * MEGABYTE
+"""What a value between two constants may hold beyond the largest constant that is there."""
+
+MOST_ITERATIONS = 1_000
+MOST_STEPS = 10_000
+"""A Loop or Scan is run here for at most so many iterations, and nodes in all of them."""
+
+MOST_LEAVES = 1_000
+"""So many nodes are looked at to learn what a large result was computed from."""
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can choose.
+
+    Attributes:
+        max_growth: The bytes by which a result may exceed the constants that it is computed from.
+    """
+
+    max_growth: int = MEGABYTE
+
+
+class ConstantFolding(GraphTransformer):
+    """``op(constants…)`` → constant; ``Constant`` → initializer."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("common_subexpression_elimination", "shape_folding")
+    offers_rewrites = True
+    Options = Settings
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Fold a graph's constant nodes, all of them together."""
+        move = not context.edit.needs_constant_nodes(graph)
+        wave = _Wave(graph, context, self.options.max_growth)
+        literals = []
+        for node in tuple(graph):
+            if node.op_type == "Constant" and not node.domain:
+                if move and semantics.constant_tensor(node.outputs[0]) is not None:
+                    literals.append(node)
+            elif wave.takes(node):
+                wave.add(node)
+        changed = wave.fold()
+        for node in literals:
+            changed |= _to_initializer(node, context)
+        return changed
+
+
+def _to_initializer(node: ir.Node, context: Context) -> bool:
+    """Move the content of a Constant node that is still there among the initializers."""
+    (output,) = node.outputs
+    if node.graph is None or not context.rewrite((node,)):
+        return False
+    tensor = semantics.constant_tensor(output)
+    assert tensor is not None
+    try:
+        context.replace({output: constant(tensor)}, before=node, origin=(node,))
+    except Conflict as conflict:
+        context.rewrites -= 1
+        context.refuse(node, conflict)
+        return False
+    context.mark = context.edit.version
+    return True
+
+
+class _Wave:
+    """The nodes of one graph that depend on constants alone, in topological order.
+
+    Args:
+        graph: The graph.
+        context: The way to edit.
+        max_growth: See `Settings`.
+    """
+
+    def __init__(self, graph: ir.Graph, context: Context, max_growth: int) -> None:
+        self._graph = graph
+        self._context = context
+        self._functions = context.model.functions
+        self._max_growth = max_growth
+        self._members: dict[ir.Node, None] = {}
+        self._values: set[ir.Value] = set()
+        self._dequantized: set[ir.Value] = set()
+        self._largest = 0
+        self._rewrites_before = context.rewrites
+
+    # -- which nodes --------------------------------------------------------------------------------------------------
+
+    def takes(self, node: ir.Node) -> bool:
+        """Whether a node can be computed from constants and the nodes taken so far, and nobody is against it."""
+        inputs = node.inputs
+        if not inputs:
+            return False
+        values = self._values
+        for value in inputs:
+            if value is None or value in values:
+                continue
+            if value.const_value is None:
+                producer = value.producer()
+                if producer is None or producer.op_type != "Constant":
+                    return False
+            if semantics.constant_tensor(value) is None:
+                return False
+        if not any(value is not None for value in inputs):
+            return False
+        reason = self._reason_against(node)
+        if reason is not None:
+            self._context.refuse(node, reason)
+            return False
+        return self._context.rewrite((node,))
+
+    def _reason_against(self, node: ir.Node) -> str | Refusal | None:
+        if not semantics.is_pure(node, self._functions):
+            return "its op is of an unknown domain, it may have effects"
+        if semantics.is_random(node, self._functions):
+            return "its results are random"
+        try:
+            plain_attributes(node)
+        except Refusal as refusal:
+            return refusal
+        if not node.attributes or next(semantics.subgraphs(node), None) is None:
+            return None
+        if node.op_type == "If":
+            return "an If with a constant condition is if_inlining's"
+        for value in scope.captured(node):
+            if value not in self._values and semantics.constant_tensor(value) is None:
+                return f"a graph below it uses {value.name}, which is no constant"
+        if _steps(node) > MOST_STEPS:
+            return "it is not provably short"
+        return None
+
+    def add(self, node: ir.Node) -> None:
+        """Take a node."""
+        self._members[node] = None
+        self._values.update(node.outputs)
+        tainted = semantics.dequantizes(node)
+        for value in node.inputs:
+            if value is None:
+                continue
+            tainted = tainted or value in self._dequantized
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes > self._largest:
+                self._largest = tensor.nbytes
+        if tainted and semantics.key(node) not in semantics.QUANTIZERS:
+            self._dequantized.update(node.outputs)
+
+    # -- what is worth storing ----------------------------------------------------------------------------------------
+
+    def fold(self) -> bool:
+        """Replace what the rest of the graph needs of the wave, and what stands behind it goes."""
+        taken = tuple(self._members)
+        changed = False
+        learned: dict[ir.Node, None] = {}
+        failed: list[ir.Node] = []
+        for number in range(ROUNDS):
+            wanted = self._frontier() if not number else self._below(failed)
+            if not wanted:
+                break
+            tensors = self._evaluate(wanted)
+            failed = []
+            for node in self._cheapest_first(wanted, tensors):
+                if not self._replace(node, tensors, learned):
+                    failed.append(node)
+                else:
+                    changed = True
+            if not failed:
+                break
+        self._context.rewrites = self._rewrites_before + sum(node.graph is None for node in taken)
+        if changed:
+            self._context.edit.infer_again(self._graph, learned)
+        return changed
+
+    def _frontier(self) -> list[ir.Node]:
+        """The nodes of the wave whose results are needed outside of it and may be stored."""
+        found = []
+        for node in reversed(tuple(self._members)):
+            if not self._is_needed_outside(node):
+                continue
+            reason = self._reason_against_storing(node)
+            if reason is None:
+                found.append(node)
+            else:
+                del self._members[node]
+                if reason:
+                    self._context.refuse(node, reason)
+        found.reverse()
+        return found
+
+    def _is_needed_outside(self, node: ir.Node) -> bool:
+        for value in node.outputs:
+            if value.is_graph_output():
+                return True
+            for use in value.uses():
+                if use.node not in self._members and scope.ancestor_in(self._graph, use.node) not in self._members:
+                    return True
+        return False
+
+    def _reason_against_storing(self, node: ir.Node) -> str | None:
+        """Why a node's results are not to be stored; empty where another pass has a better way."""
+        if any(value in self._dequantized for value in node.outputs):
+            return "a dequantized weight would be stored"
+        if node.op_type == "Identity" and not node.domain and not node.outputs[0].is_graph_output():
+            return ""
+        nbytes = 0
+        for value in node.outputs:
+            if value.type is not None and not isinstance(value.type, ir.TensorType):
+                return "its result is no tensor"
+            size = _inferred_bytes(value)
+            nbytes += 0 if size is None else size
+        return self._reason_against_size(node, nbytes)
+
+    def _reason_against_size(self, node: ir.Node, nbytes: int) -> str | None:
+        if nbytes <= self._max_growth or nbytes <= self._bytes_behind(node) + self._max_growth:
+            return None
+        return f"the result would exceed what it is computed from by more than {self._max_growth} bytes"
+
+    def _bytes_behind(self, node: ir.Node) -> int:
+        """The bytes of the constants that a node is computed from, each counted once."""
+        total = 0
+        seen: set[ir.Value] = set()
+        pending = [node]
+        looked_at = 0
+        while pending and looked_at < MOST_LEAVES:
+            looked_at += 1
+            for value in pending.pop().inputs:
+                if value is None or value in seen:
+                    continue
+                seen.add(value)
+                tensor = value.const_value
+                if tensor is not None:
+                    total += tensor.nbytes
+                elif (producer := value.producer()) is not None:
+                    pending.append(producer)
+        return total
+
+    def _below(self, failed: Iterable[ir.Node]) -> list[ir.Node]:
+        """The nodes whose results those that cannot be folded need: all of them, as any may fail too."""
+        for node in failed:
+            self._members.pop(node, None)
+        found: set[ir.Node] = set()
+        pending = list(failed)
+        while pending:
+            for value in pending.pop().inputs:
+                producer = None if value is None else value.producer()
+                if producer in self._members and producer not in found and producer.graph is self._graph:
+                    found.add(producer)
+                    pending.append(producer)
+        return [node for node in self._members if node in found and self._reason_against_storing(node) is None]
+
+    # -- replacing ----------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, wanted: Iterable[ir.Node]) -> dict[ir.Value, ir.TensorProtocol]:
+        from ortopt.evaluate import evaluate
+
+        return evaluate(
+            [node for node in self._members if node.graph is self._graph],
+            [value for node in wanted for value in node.outputs if _is_used(value)],
+            opset_imports=scope.of(self._graph).opset_imports,
+            is_random=semantics.is_random,
+            functions=self._functions.values(),
+            limit_bytes=self._largest + max(self._max_growth, WORKING_BYTES),
+        )
+
+    def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:
+        """Small results first: large ones may use up what the file may grow by."""
+
+        def nbytes(node: ir.Node) -> int:
+            return sum(tensors[value].nbytes for value in node.outputs if value in tensors)
+
+        return sorted(nodes, key=lambda node: nbytes(node) // MEGABYTE)
+
+    def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol], learned: dict[ir.Node, None]) -> bool:
+        """Let constants stand for a node's results; whether they do, or nobody needs them any more."""
+        context = self._context
+        if node.graph is None:
+            return True
+        used = [value for value in node.outputs if _is_used(value)]
+        reason: str | Conflict | None = None
+        if any(value not in tensors for value in used):
+            reason = "it could not be evaluated"
+        elif any(value.dtype is not None and tensors[value].dtype != value.dtype for value in used):
+            reason = "its evaluation gives another type"
+        else:
+            reason = self._reason_against_size(node, sum(tensors[value].nbytes for value in used))
+        if reason is None:
+            users = [use.node for value in used if _says_more(value, tensors[value]) for use in value.uses()]
+            try:
+                context.replace({value: constant(tensors[value]) for value in used}, before=node, origin=(node,))
+            except Conflict as conflict:
+                reason = conflict
+            else:
+                learned.update(dict.fromkeys(users))
+                context.mark = context.edit.version
+                context.cancellation.check()
+                return True
+        context.refuse(node, reason)
+        return False
+
+
+def _is_used(value: ir.Value) -> bool:
+    return value.is_graph_output() or bool(value.uses())
+
+
+def _inferred_bytes(value: ir.Value) -> int | None:
+    """The bytes of a value, where inference knows them."""
+    dims = shape_of(value)
+    if dims is None or value.dtype is None or value.dtype == ir.DataType.STRING:
+        return None
+    known = [dim for dim in dims if isinstance(dim, int)]
+    return math.ceil(math.prod(known) * value.dtype.itemsize) if len(known) == len(dims) else None
+
+
+def _says_more(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
+    """Whether a constant tells inference more than it knew of a value: dimensions, or elements of a shape."""
+    if _inferred_bytes(value) is None:
+        return True
+    known = facts.contents(value)
+    if known is not None:
+        return any(not isinstance(dim, int) for dim in known)
+    return len(tensor.shape) <= 1 and tensor.size <= facts.MOST_ELEMENTS and tensor.dtype in facts.INTEGERS
+
+
+def _steps(node: ir.Node) -> int:
+    """How many nodes a Loop or a Scan, or anything that holds graphs, runs at most; beyond all bounds if unknown."""
+    nodes = 0
+    for graph in semantics.subgraphs(node):
+        for inner in scope.below(graph):
+            for at in inner:
+                nodes += 1
+                if at.op_type in semantics.CONTROL_FLOW and at.op_type != "If":
+                    return MOST_STEPS + 1
+    if node.op_type == "Loop":
+        trips = semantics.constant_tensor(node.inputs[0])
+        if trips is None or trips.size != 1:
+            return MOST_STEPS + 1
+        iterations = int(trips.numpy().item())
+    else:
+        iterations = max(
+            (dim for value in node.inputs if value for dim in shape_of(value) or () if isinstance(dim, int)),
+            default=MOST_ITERATIONS + 1,
+        )
+    return nodes * max(iterations, 1) if iterations <= MOST_ITERATIONS else MOST_STEPS + 1

@@ -1,0 +1,102 @@
+"""What no output needs costs time, bytes, and readers; ONNX Runtime keeps most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph import scope
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+
+class DeadNodeElimination(GraphTransformer):
+    """Nodes, initializers, functions and opset imports that nothing needs → nothing."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Remove what is dead in a graph; in the main graph also what is dead in the model."""
+        changed = _remove_nodes(graph, context)
+        changed |= _remove_initializers(graph, context)
+        if graph is context.model.graph:
+            changed |= _remove_functions(context)
+            changed |= _remove_imports(context.model.opset_imports, scope.graphs(context.model), context)
+        elif (function := scope.of(graph).function) is not None and function.graph is graph:
+            changed |= _remove_imports(function.opset_imports, scope.below(graph), context)
+        return changed
+
+
+def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
+    edit, functions = context.edit, context.model.functions
+    clock = edit.clock
+    for node in reversed(tuple(graph)):
+        if any(use_count(value) or value.is_graph_output() for value in node.outputs) or node.graph is None:
+            continue
+        if not semantics.is_removable(node, functions):
+            context.refuse(node, "its op is of an unknown domain, it may have effects")
+        elif context.rewrite((node,)):
+            edit.sweep((node,))
+            context.mark = edit.version
+    return edit.clock != clock
+
+
+def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
+    unused = [
+        value
+        for value in graph.initializers.values()
+        if not use_count(value) and not value.is_graph_input() and not value.is_graph_output()
+    ]
+    if not unused:
+        return False
+    annotated = semantics.quantization_parameters(graph)
+    unused = [value for value in unused if value.name not in annotated]
+    if not unused or not context.rewrite((), f"{len(unused)} unused initializers"):
+        return False
+    context.edit.remove_initializers(graph, unused)
+    context.mark = context.edit.version
+    return True
+
+
+def _remove_functions(context: Context) -> bool:
+    functions = context.model.functions
+    if not functions:
+        return False
+    called: set[ir.OperatorIdentifier] = set()
+    pending = [context.model.graph]
+    while pending:
+        for graph in scope.below(pending.pop()):
+            for node in graph:
+                identifier = node.op_identifier()
+                if identifier in functions and identifier not in called:
+                    called.add(identifier)
+                    pending.append(functions[identifier].graph)
+    changed = False
+    for identifier, function in tuple(functions.items()):
+        if identifier not in called and context.rewrite((), f"nothing calls {function.domain}.{function.name}"):
+            context.edit.remove_function(function)
+            context.mark = context.edit.version
+            changed = True
+    return changed
+
+
+def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context: Context) -> bool:
+    """Drop the imports of domains that no node of some graphs belongs to; ai.onnx always stays."""
+    candidates = {domain for domain in imports if domain}
+    if not candidates:
+        return False
+    for graph in graphs:
+        for op in context.edit.index.counts(graph):
+            candidates.discard(op.partition("::")[0] if "::" in op else "")
+        if not candidates:
+            return False
+    if not context.rewrite((), f"no node is of {', '.join(sorted(candidates))}"):
+        return False
+    for domain in sorted(candidates):
+        context.edit.remove_opset(imports, domain)
+    context.mark = context.edit.version
+    return True

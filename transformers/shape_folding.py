@@ -1,0 +1,112 @@
+"""What inference knows of a shape need not be computed in every run, even where the rest of the shape is not known."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import facts, scope
+from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.match import shape_of
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+SIZES = ("Shape", "Size")
+"""Where integers come from that follow from shapes alone; those of constants are constant_folding's."""
+
+
+class ShapeFolding(GraphTransformer):
+    """``Shape``, ``Size`` and integer arithmetic with a known result → constant."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Replace the known integers that something unknown needs."""
+        if not context.edit.index.has_any_anywhere(SIZES):
+            return False
+        known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
+        for node in tuple(graph):
+            found = _known_outputs(node)
+            if found:
+                known[node] = found
+            elif node.op_type in SIZES and not node.domain:
+                context.refuse(node, "not all of the dimensions are known")
+        changed = False
+        for node in known:
+            needed = _needed(node, known, graph)
+            if needed and context.rewrite((node,)):
+                changed |= _replace(node, needed, context)
+        return changed
+
+
+def _known_outputs(node: ir.Node) -> dict[ir.Value, np.ndarray]:
+    """The outputs of a node of which every element is known."""
+    if node.op_type == "Constant" and not node.domain:
+        return {}
+    found: dict[ir.Value, np.ndarray] = {}
+    for value in node.outputs:
+        if value.dtype not in facts.INTEGERS:
+            continue
+        array = _array(value)
+        if array is not None:
+            found[value] = array
+    return found
+
+
+def _array(value: ir.Value) -> np.ndarray | None:
+    """All elements of an integer tensor; None where one is unknown, or is too large for the type."""
+    dims = shape_of(value)
+    contents = () if dims is not None and 0 in dims else facts.all_contents(value)
+    if dims is None or contents is None or value.dtype is None:
+        return None
+    shape = [dim for dim in dims if isinstance(dim, int)]
+    elements = [dim for dim in contents if isinstance(dim, int)]
+    if len(elements) != len(contents) or len(shape) != len(dims):
+        return None
+    if not _fits(elements, value.dtype):
+        return None
+    return np.array(elements, dtype=value.dtype.numpy()).reshape(shape)
+
+
+def _fits(elements: list[int], dtype: ir.DataType) -> bool:
+    if dtype == ir.DataType.BOOL:
+        return all(element in (0, 1) for element in elements)
+    limits = np.iinfo(dtype.numpy())
+    return all(limits.min <= element <= limits.max for element in elements)
+
+
+def _needed(
+    node: ir.Node, known: dict[ir.Node, dict[ir.Value, np.ndarray]], graph: ir.Graph
+) -> dict[ir.Value, np.ndarray]:
+    """The known outputs of a node that something else than known integers is computed from."""
+    if node.graph is None:
+        return {}
+
+    def is_needed(value: ir.Value) -> bool:
+        if value.is_graph_output():
+            return True
+        for use in value.uses():
+            above = scope.ancestor_in(graph, use.node)
+            outputs = known.get(above) if above is not None else None
+            if outputs is None or above is not use.node or any(o not in outputs and _is_used(o) for o in above.outputs):
+                return True
+        return False
+
+    return {value: array for value, array in known[node].items() if is_needed(value)}
+
+
+def _is_used(value: ir.Value) -> bool:
+    return value.is_graph_output() or bool(value.uses())
+
+
+def _replace(node: ir.Node, needed: dict[ir.Value, np.ndarray], context: Context) -> bool:
+    replacements = {value: constant(ir.Tensor(array, dtype=value.dtype)) for value, array in needed.items()}
+    try:
+        context.replace(replacements, before=node, origin=(node,))
+    except Conflict as conflict:
+        context.rewrites -= 1
+        context.refuse(node, conflict)
+        return False
+    context.mark = context.edit.version
+    return True
