@@ -44,6 +44,7 @@ from ortopt.graph.facts import (
     shape_of,
 )
 from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
+from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
 _MOST_NODES_WALKED_AGAIN = 20_000
@@ -147,7 +148,7 @@ class _Inference:
             for node in graphs.pop():
                 if node.op_identifier() in self._functions:
                     found[node.op_identifier()] = None
-                graphs.extend(_subgraphs(node))
+                graphs.extend(subgraphs(node))
         return list(found)
 
     # Graphs
@@ -363,18 +364,6 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
 
 def _fact(value: ir.Value | None) -> Fact:
     return _NOTHING if value is None else (value.type, dims_of(value), contents(value))
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
 
 
 def _hide(call: Call, scopes: set[str]) -> None:
