@@ -1,0 +1,59 @@
+"""Shape and Size ask the input of what keeps its shape, where nobody else reads the result."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "pre_shape_node_elimination"
+
+
+@pytest.mark.parametrize(
+    "node", ["Cast <to = 7> (x)", "Relu (x)", "Softmax <axis = 0> (x)", "Clip (x)", "CumSum (x, k)", "PRelu (x, s)"]
+)
+@pytest.mark.parametrize("size", ["Shape", "Size", "Shape <start = 1>"])
+def test_is_bypassed(node: str, size: str) -> None:
+    rank = {"Shape": "[2]", "Size": "", "Shape <start = 1>": "[1]"}[size]
+    check_rewrites(
+        PASS,
+        f"main (float[N,M] x, int64 k, float s) => (int64{rank} y) {{ t = {node} y = {size} (t) }}",
+        after=f"y = {size} (x)",
+    )
+
+
+def test_a_chain_that_several_ask() -> None:
+    check_rewrites(
+        PASS,
+        """main (float[N,M] x) => (int64[2] y, int64 z) {
+            a = Neg (x) b = Cast <to = 10> (a) y = Shape (b) z = Size (b) }""",
+        after="y = Shape (x) z = Size (x)",
+    )
+
+
+def test_below_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (bool c, float[N] x) => (int64[1] y) {
+            y = If (c) <
+                then_branch = t () => (int64[1] p) { a = Neg (x) p = Shape (a) },
+                else_branch = e () => (int64[1] q) { q = f.F (x) }
+            >
+        }
+        <domain: "f", opset_import: ["" : 17]>
+        F (x) => (q) { a = Cast <to = 7> (x) q = Shape (a) }""",
+        ops={"Neg": 0, "Cast": 0, "Shape": 2},
+    )
+
+
+KEPT = [
+    ("used elsewhere", "(float[N] x) => (int64[1] y, float[N] t) { t = Neg (x) y = Shape (t) }"),
+    ("used elsewhere", "(float[N] x) => (int64[1] y, float[N] z) { t = Neg (x) y = Shape (t) z = Abs (t) }"),
+    ("used elsewhere", "(bool c, float[N] x) => (int64[1] y, float[K] z) { t = Neg (x) y = Shape (t) z = If (c) <then_branch = a () => (float[N] p) { p = Abs (t) }, else_branch = b () => (float[N] q) { q = Neg (x) }> }"),  # noqa: E501
+    ("it is another output", "(float[N] x) => (int64[1] y) { a, t = Dropout (x) y = Shape (t) }"),
+    ("no Abs or", "(float[N] x, float[M] z) => (int64[1] y) { t = Add (x, z) y = Shape (t) }"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("because", "model"), KEPT)
+def test_keeps(because: str, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because)

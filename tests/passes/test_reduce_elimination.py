@@ -1,0 +1,80 @@
+"""A reduction goes where every reduced axis is known to have one element."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "reduce_elimination"
+OPS = ["ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("keep", [1, 0])
+def test_axes_of_one_element(op: str, opset: int, keep: int) -> None:
+    is_input = opset >= (13 if op == "ReduceSum" else 18)
+    constants = "<int64[2] a = {-1, 1}>" if is_input else ""
+    node = f"{op} <keepdims = {keep}> (x, a)" if is_input else f"{op} <axes = [-1, 1], keepdims = {keep}> (x)"
+    shape = "N,1,3,1" if keep else "N,3"
+    check_rewrites(
+        PASS,
+        f"main (float[N,1,3,1] x) => (float[{shape}] y) {constants} {{ t = {node} y = Neg (t) }}",
+        ops={op: 0, "Squeeze": 1 - keep},
+        opset=opset,
+    )
+
+
+def test_all_axes() -> None:
+    check_rewrites(
+        PASS,
+        "main (float[1,1] x) => (float y) { t = ReduceSum <keepdims = 0> (x) y = Neg (t) }",
+        ops={"ReduceSum": 0, "Squeeze": 1},
+    )
+
+
+def test_a_scalar() -> None:
+    check_rewrites(PASS, "main (int32 x) => (int32 y) { t = ReduceMax (x) y = Neg (t) }", after="y = Neg (x)")
+
+
+def test_no_axes_and_none_wanted() -> None:
+    check_rewrites(
+        PASS,
+        """main (float[N,4] x) => (float[N,4] y) <int64[0] a = {}> {
+            t = ReduceSum <noop_with_empty_axes = 1, keepdims = 0> (x, a) y = Neg (t) }""",
+        after="main (float[N,4] x) => (float[N,4] y) { y = Neg (x) }",
+    )
+
+
+def test_below_and_in_a_function() -> None:
+    body = "k = Constant <value_ints = [0]> () a = ReduceSum <keepdims = 0> (x, k)"
+    check_rewrites(
+        PASS,
+        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (bool c, float[1,4] x) => (float[4] y) {{
+            y = If (c) <
+                then_branch = t () => (float[4] p) {{ {body} p = Neg (a) }},
+                else_branch = e () => (float[4] q) {{ q = f.F (x) }}
+            >
+        }}
+        <domain: "f", opset_import: ["" : 17]>
+        F (x) => (q) {{ {body} q = Neg (a) }}""",
+        ops={"ReduceSum": 0, "Squeeze": 2},
+    )
+
+
+SEVERAL = "it reduces several elements, or none"
+KEPT = [
+    (SEVERAL, "(float[N,4] x) => (float[A,B] y) <int64[0] a = {}> { t = ReduceSum (x, a) y = Neg (t) }"),
+    (SEVERAL, "(float[N,4] x) => (float[A,B] y) { t = ReduceMax (x) y = Neg (t) }"),
+    (SEVERAL, "(float[N,4] x) => (float[1,4] y) { t = ReduceMax <axes = [0]> (x) y = Neg (t) }"),
+    (SEVERAL, "(float[0,4] x) => (float[1,4] y) { t = ReduceSum <keepdims = 1> (x) y = Neg (t) }"),
+    ("its axes are not known", "(float[1,4] x, int64[1] a) => (float[A,B] y) { t = ReduceSum (x, a) y = Neg (t) }"),
+    ("the shape is unknown", "(float[] x) => (float[] y) { t = ReduceMax <axes = [0]> (x) y = Neg (t) }"),
+    (None, "(float[1] x) => (float[1] y) { t = ReduceL1 (x) y = Neg (t) }"),
+    (None, "(float[1] x) => (float[1] y) { t = ReduceLogSumExp (x) y = Neg (t) }"),
+]
+
+
+@pytest.mark.parametrize(("because", "model"), KEPT)
+def test_keeps(because: str | None, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because)

@@ -1,0 +1,52 @@
+"""Tile goes only if it is known to repeat each axis once."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "tile_elimination"
+
+
+def test_goes() -> None:
+    check_rewrites(
+        PASS,
+        "main (float[N,4] x) => (float[N,4] y) <int64[2] r = {1, 1}> { t = Tile (x, r) y = Neg (t) }",
+        after="main (float[N,4] x) => (float[N,4] y) { y = Neg (x) }",
+    )
+
+
+def test_a_scalar() -> None:
+    check_rewrites(
+        PASS, "main (float x) => (float y) <int64[0] r = {}> { t = Tile (x, r) y = Neg (t) }", ops={"Tile": 0}
+    )
+
+
+def test_below_and_in_a_function() -> None:
+    body = "k = Constant <value_ints = [1]> () a = Tile (x, k)"
+    check_rewrites(
+        PASS,
+        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (bool c, float[4] x) => (float[4] y) {{
+            y = If (c) <
+                then_branch = t () => (float[4] p) {{ {body} p = Neg (a) }},
+                else_branch = e () => (float[4] q) {{ q = f.F (x) }}
+            >
+        }}
+        <domain: "f", opset_import: ["" : 17]>
+        F (x) => (q) {{ {body} q = Neg (a) }}""",
+        ops={"Tile": 0},
+    )
+
+
+KEPT = [
+    ("it repeats something", "(float[4] x) => (float[8] y) <int64[1] r = {2}> { t = Tile (x, r) y = Neg (t) }"),
+    ("takes nothing", "(float[4] x) => (float[0] y) <int64[1] r = {0}> { t = Tile (x, r) y = Neg (t) }"),
+    ("the repeats are not known", "(float[4] x, int64[1] r) => (float[M] y) { t = Tile (x, r) y = Neg (t) }"),
+    ("the repeats are not known", "(float[4] x, int64[1] r = {1}) => (float[M] y) { t = Tile (x, r) y = Neg (t) }"),
+    ("keep its own name", "(float[4] x) => (float[4] y) <int64[1] r = {1}> { y = Tile (x, r) }"),
+]
+
+
+@pytest.mark.parametrize(("because", "model"), KEPT)
+def test_keeps(because: str, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because)

@@ -1,0 +1,95 @@
+"""A Cast that loses nothing need not come before another Cast."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, need, plain_attributes, producer, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+CASTS = ("Cast", "CastLike")
+TYPE = ir.DataType
+EXTENTS = {
+    TYPE.DOUBLE: (53, -1074, 1023),
+    TYPE.FLOAT: (24, -149, 127),
+    TYPE.BFLOAT16: (8, -133, 127),
+    TYPE.FLOAT16: (11, -24, 15),
+    TYPE.FLOAT8E4M3FN: (4, -9, 8),
+    TYPE.FLOAT8E4M3FNUZ: (4, -10, 7),
+    TYPE.FLOAT8E5M2: (3, -16, 15),
+    TYPE.FLOAT8E5M2FNUZ: (3, -17, 15),
+    TYPE.FLOAT4E2M1: (2, -1, 2),
+}
+"""Significant bits, exponent of the smallest number and of the largest, by type of numbers with a fraction."""
+
+WHOLE = {
+    TYPE.BOOL: (1, False),
+    TYPE.UINT4: (4, False),
+    TYPE.INT4: (4, True),
+    **{kind: (kind.bitwidth, kind.name.startswith("INT")) for kind in INTEGERS},
+}
+"""Bits, and whether there is a sign, by type of whole numbers."""
+
+
+class Found(NamedTuple):
+    """The second cast, what the first reads, and the type in the end."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    to: ir.DataType
+
+
+class CastChainElimination(RewriteRule[Found]):
+    """``Cast(Cast(x))`` → one ``Cast``, where the first loses nothing that the second would keep.
+
+    ONNX Runtime's own (off by default) takes float to int to float for nothing, although it rounds.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = CASTS
+    opsets = (6, NEWEST_OPSET)  # before, the type was spelled as text
+
+    def match(self, root: ir.Node) -> Found:
+        """A cast of a lossless cast; the first may have other users, and stays for them."""
+        (middle,) = values(root, 1)
+        first = producer(middle, *CASTS)
+        (x,) = values(first, 1)
+        source, between = dtype(x), dtype(middle)
+        to = TYPE(attribute(root, "to", 0)) if root.op_type == "Cast" else dtype(values(root, 2)[1])
+        need(to != between, "the second cast changes nothing", root)
+        need(TYPE.STRING not in (source, between, to), "text has several spellings", root)
+        need(_holds(between, source) or _wraps(source, between, to), "the first cast may lose something", first)
+        outside = source in WHOLE and between in EXTENTS and to in WHOLE and to != TYPE.BOOL
+        need(not outside or _holds(to, source), "a number outside the range turns into another one", root)
+        plain_attributes(root)
+        return Found((root,), x, to)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the cast; one to the type of x is `cast_elimination`'s."""
+        root = found.nodes[0]
+        kept = [attribute for name, attribute in root.attributes.items() if name != "to"]
+        return ir.Node("", "Cast", [found.source], [ir.AttrInt64("to", found.to.value), *kept])
+
+
+def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """Whether a type has each number of another."""
+    if wide == narrow:
+        return True
+    if narrow in WHOLE:
+        bits, signed = WHOLE[narrow]
+        if wide in WHOLE:
+            more, has_sign = WHOLE[wide]
+            return wide != TYPE.BOOL and (bits - signed <= more - has_sign) and (has_sign or not signed)
+        return wide in FLOATS and bits - signed <= EXTENTS[wide][0] and bits - 1 <= EXTENTS[wide][2]
+    if narrow not in EXTENTS or wide not in FLOATS:
+        return False
+    digits, lowest, highest = EXTENTS[wide]
+    return digits >= EXTENTS[narrow][0] and lowest <= EXTENTS[narrow][1] and highest >= EXTENTS[narrow][2]
+
+
+def _wraps(source: ir.DataType, between: ir.DataType, to: ir.DataType) -> bool:
+    """Whether whole numbers lose only high bits that the second cast, to no more bits, drops too."""
+    if not {source, between, to} <= INTEGERS:
+        return False
+    return to.bitwidth <= between.bitwidth

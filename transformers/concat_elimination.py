@@ -1,0 +1,76 @@
+"""A Concat of one value, of nothing, or of what a Split took apart only copies."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, axis, is_op, need, rank, same_dim, shape_of, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The Concat, and the operands that are left; each one part of the result."""
+
+    nodes: tuple[ir.Node, ...]
+    operands: tuple[ir.Value, ...]
+
+
+class ConcatElimination(RewriteRule[Found]):
+    """``Concat(x)``, ``Concat(Split(x))`` → ``x``; operands that are empty along the axis are dropped."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Concat",)
+    opsets = (4, NEWEST_OPSET)  # before, the axis could be left out
+
+    def match(self, root: ir.Node) -> Found:
+        """Fewer operands that give the same."""
+        operands = values(root, len(root.inputs))
+        need(len(operands) > 0, "it has no operands", root)
+        attribute(root, "axis", 0)
+        left = _joined(operands, root)
+        left = [value for value in left if not _is_empty(value, root)] or [left[0]]
+        need(len(left) == 1 or len(left) < len(operands), "each operand is needed", root)
+        return Found((root,), tuple(left))
+
+    def rewrite(self, found: Found) -> ir.Node | ir.Value:
+        """Let users read the one operand, or join those that are left."""
+        if len(found.operands) == 1:
+            return found.operands[0]
+        return ir.Node("", "Concat", found.operands, list(found.nodes[0].attributes.values()))
+
+
+def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
+    """The operands, with what was split in place of all its parts in their order."""
+    result: list[ir.Value] = []
+    position = 0
+    while position < len(operands):
+        split = operands[position].producer()
+        if split is not None and is_op(split, "Split"):
+            parts = split.outputs
+            run = operands[position : position + len(parts)]
+            whole = len(run) == len(parts) and all(a is b for a, b in zip(run, parts, strict=True))
+            source = split.inputs[0]
+            if whole and source is not None and _same_axis(split, root, source):
+                result.append(source)
+                position += len(parts)
+                continue
+        result.append(operands[position])
+        position += 1
+    return result
+
+
+def _same_axis(split: ir.Node, root: ir.Node, source: ir.Value) -> bool:
+    first, second = attribute(split, "axis", 0), attribute(root, "axis", 0)
+    if first == second:
+        return True
+    return shape_of(source) is not None and axis(split, rank(source), 0) == axis(root, rank(source), 0)
+
+
+def _is_empty(value: ir.Value, root: ir.Node) -> bool:
+    """Whether a value adds nothing; one of another rank, which ONNX Runtime takes if it is empty, is left alone."""
+    shape, whole = shape_of(value), shape_of(root.outputs[0])
+    if shape is None or (whole is not None and len(whole) != len(shape)):
+        return False
+    return same_dim(shape[axis(root, len(shape), 0)], 0)

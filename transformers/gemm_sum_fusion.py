@@ -1,0 +1,43 @@
+"""Gemm adds a matrix to its product for nothing."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import dims, need, operand_from, optional, plain_attributes, same_type, stretches_to, values
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes that go away, the Gemm first, and what is added to it."""
+
+    nodes: tuple[ir.Node, ...]
+    c: ir.Value
+
+
+class GemmSumFusion(RewriteRule[Found]):
+    """``Sum(Gemm(a, b), c)`` or ``Add`` → ``Gemm(a, b, c)``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Add", "Sum")
+    opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A Gemm without a C, and one other summand that broadcasts to its product."""
+        need(len(root.inputs) == 2, "there are not two summands", root)
+        gemm, c = operand_from(root, "Gemm")
+        need(optional(gemm, 2) is None, "the Gemm has a C", gemm)
+        product = gemm.outputs[0]
+        need(c is not product, "the product is added to itself", gemm)
+        need(same_type(c, product), "the types differ", c)
+        need(stretches_to(c, dims(product, rank=2)), "Gemm broadcasts C one way only", c)
+        plain_attributes(gemm)
+        return Found((gemm, root), c)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the Gemm; the old beta scaled nothing."""
+        gemm = found.nodes[0]
+        kept = [attribute for name, attribute in gemm.attributes.items() if name != "beta"]
+        return ir.Node("", "Gemm", [*values(gemm, 2), found.c], kept)

@@ -1,0 +1,44 @@
+"""Who asks only for the shape of a result need not compute it."""
+
+import onnx_ir as ir
+
+from ortopt.graph.match import is_op, need, producer, users, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule, Root
+
+KEEPERS = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil", "Celu"),
+    *("Clip", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu"),
+    *("HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf", "IsNaN"),
+    *("LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LRN", "MeanVarianceNormalization"),
+    *("Mish", "Neg", "Not", "PRelu", "QuantizeLinear", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid"),
+    *("Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
+    "Trilu",
+)
+"""Ops whose first output has the shape of the first input, whatever the other inputs are."""
+
+SIZES = ("Shape", "Size")
+
+
+class PreShapeNodeElimination(RewriteRule[Root]):
+    """``Shape(f(x))``, ``Size(f(x))`` → ``Shape(x)``, ``Size(x)`` for a Cast or another f that keeps the shape."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = SIZES
+    reach = 1
+
+    def match(self, root: ir.Node) -> Root:
+        """A result that nobody but Shape and Size reads."""
+        (result,) = values(root, 1)
+        node = producer(result, *KEEPERS)
+        need(result is node.outputs[0], "it is another output", result)
+        (x,) = values(node, 1)
+        need(x.type is None or isinstance(x.type, ir.TensorType), "it is no tensor", x)
+        private = not result.is_graph_output() and all(is_op(user, *SIZES) for user in users(result))
+        need(private, f"{node.op_type}'s result is used elsewhere", result)
+        return Root((root,), x)
+
+    def rewrite(self, found: Root) -> ir.Node:
+        """Ask the input."""
+        (root,) = found.nodes
+        return ir.Node("", root.op_type, [found.value], list(root.attributes.values()))

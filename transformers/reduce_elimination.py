@@ -1,0 +1,76 @@
+"""To reduce axes of one element changes nothing but the rank."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.facts import contents
+from ortopt.graph.match import Refusal, attribute, dims, need, opset, optional, same_dim, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule
+
+FIRST_WITH_AXES_INPUT = {"ReduceSum": 13}
+SQUEEZE_TAKES_AXES_INPUT = 13
+
+
+class Found(NamedTuple):
+    """The reduction, what it reads, and the axes that vanish."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    dropped: tuple[int, ...]
+
+
+class ReduceElimination(RewriteRule[Found]):
+    """``ReduceSum``, ``Mean``, ``Max``, ``Min``, ``Prod`` over no axis, or axes of size 1 → ``x`` or ``Squeeze(x)``.
+
+    The other reductions compute something of a single element too.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
+
+    def match(self, root: ir.Node) -> Found:
+        """Axes that are known, each of size 1."""
+        (x,) = values(root, 1)
+        shape = dims(x)
+        axes = _axes(root)
+        if not axes:
+            if _may_read_axes(root) and attribute(root, "noop_with_empty_axes", 0) != 0:
+                return Found((root,), x, ())
+            axes = tuple(range(len(shape)))
+        for axis in axes:
+            need(-len(shape) <= axis < len(shape), "an axis is out of range", root)
+            need(same_dim(shape[axis], 1), "it reduces several elements, or none", root)
+        kept = attribute(root, "keepdims", 1) != 0
+        return Found((root,), x, () if kept else tuple(sorted({axis % len(shape) for axis in axes})))
+
+    def rewrite(self, found: Found) -> ir.Node | ir.Value:
+        """Let users read the input, without the axes if they go."""
+        if not found.dropped:
+            return found.source
+        if opset(found.nodes[0]) < SQUEEZE_TAKES_AXES_INPUT:
+            return ir.node("Squeeze", [found.source], {"axes": found.dropped})
+        return ir.node("Squeeze", [found.source, constant(np.array(found.dropped, np.int64))])
+
+
+def _may_read_axes(root: ir.Node) -> bool:
+    """Whether the axes are an input here, and no attribute."""
+    return opset(root) >= FIRST_WITH_AXES_INPUT.get(root.op_type, 18)
+
+
+def _axes(root: ir.Node) -> tuple[int, ...]:
+    if not _may_read_axes(root):
+        empty: tuple[int, ...] = ()
+        return attribute(root, "axes", empty)
+    axes = optional(root, 1)
+    if axes is None:
+        return ()
+    known = contents(axes)
+    if known is None:
+        raise Refusal("its axes are not known", axes)
+    numbers = tuple(axis for axis in known if isinstance(axis, int))
+    need(len(numbers) == len(known), "its axes are not known", axes)
+    return numbers

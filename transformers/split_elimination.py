@@ -1,0 +1,53 @@
+"""A Split into one part, or into all and nothing, only copies."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.facts import contents
+from ortopt.graph.match import Dim, attribute, axis, dims, need, opset, optional, same_dim, values
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The Split, the part that is all, and what it is all of."""
+
+    nodes: tuple[ir.Node, ...]
+    part: ir.Value
+    source: ir.Value
+
+
+class SplitElimination(RewriteRule[Found]):
+    """``Split`` into one part → ``x``; a part that is all of x, beside empty ones that nobody needs, too."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Split",)
+    opsets = (2, NEWEST_OPSET)  # in the first version an input could hold the sizes, as floats too
+
+    def match(self, root: ir.Node) -> Found:
+        """One output that has a user and is all."""
+        (x,) = values(root, 1)
+        needed = [part for part in root.outputs if use_count(part) or part.is_graph_output()]
+        need(len(needed) == 1, "several parts are needed", root)
+        (part,) = needed
+        if len(root.outputs) > 1:
+            shape, sizes = dims(x), _sizes(root)
+            need(sizes is not None and len(sizes) == len(root.outputs), "the sizes of the parts are not known", root)
+            assert sizes is not None
+            size = sizes[list(root.outputs).index(part)]
+            need(same_dim(size, shape[axis(root, len(shape), 0)]), "it leaves something out", root)
+        return Found((root,), part, x)
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Let users of the part read all."""
+        return {found.part: found.source}
+
+
+def _sizes(root: ir.Node) -> tuple[Dim, ...] | None:
+    if opset(root) < 13:
+        listed: tuple[int, ...] | None = attribute(root, "split", None)
+        return listed
+    sizes = optional(root, 1)
+    return None if sizes is None else contents(sizes)
