@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 import onnx_ir as ir
 
 from ortopt import registry, semantics
-from ortopt.analysis import dimensions, providers
+from ortopt.analysis import dimensions
+from ortopt.analysis import providers as execution
 from ortopt.cancellation import CancellationToken, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
@@ -78,6 +79,21 @@ class PassTotal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SizeRefusal:
+    """What one transformer left as it is because the file would have grown by more than it may.
+
+    Attributes:
+        transformer: Its name.
+        count: How many candidates.
+        nbytes: What they would have added in all.
+    """
+
+    transformer: str
+    count: int
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
     """What a run did.
 
@@ -89,6 +105,7 @@ class Summary:
         bound_reached: The levels whose fixed-point loop ended at its bound.
         failures: Transformers that raised and were left out, with the reasons.
         rewrites: How many rewrites were offered.
+        too_large: What transformers left as it is because the file would have grown too much.
     """
 
     before: ModelFigures
@@ -98,6 +115,7 @@ class Summary:
     bound_reached: tuple[int, ...]
     failures: tuple[TransformerError, ...]
     rewrites: int
+    too_large: tuple[SizeRefusal, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -244,12 +262,12 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"steps must be at least 1, not {values['steps']}")
     if values.get("limit") is not None and values["limit"] < 0:
         raise UsageError(f"the limit must not be negative, but it is {values['limit']}")
-    if values.get("timeout") is not None and values["timeout"] <= 0:
+    if values.get("timeout") is not None and not values["timeout"] > 0:
         raise UsageError(f"the timeout must be positive, not {values['timeout']}")
     if values["passes"] is not None and values["only"]:
         raise UsageError("give either a pipeline or a selection (only), not both")
     values["target"] = Target(values["target"])
-    values["providers"] = tuple(dict.fromkeys(providers.normalize(name) for name in values["providers"]))
+    values["providers"] = tuple(dict.fromkeys(execution.normalize(name) for name in values["providers"]))
     if not values["providers"]:
         raise UsageError("at least one execution provider is needed")
     return Options(**values)
@@ -296,6 +314,8 @@ class Optimization:
             self.before = figures(self.model)
         self._manager = self._make_manager()
         self._offered = 0
+        self.verification: Verification | None = None
+        self._too_large: dict[tuple[str, ir.Node], int] = {}
 
     def _make_manager(self) -> GraphTransformerManager:
         manager = GraphTransformerManager(
@@ -353,6 +373,7 @@ class Optimization:
                 self.stopped = True
             finally:
                 self._offered = workspace.offered
+                self._too_large = workspace.too_large
             validate(self.model)
 
     def _apply_levels(self, workspace: Workspace) -> None:
@@ -380,6 +401,10 @@ class Optimization:
         """
         from ortopt.verify import verify as compare
 
+        for provider in self.options.providers:
+            works, reason = execution.usable(provider)
+            if not works:
+                raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
         with self._timed("verify"):
             original = self._original
             reference: Path | ir.Model
@@ -390,7 +415,8 @@ class Optimization:
                 reference = Path(original)
             else:
                 raise InvalidModelError(f"{original}: the file has gone")
-            outcome = compare(reference, self.model, inputs=inputs)
+            outcome = compare(reference, self.model, inputs=inputs, providers=self.options.providers)
+        self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}")
         return outcome
@@ -413,8 +439,15 @@ class Optimization:
             tuple(level.value for level in self._manager.bound_reached),
             tuple(self._manager.failures),
             self._offered,
+            self._size_refusals(),
         )
         return OptimizeResult(self.model, self._manager.history, summary, verification, self.stopped)
+
+    def _size_refusals(self) -> tuple[SizeRefusal, ...]:
+        sizes: dict[str, list[int]] = {}
+        for (name, _), nbytes in self._too_large.items():
+            sizes.setdefault(name, []).append(nbytes)
+        return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

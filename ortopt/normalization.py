@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     integers,
     is_constant,
     is_op,
+    is_row,
     is_scalar,
     is_used_once,
     need,
@@ -312,7 +313,7 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
         root,
     )
     for parameter in parameters:
-        need(parameter is None or _is_row(parameter, shape[-1]), "a parameter has not the last dimension", parameter)
+        need(parameter is None or is_row(parameter, shape[-1]), "a parameter has not the last dimension", parameter)
         # Else it could depend on the sum, which is about to come out of the normalization itself.
         early = parameter is None or parameter.producer() is None or is_constant(parameter)
         need(early, "a parameter is computed", parameter)
@@ -333,15 +334,10 @@ def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, i
     if node is None or not is_op(node, "Add") or not is_used_once(value):
         return None
     a, b = values(node, 2)
-    if not _is_row(b, shape[-1]):
+    if not is_row(b, shape[-1]):
         a, b = b, a
     early = b.producer() is None or is_constant(b)
-    return (node, a, b) if early and _is_row(b, shape[-1]) and _has_shape(a, shape) else None
-
-
-def _is_row(value: ir.Value, size: Dim) -> bool:
-    own = shape_of(value)
-    return own is not None and len(own) == 1 and same_dim(own[0], size)
+    return (node, a, b) if early and is_row(b, shape[-1]) and _has_shape(a, shape) else None
 
 
 def _has_shape(value: ir.Value, shape: Sequence[Dim]) -> bool:
@@ -382,6 +378,7 @@ __all__ = [
     "Quotient",
     "Skip",
     "affine",
+    "cast_source",
     "mean_over_last_axes",
     "quotient",
     "skip_above",

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -38,26 +38,92 @@ class CommonSubexpressionElimination(GraphTransformer):
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
         changed = False
-        seen: dict[Hashable, ir.Node] = {}
-        stack: list[tuple[Iterator[ir.Node | ir.Graph], list[Hashable]]] = [(_walk(graph), [])]
-        while stack:
-            walk, entered = stack[-1]
-            item = next(walk, None)
+        numbering = _Numbering(graph)
+        while numbering.stack:
+            item = next(numbering.stack[-1].walk, None)
             if item is None:
-                for key in entered:
-                    del seen[key]
-                stack.pop()
+                numbering.leave()
             elif isinstance(item, ir.Graph):
-                stack.append((_walk(item), []))
+                numbering.stack.append(_Frame(item))
             else:
-                key = _node_key(item, {})
-                first = seen.get(key)
-                if first is None:
-                    seen[key] = item
-                    entered.append(key)
-                else:
-                    changed |= _merge(item, first, context)
+                first = numbering.first_equal(item)
+                if first is not None:
+                    alone = _only_users(first)
+                    if _merge(item, first, context):
+                        changed = True
+                        numbering.take_up(alone)
         return changed
+
+
+class _Frame:
+    """A graph that is being walked.
+
+    Args:
+        graph: The graph.
+
+    Attributes:
+        keys: What its nodes were entered under.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.walk = _walk(graph)
+        self.keys: list[Hashable] = []
+
+
+class _Numbering:
+    """The nodes in reach that a later node may be equal to.
+
+    A node with an input that nobody else uses is equal to no other: it gets no key before a merge gives the input
+    another user. In a chain no node gets one.
+
+    Args:
+        graph: The outermost graph.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.stack = [_Frame(graph)]
+        self._seen: dict[Hashable, ir.Node] = {}
+        self._skipped: set[ir.Node] = set()
+
+    def first_equal(self, node: ir.Node) -> ir.Node | None:
+        """The first node in reach that equals a node; None, and the node is taken up."""
+        for value in node.inputs:
+            if value is not None and use_count(value) == 1:
+                self._skipped.add(node)
+                return None
+        key = _node_key(node, {})
+        first = self._seen.get(key)
+        if first is None or first.graph is None:
+            self._enter(key, node, self.stack[-1])
+            return None
+        return first
+
+    def take_up(self, nodes: list[ir.Node]) -> None:
+        """Enter nodes that were passed over, if they still may have an equal one."""
+        for node in nodes:
+            frame = next((frame for frame in self.stack if frame.graph is node.graph), None)
+            if frame is None or node not in self._skipped or any(v and use_count(v) == 1 for v in node.inputs):
+                continue
+            self._skipped.discard(node)
+            key = _node_key(node, {})
+            if key not in self._seen:
+                self._enter(key, node, frame)
+
+    def _enter(self, key: Hashable, node: ir.Node, frame: _Frame) -> None:
+        self._seen[key] = node
+        frame.keys.append(key)
+
+    def leave(self) -> None:
+        """Forget the nodes of the innermost graph."""
+        for key in self.stack.pop().keys:
+            self._seen.pop(key, None)
+
+
+def _only_users(node: ir.Node) -> list[ir.Node]:
+    """The users of those results of a node that have one user: after a merge they may be equal to others."""
+    uses = (first_use(value) for value in node.outputs if use_count(value) == 1)
+    return [use.node for use in uses if use is not None]
 
 
 def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:

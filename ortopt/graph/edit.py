@@ -180,11 +180,12 @@ class Editor:
         before = previous_node(node)
         inputs: list[tuple[ir.Node, tuple[ir.Value | None, ...]]] = []
         for user in _with_nested(node):
-            inputs.append((user, tuple(user.inputs)))
-            for value in user.inputs:
-                if value is not None and use_count(value) == 1:
-                    self._freed(value)
+            used = tuple(user.inputs)
+            inputs.append((user, used))
             _detach(user)
+            for value in dict.fromkeys(used):  # a node may use a value twice
+                if value is not None and not use_count(value):
+                    self._freed(value)
         graph.remove(node)
         self.index.discard(graph, node)
         self._did(self._undo_remove, graph, node, before, inputs)

@@ -415,6 +415,12 @@ def same_shape(a: ir.Value, b: ir.Value) -> bool:
     return all(symbolic.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
+def is_row(value: ir.Value, size: Dim) -> bool:
+    """Whether a value has one dimension only, of this size whatever the inputs are."""
+    shape = shape_of(value)
+    return shape is not None and len(shape) == 1 and symbolic.equal(shape[0], size)
+
+
 def same_type(a: ir.Value, b: ir.Value) -> bool:
     """Whether two values are tensors of the same known element type."""
     return a.dtype is not None and a.dtype == b.dtype

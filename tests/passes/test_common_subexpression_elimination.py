@@ -2,7 +2,9 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.manager import GraphTransformerManager
+from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.transformers.common_subexpression_elimination import CommonSubexpressionElimination
 
 PASS = "common_subexpression_elimination"
 XY = "main (float[N,4] x, float[N,4] z) => (float[N,4] y)"
@@ -193,3 +195,15 @@ def test_inside_a_function_attributes_of_the_caller_must_be_the_same() -> None:
         }""",
         ops={"Softmax": 2},
     )
+
+
+def test_nodes_that_were_alone_when_they_were_passed_are_found_in_one_run() -> None:
+    depth = 30
+    first = "\n".join(f"a{i} = Exp ({f'a{i - 1}' if i else 'x'})" for i in range(depth))
+    second = "\n".join(f"b{i} = Exp ({f'b{i - 1}' if i else 'x'})" for i in range(depth))
+    model = parse(f"main (float[4] x) => (float[4] y) {{ {first} {second} y = Add (a{depth - 1}, b{depth - 1}) }}")
+    manager = GraphTransformerManager(steps=2)
+    manager.register(CommonSubexpressionElimination())
+    manager.apply_transformers(model, 1)
+    assert len(model.graph) == depth + 1
+    assert [entry.rewrites for entry in manager.history] == [depth, 0]
