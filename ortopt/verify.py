@@ -37,7 +37,7 @@ from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.verification_comparison import Comparison, OutputRow, coarsest_tolerance, worst_of
 from ortopt.verification_inputs import Inputs, attempts, draw_inputs
-from ortopt.verification_worker import restore, store
+from ortopt.verification_worker import open_session, restore, run_stored, store
 
 Source = str | os.PathLike[str] | ir.Model
 
@@ -93,6 +93,7 @@ def verify(
     sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] = (CPU,),
     timeout: float | None = None,
+    in_process: bool = False,
 ) -> Verification:
     """Run both models on the same inputs and compare.
 
@@ -104,6 +105,8 @@ def verify(
         sizes: Sizes of symbolic dimensions of the inputs.
         providers: Full names; the CPU provider is the last resort.
         timeout: Seconds after which it is given up as impossible; None is no limit.
+        in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
+            stop it. For models that one has written oneself.
 
     Raises:
         UsageError: A provider does not work here, or ``inputs`` lacks an input of the model.
@@ -117,6 +120,7 @@ def verify(
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortopt-verify-") as name:
         run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))), None if timeout is None else start + timeout)
+        run.in_process = in_process
         found = run.compare(original, result, None if inputs is None else dict(inputs), seed, dict(sizes or {}))
     return _with_seconds(found, time.monotonic() - start)
 
@@ -134,6 +138,7 @@ class _Run:
         self._providers = providers
         self._deadline = deadline
         self._tried = 0
+        self.in_process = False
 
     def compare(
         self, original: Source, result: Source, inputs: Inputs | None, seed: int, sizes: dict[str, int]
@@ -189,6 +194,8 @@ class _Run:
             save(source, path)
         else:
             path = Path(source)
+        if self.in_process:
+            return _Here(path, self._folder, self._providers, self._deadline)
         return _Worker(path, self._folder, self._providers, self._deadline)
 
     def _run_original(
@@ -376,6 +383,36 @@ class _Worker:
             except ValueError:
                 pass
         return _WorkerError(f"its process ended with status {status}", died=True)
+
+
+class _Here(_Worker):
+    """A session of one model in this process."""
+
+    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: float | None) -> None:
+        self._deadline = deadline
+        self._model = model
+        self._session: Any = None
+        self._providers = list(providers)
+
+    @functools.cached_property
+    def _outputs(self) -> list[tuple[str, str]]:
+        try:
+            self._session = open_session(str(self._model), self._providers, count_nodes(self._model) > BIG_GRAPH)
+        except Exception as error:
+            raise _WorkerError(str(error)) from error
+        return [(one.name, one.type) for one in self._session.get_outputs()]
+
+    def close(self) -> None:
+        """Let go of the session."""
+        self._session = None
+
+    def run(self, source: Path, target: Path) -> list[Any]:
+        """Run the inputs in one folder; the outputs are stored in the other."""
+        self.wait()
+        try:
+            return run_stored(self._session, source, target)
+        except Exception as error:
+            raise _WorkerError(str(error)) from error
 
 
 def _is_random(model: ir.Model) -> bool:
