@@ -20,7 +20,7 @@ from ortopt import optimize, zoo
 from ortopt.graph.load import load
 from ortopt.graph.save import to_bytes
 from ortopt.options import GROWTH_SHARE, MEGABYTE
-from ortopt.verification_comparison import Comparison, coarsest_tolerance
+from ortopt.verification_comparison import Comparison, tolerances
 
 LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16
@@ -114,7 +114,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
     original = Written(zoo.grow(name, tmp_path / "original.onnx"))
     inputs = zoo.inputs(name)
     outputs, expected = original.run(inputs)
-    comparison = Comparison(coarsest_tolerance(load(original.path)))
+    comparison = Comparison(tolerances(load(original.path)))
     most_bytes = original.nbytes + max(MEGABYTE, int(original.nbytes * GROWTH_SHARE))
     seen: set[str] = set()
     for level in LEVELS:
