@@ -49,6 +49,7 @@ from ortopt.evaluation_numpy import (
     permutation,
     tensor_of,
 )
+from ortopt.semantics import strings_of
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -578,7 +579,7 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if isinstance(tensor, ir.Tensor | ir.StringTensor | ir.PackedTensor):
         return tensor
     if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy(), shape=ir.Shape(Operand(tensor).shape))
+        return ir.StringTensor(strings_of(tensor), shape=ir.Shape(Operand(tensor).shape))
     return ir.Tensor(tensor.numpy(), tensor.dtype, shape=ir.Shape(Operand(tensor).shape))
 
 

@@ -233,8 +233,19 @@ def same_constant(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     if a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
         return False
     if a.dtype == ir.DataType.STRING:
-        return list(a.numpy().reshape(-1)) == list(b.numpy().reshape(-1))
+        return bool((strings_of(a) == strings_of(b)).all())
     return a.tobytes() == b.tobytes()
+
+
+def strings_of(tensor: ir.TensorProtocol) -> np.ndarray:
+    """The elements of a string tensor in its shape, as an object array of bytes.
+
+    numpy's own type of strings, which onnx-ir's tensors give, drops zero bytes at their ends.
+    """
+    strings = tensor.string_data() if isinstance(tensor, ir.StringTensor) else tensor.numpy().reshape(-1).tolist()
+    elements = np.empty(len(strings), object)
+    elements[:] = [one.encode() if isinstance(one, str) else one for one in strings]
+    return elements.reshape(tensor.shape.numpy())
 
 
 def growth_allowance(original_bytes: int, options: Options) -> int:

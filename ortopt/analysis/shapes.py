@@ -38,7 +38,6 @@ from ortopt.graph.facts import (
     Dims,
     contents,
     dims_of,
-    elements,
     set_better_shape,
     shape_from,
     shape_of,
@@ -104,14 +103,9 @@ class _Inference:
 
     def infer_model(self, model: ir.Model) -> None:
         graph = model.graph
-        overridable = model.ir_version is None or model.ir_version >= 4
         self.enter(graph)
         for value in graph.inputs:
             value.meta.pop(CONTENTS, None)
-            if value.is_initializer() and not overridable and value.const_value is not None:
-                known = elements(value.const_value)
-                if known is not None:
-                    value.meta[CONTENTS] = known
             self._know_input(value, dims_of_declared(value))
         self.drive(self._walk(graph))
         self._finish_functions()

@@ -512,8 +512,9 @@ class Editor:
             user.replace_input_with(position, node.outputs[0])
 
     def needs_constant_nodes(self, graph: ir.Graph) -> bool:
-        """Whether a graph cannot hold new initializers: functions, and models before IR version 4."""
-        return scope.of(graph).in_function or self.model.ir_version < 4
+        """Whether a graph cannot hold new initializers: functions, and before IR version 4 what has no inputs."""
+        where = scope.of(graph)
+        return where.in_function or (self.model.ir_version < 4 and where.parent is not None)
 
     # -- replacing --------------------------------------------------------------------------------------------------
 
