@@ -1,0 +1,139 @@
+"""Fewer transposes in a graph: region by region, as long as what they cost goes down."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import ORIGIN_KEY, Conflict
+from ortopt.graph.match import Refusal
+from ortopt.transformer import Context
+
+# the handlers register themselves
+from ortopt.transpose import elementwise, linear, movement, quantization, reductions  # noqa: F401
+from ortopt.transpose.layout import inverse
+from ortopt.transpose.plan import At
+from ortopt.transpose.rearrangement import Rearrangement
+from ortopt.transpose.region import OVERHEAD, Cost, Region, Views, bytes_of, output_index, permutation
+
+COUNT_FIRST = 1 << 60
+"""An overhead that makes one Transpose less worth any number of bytes."""
+
+MOST_ROUNDS = 10
+
+
+def cost(graph: ir.Graph) -> Cost:
+    """What the transposes of a graph cost: the measure that every rewrite lowers.
+
+    Args:
+        graph: The graph; those below it count for themselves.
+    """
+    views = Views(graph)
+    nodes = [node for node in graph if permutation(node, graph) is not None]
+    return Cost(len(nodes), sum(bytes_of(views.of(node.outputs[0]).root) for node in nodes))
+
+
+class TransposeReducer:
+    """Turns the regions of one graph in which transposes then cost less.
+
+    Args:
+        graph: The graph.
+        context: The way to edit.
+    """
+
+    def __init__(self, graph: ir.Graph, context: Context) -> None:
+        self._graph = graph
+        self._context = context
+        self._views = Views(graph)
+        self._failed: dict[tuple[ir.Node, At], Region] = {}
+        self._reasons: dict[ir.Node, Refusal | Conflict | str] = {}
+
+    def run(self) -> bool:
+        """Turn regions until none is worth it; whether any was."""
+        changed = False
+        for _ in range(MOST_ROUNDS):
+            self._failed.clear()
+            self._reasons.clear()
+            again = False
+            for node in self._context.edit.index.nodes(self._graph, "Transpose"):
+                if node.graph is self._graph and permutation(node, self._graph) is not None:
+                    again |= self._improve(node)
+            changed |= again
+            if not again:
+                break
+        for node, reason in self._reasons.items():
+            if node.graph is self._graph:
+                self._context.refuse(node, reason)
+        return changed
+
+    def _improve(self, transpose: ir.Node) -> bool:
+        """Turn what is worth it below a Transpose, or above it."""
+        value = transpose.outputs[0]
+        for below in (True, False):
+            region = self._region(value, below=below)
+            if region is None:
+                continue
+            turned = _choice(region)
+            if turned is not None:
+                return self._commit(transpose, region, turned)
+            reason = region.refusals[0] if region.refusals else "no choice of layouts around it has fewer transposes"
+            self._reasons.setdefault(transpose, reason)
+        return False
+
+    def _region(self, value: ir.Value, *, below: bool) -> Region | None:
+        """What a Transpose reaches; None if that has been tried in vain."""
+        root, perm = self._views.of(value)
+        region = Region(self._views, root)
+        seeds: list[tuple[ir.Node, At]] = []
+        producer = root.producer()
+        if perm is not None and below:
+            seeds = list(region.users(value, perm))
+        elif perm is not None and producer is not None and producer.graph is self._graph:
+            layout = inverse(perm)
+            assert layout is not None
+            seeds = [(producer, At(True, output_index(producer, root), layout))]
+        if not seeds and not below:
+            return None
+        if seeds and all(seed in self._failed and root in self._failed[seed].roots for seed in seeds):
+            return None
+        region.grow(seeds)
+        return region
+
+    def _commit(self, transpose: ir.Node, region: Region, turned: frozenset[ir.Node]) -> bool:
+        context = self._context
+        rearrangement = Rearrangement(region, turned)
+        nodes = (*rearrangement.transposes, *rearrangement.members)
+        if not context.rewrite(nodes):
+            return False
+        try:
+            made = context.replace(rearrangement.replacements(), before=transpose)
+        except (Conflict, Refusal) as reason:
+            context.rewrites -= 1
+            self._reasons[transpose] = reason
+            return False
+        origin = tuple(node.name or node.op_type for node in rearrangement.transposes)
+        for node in made:
+            node.meta[ORIGIN_KEY] = origin
+        context.mark = context.edit.version
+        self._views = Views(self._graph)
+        return True
+
+
+def _choice(region: Region) -> frozenset[ir.Node] | None:
+    """The nodes to turn; None where nothing is better than what is there."""
+    present = region.present_cost()
+    nobody: frozenset[ir.Node] = frozenset()
+    for turned in (region.best(OVERHEAD), region.best(COUNT_FIRST), nobody):
+        if _is_worth_it(region, turned, present):
+            return turned
+    return None
+
+
+def _is_worth_it(region: Region, turned: frozenset[ir.Node], present: Cost) -> bool:
+    """Fewer transposes and no more in bytes; or as many, of at most half the bytes."""
+    after = region.cost(turned)
+    if after.number > present.number or after.total >= present.total:
+        return False
+    if after.number < present.number:
+        return True
+    kept = region.kept_bytes(turned)
+    return 2 * (after.nbytes - kept) <= present.nbytes - kept
