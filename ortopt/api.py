@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt import opset_conversion, registry, semantics, verify
-from ortopt.analysis import dimensions, providers
+from ortopt import registry, semantics
+from ortopt.analysis import dimensions
+from ortopt.analysis import providers as execution
 from ortopt.cancellation import CancellationToken, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
@@ -29,6 +30,8 @@ from ortopt.transformer import GraphTransformer, Workspace
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+
+    from ortopt.verify import Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
@@ -76,6 +79,21 @@ class PassTotal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SizeRefusal:
+    """What one transformer left as it is because the file would have grown by more than it may.
+
+    Attributes:
+        transformer: Its name.
+        count: How many candidates.
+        nbytes: What they would have added in all.
+    """
+
+    transformer: str
+    count: int
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
     """What a run did.
 
@@ -87,6 +105,7 @@ class Summary:
         bound_reached: The levels whose fixed-point loop ended at its bound.
         failures: Transformers that raised and were left out, with the reasons.
         rewrites: How many rewrites were offered.
+        too_large: What transformers left as it is because the file would have grown too much.
     """
 
     before: ModelFigures
@@ -96,6 +115,7 @@ class Summary:
     bound_reached: tuple[int, ...]
     failures: tuple[TransformerError, ...]
     rewrites: int
+    too_large: tuple[SizeRefusal, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +133,7 @@ class OptimizeResult:
     model: ir.Model
     history: tuple[HistoryEntry, ...]
     summary: Summary
-    verification: verify.Verification | None = None
+    verification: Verification | None = None
     stopped: bool = False
 
     @property
@@ -242,12 +262,12 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"steps must be at least 1, not {values['steps']}")
     if values.get("limit") is not None and values["limit"] < 0:
         raise UsageError(f"the limit must not be negative, but it is {values['limit']}")
-    if values.get("timeout") is not None and values["timeout"] <= 0:
+    if values.get("timeout") is not None and not values["timeout"] > 0:
         raise UsageError(f"the timeout must be positive, not {values['timeout']}")
     if values["passes"] is not None and values["only"]:
         raise UsageError("give either a pipeline or a selection (only), not both")
     values["target"] = Target(values["target"])
-    values["providers"] = tuple(dict.fromkeys(providers.normalize(name) for name in values["providers"]))
+    values["providers"] = tuple(dict.fromkeys(execution.normalize(name) for name in values["providers"]))
     if not values["providers"]:
         raise UsageError("at least one execution provider is needed")
     return Options(**values)
@@ -287,12 +307,15 @@ class Optimization:
             self.token = _with_deadline(self.token, options.timeout)
         self.seconds: dict[str, float] = {}
         self.stopped = False
-        self._original = source
+        # A stream can be read once only, but verification wants the original again.
+        self._original: Source = source.read() if hasattr(source, "read") else source
         with self._timed("load"), _no_collection():
-            self.model = load(source)
+            self.model = load(self._original)
             self.before = figures(self.model)
         self._manager = self._make_manager()
         self._offered = 0
+        self.verification: Verification | None = None
+        self._too_large: dict[tuple[str, ir.Node], int] = {}
 
     def _make_manager(self) -> GraphTransformerManager:
         manager = GraphTransformerManager(
@@ -336,6 +359,8 @@ class Optimization:
             if options.dims:
                 dimensions.override(self.model, options.dims)
             if options.opset is not None:
+                from ortopt import opset_conversion
+
                 self.model = opset_conversion.convert(self.model, options.opset)
             if options.level == 0:
                 validate(self.model)
@@ -348,6 +373,7 @@ class Optimization:
                 self.stopped = True
             finally:
                 self._offered = workspace.offered
+                self._too_large = workspace.too_large
             validate(self.model)
 
     def _apply_levels(self, workspace: Workspace) -> None:
@@ -361,7 +387,7 @@ class Optimization:
             if top < TransformerLevel.LEVEL4 or not again:
                 return
 
-    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> verify.Verification:
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization.
 
         Args:
@@ -373,23 +399,29 @@ class Optimization:
         Raises:
             VerificationError: If they differ. (Bisection and repair will step in here.)
         """
+        from ortopt.verify import verify as compare
+
+        for provider in self.options.providers:
+            works, reason = execution.usable(provider)
+            if not works:
+                raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
         with self._timed("verify"):
             original = self._original
-            if not isinstance(original, str | os.PathLike):
-                if not isinstance(original, ir.Model):
-                    original = load(original)
-            elif not Path(original).is_file():
-                raise InvalidModelError(f"{original}: the file has gone")
-            reference = Path(original) if isinstance(original, str | os.PathLike) else original
-            if self.options.dims:
-                reference = load(reference)
+            reference: Path | ir.Model
+            if self.options.dims or not isinstance(original, str | os.PathLike):
+                reference = load(original)
                 dimensions.override(reference, self.options.dims)
-            outcome = verify.verify(reference, self.model, inputs=inputs)
+            elif Path(original).is_file():
+                reference = Path(original)
+            else:
+                raise InvalidModelError(f"{original}: the file has gone")
+            outcome = compare(reference, self.model, inputs=inputs, providers=self.options.providers)
+        self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}")
         return outcome
 
-    def result(self, verification: verify.Verification | None) -> OptimizeResult:
+    def result(self, verification: Verification | None) -> OptimizeResult:
         """What has been reached so far."""
         totals: dict[str, list[float]] = {}
         for entry in self._manager.history:
@@ -407,8 +439,15 @@ class Optimization:
             tuple(level.value for level in self._manager.bound_reached),
             tuple(self._manager.failures),
             self._offered,
+            self._size_refusals(),
         )
         return OptimizeResult(self.model, self._manager.history, summary, verification, self.stopped)
+
+    def _size_refusals(self) -> tuple[SizeRefusal, ...]:
+        sizes: dict[str, list[int]] = {}
+        for (name, _), nbytes in self._too_large.items():
+            sizes.setdefault(name, []).append(nbytes)
+        return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

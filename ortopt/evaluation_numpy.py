@@ -523,6 +523,7 @@ KERNELS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "Abs": _unary(np.abs, "iuf"),
     "Floor": _unary(np.floor, "f"),
     "Ceil": _unary(np.ceil, "f"),
+    "Sqrt": _unary(np.sqrt, "f"),  # correctly rounded, by IEEE 754
     "Not": _unary(np.logical_not, "b"),
     "And": _binary(np.logical_and, "b"),
     "Or": _binary(np.logical_or, "b"),

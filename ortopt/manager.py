@@ -387,6 +387,7 @@ class _Borrowed(Workspace):
         self.options = workspace.options
         self.allowance = workspace.allowance
         self.offered = workspace.offered
+        self.too_large = workspace.too_large
         self.left_out = workspace.left_out
         self.edit = workspace.edit
 

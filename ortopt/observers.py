@@ -119,7 +119,7 @@ class RefusedCandidate:
 
     Attributes:
         transformer: Whose candidate.
-        node: The node's name, or its op where it has none.
+        node: The node's name, or its first result's where it has none.
         op: The node's op.
         reason: Why.
     """
@@ -137,7 +137,7 @@ class OfferedRewrite:
     Attributes:
         number: Its number in the run.
         transformer: Whose rewrite.
-        nodes: The nodes that go or change, as (name, op).
+        nodes: The nodes that go or change, as (name or first result's name, op).
         why: What for.
     """
 
@@ -158,24 +158,39 @@ class Explanation(Observer):
 
     def __init__(self, transformers: Iterable[str] = ()) -> None:
         self._names = frozenset(transformers)
-        self._refusals: dict[tuple[str, int], RefusedCandidate] = {}
+        self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
+        self._latest: tuple[str, Sequence[ir.Node]] | None = None
         self.rewrites: list[OfferedRewrite] = []
 
     @property
     def refusals(self) -> list[RefusedCandidate]:
-        """The candidates left as they were; of one that was refused twice, the last reason."""
+        """The candidates that were not rewritten later; of one that was refused twice, the last reason."""
         return list(self._refusals.values())
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """What was offered has been done."""
+        self._latest = None
 
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
         """Write down a rewrite."""
         if not self._names or transformer.name in self._names:
-            names = tuple((node.name or "", node.op_type) for node in nodes)
+            names = tuple((_name(node), node.op_type) for node in nodes)
             self.rewrites.append(OfferedRewrite(number, transformer.name, names, why or transformer.formula))
+            self._latest = (transformer.name, nodes)
+            for node in nodes:
+                self._refusals.pop((transformer.name, node), None)
         return True
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
-        """Write down a refusal."""
-        if not self._names or transformer.name in self._names:
-            self._refusals[transformer.name, id(node)] = RefusedCandidate(
-                transformer.name, node.name or "", node.op_type, reason
-            )
+        """Write down a refusal; one that follows the node's own offer takes that back."""
+        if self._names and transformer.name not in self._names:
+            return
+        if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
+            self.rewrites.pop()
+            self._latest = None
+        self._refusals[transformer.name, node] = RefusedCandidate(transformer.name, _name(node), node.op_type, reason)
+
+
+def _name(node: ir.Node) -> str:
+    """A node's name for people: where it has none, its first result's."""
+    return node.name or (node.outputs[0].name or "" if node.outputs else "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
 from ortopt.api import OptimizeResult
 from ortopt.graph.load import SOURCE_KEY
-from ortopt.graph.text import one_line
+from ortopt.graph.text import one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,6 +78,7 @@ def as_dict(
             {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
             for e in summary.failures
         ],
+        "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
@@ -121,7 +123,7 @@ def _plain(record: Any) -> Any:
         return {str(key): _plain(value) for key, value in record.items()}
     if isinstance(record, list | tuple | set | frozenset):
         return [_plain(item) for item in record]
-    if isinstance(record, float) and record != record or record in (float("inf"), float("-inf")):
+    if isinstance(record, float) and not math.isfinite(record):
         return str(record)  # JSON has no such numbers
     return record if isinstance(record, str | int | float | bool | None) else str(record)
 
@@ -141,9 +143,7 @@ def console(stream: IO[str]) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(
-    headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False
-) -> Table:
+def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False) -> Table:
     """A table without lines.
 
     Args:
@@ -219,6 +219,11 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
     for failure in data["failures"]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
+    for kept in data["too_large"]:
+        yield (
+            f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
+            " more than --max-growth allows"
+        )
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
     yield "seconds: " + ", ".join(f"{phase} {taken:.2f}" for phase, taken in data["seconds"].items())
@@ -242,7 +247,12 @@ def _fixed_point(data: Mapping[str, Any]) -> str:
 def _verification(outcome: Mapping[str, Any] | None) -> str:
     if outcome is None:
         return "not asked for"
-    return ", ".join(filter(None, (outcome["status"], one_line(outcome["reason"]))))
+    parts = [outcome["status"]]
+    if outcome["outputs"]:
+        worst = outcome["worst"]
+        shown = worst if isinstance(worst, str) else f"{worst:.2g}"
+        parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
+    return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
 
 
 def size(nbytes: int) -> str:

@@ -357,9 +357,14 @@ def as_mapping(root: ir.Node, replacement: Replacement) -> Mapping[ir.Value, ir.
 
 def _check_replaced(nodes: Sequence[ir.Node], root: ir.Node, replacements: Mapping[ir.Value, ir.Value]) -> None:
     """Refuse a replacement that leaves a needed output of the root without one."""
+    if root not in nodes:
+        return
+    members = set(nodes)
     for value in root.outputs:
-        if value not in replacements and root in nodes and (use_count(value) or value.is_graph_output()):
-            raise Refusal(f"{root.op_type}'s other result is used", value)
+        if value in replacements:
+            continue
+        if value.is_graph_output() or any(use.node not in members for use in value.uses()):
+            raise Refusal(f"{root.op_type}'s result is used elsewhere", value)
 
 
 def forget_loose_users(values: Iterable[ir.Value]) -> None:

@@ -41,6 +41,23 @@ QUANTIZATION_KEY = "quant_parameter_tensor_names"
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+"""Ops of ai.onnx that give the same bits for two operands in either order; not Max and Min, which tell zeros apart."""
+
+SPARE_OUTPUTS = frozenset(
+    {
+        ("", "Dropout"),
+        ("", "GRU"),
+        ("", "LSTM"),
+        ("", "LayerNormalization"),
+        ("", "MaxPool"),
+        ("", "RNN"),
+        ("com.microsoft", "SkipLayerNormalization"),
+        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+    }
+)
+"""Ops whose other outputs do not depend on whether an optional one is asked for."""
+
 DEQUANTIZERS = frozenset({("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
 """Ops that turn few bits into many: their results are computed at run time, never stored."""
 

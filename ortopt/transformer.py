@@ -15,7 +15,7 @@ from ortopt.analysis import kernels, shapes
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor
+from ortopt.graph.edit import Conflict, Editor, TooLarge
 from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
@@ -141,6 +141,7 @@ class Workspace:
     Attributes:
         edit: The editor: the one way to change the model.
         offered: How many rewrites have been offered so far.
+        too_large: What was left as it is because the file would grow too much: bytes by (transformer, node).
         left_out: Rewrites that an observer was against, as (transformer, nodes).
     """
 
@@ -149,6 +150,7 @@ class Workspace:
         self.options = options
         self.allowance = allowance
         self.offered = 0
+        self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.edit = self._start(0)
 
@@ -256,8 +258,10 @@ class Context:
 
         Args:
             node: The candidate.
-            reason: A clause for the user.
+            reason: A clause for the user; a `TooLarge` is counted, whoever listens.
         """
+        if isinstance(reason, TooLarge):
+            self.workspace.too_large[self.transformer.name, node] = reason.nbytes
         if self.observers.listens_to_refusals:
             self.observers.refused(self.transformer, node, str(reason))
 
@@ -311,7 +315,14 @@ class Context:
 
     def _check_runnable(self, node: ir.Node) -> None:
         """Refuse a new node that no chosen provider can run, where what it replaces could be run."""
-        if self.provider_of(node) is None and not types_unknown(node):
+        if types_unknown(node):
+            return
+        version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+        answers = (kernels.support(provider, node, version) for provider in self.options.providers)
+        how = next((answer for answer in answers if answer is not None), None)
+        if how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS:
+            raise Conflict(f"the provider would take {node.op_type} apart again")
+        if how is None:
             types = ", ".join(
                 "unknown" if value.dtype is None else value.dtype.name.lower()
                 for value in node.inputs

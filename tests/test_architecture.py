@@ -21,7 +21,7 @@ LAYERS = (
     {"evaluate", "evaluation_numpy", "evaluation_child"},
     {"observers", "transformer"},
     {"rule", "adapters"},
-    {"transpose", "partition", "attention"},
+    {"transpose", "partition", "attention", "convolution", "normalization"},
     {"transformers"},
     {"registry", "manager"},
     {"opset_conversion"},

@@ -487,3 +487,14 @@ def test_constants_become_nodes_in_functions_and_initializers_elsewhere() -> Non
     assert [node.op_type for node in function] == ["Constant", "Add"]
     assert len(model.graph.initializers) == 1
     assert "Constant" not in ops(model)
+
+
+def test_a_result_for_a_provider_that_is_not_here_is_refused_unless_nobody_asks() -> None:
+    from ortopt import VerificationError
+    from ortopt.analysis.providers import usable
+
+    if usable("CUDAExecutionProvider")[0]:
+        pytest.skip("CUDA works here")
+    with pytest.raises(VerificationError, match="CUDAExecutionProvider cannot be verified here"):
+        optimize(parse(CHAIN), level=1, providers=["cuda", "cpu"])
+    assert optimize(parse(CHAIN), level=1, providers=["cuda", "cpu"], verify=False).verification is None

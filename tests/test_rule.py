@@ -43,6 +43,43 @@ class NegNeg(RewriteRule[Pair]):
         return found.value
 
 
+class Sandwich(NamedTuple):
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        return (self.y,)
+
+
+class AbsBetween(RewriteRule[Sandwich]):
+    """Relu(Abs(Neg(x))) becomes Abs(x): the root stands in the middle."""
+
+    roots = ("Abs",)
+
+    def match(self, root: ir.Node) -> Sandwich:
+        above = producer(root.inputs[0], "Neg")
+        below = next((use.node for use in root.outputs[0].uses() if use.node.op_type == "Relu"), None)
+        if below is None:
+            raise Refusal("no Relu comes after", root)
+        return Sandwich((above, root, below), values(above, 1)[0], below.outputs[0])
+
+    def rewrite(self, found: Sandwich) -> dict[ir.Value, ir.Value]:
+        return {found.y: ir.node("Abs", [found.x]).outputs[0]}
+
+
+def test_a_root_in_the_middle() -> None:
+    body = "n = Neg (x) a = Abs (n) y = Relu (a)"
+    check_rewrites(AbsBetween(), f"main (float[N] x) => (float[N] y) {{ {body} }}", "y = Abs (x)")
+    outputs = "(float[N] y, float[N] z)"
+    check_keeps(
+        AbsBetween(), f"main (float[N] x) => {outputs} {{ {body} z = Exp (a) }}", "Abs's result is used elsewhere"
+    )
+    returned = outputs.replace(" z", " a")
+    check_keeps(AbsBetween(), f"main (float[N] x) => {returned} {{ {body} }}", "Abs's result is used elsewhere")
+
+
 def chain(length: int, op: str = "Neg") -> str:
     body = " ".join(f"v{i + 1} = {op} (v{i})" for i in range(length))
     return f"main (float[N] v0) => (float[N] y) {{ {body} y = Relu (v{length}) }}"

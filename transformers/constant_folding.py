@@ -43,7 +43,7 @@ class ConstantFolding(GraphTransformer):
     """``op(constants…)`` → constant; ``Constant`` → initializer."""
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("shape_folding",)
+    after = ("common_subexpression_elimination", "shape_folding")
     offers_rewrites = True
     Options = Settings
 
@@ -278,9 +278,7 @@ class _Wave:
             limit_bytes=self._largest + max(self._max_growth, WORKING_BYTES),
         )
 
-    def _cheapest_first(
-        self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]
-    ) -> list[ir.Node]:
+    def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:
         """Small results first: large ones may use up what the file may grow by."""
 
         def nbytes(node: ir.Node) -> int:
@@ -288,9 +286,7 @@ class _Wave:
 
         return sorted(nodes, key=lambda node: nbytes(node) // MEGABYTE)
 
-    def _replace(
-        self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol], learned: dict[ir.Node, None]
-    ) -> bool:
+    def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol], learned: dict[ir.Node, None]) -> bool:
         """Let constants stand for a node's results; whether they do, or nobody needs them any more."""
         context = self._context
         if node.graph is None:

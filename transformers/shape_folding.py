@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import semantics
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.match import shape_of
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
-SIZES = frozenset({("", "Shape"), ("", "Size")})
+SIZES = ("Shape", "Size")
+"""Where integers come from that follow from shapes alone; those of constants are constant_folding's."""
 
 
 class ShapeFolding(GraphTransformer):
@@ -23,12 +23,14 @@ class ShapeFolding(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Replace the known integers that something unknown needs."""
+        if not context.edit.index.has_any_anywhere(SIZES):
+            return False
         known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
         for node in tuple(graph):
             found = _known_outputs(node)
             if found:
                 known[node] = found
-            elif semantics.key(node) in SIZES:
+            elif node.op_type in SIZES and not node.domain:
                 context.refuse(node, "not all of the dimensions are known")
         changed = False
         for node in known:

@@ -232,7 +232,19 @@ def _direct(provider: str, op: _Op, types: _Signature) -> bool:
     if not rules:
         return False
     known = schema(op.domain, op.name, op.opset)
-    return known is not None and any(_accepts(rule, known, types) for rule in rules)
+    return known is not None and _allows(known, types) and any(_accepts(rule, known, types) for rule in rules)
+
+
+def _allows(known: Schema, types: _Signature) -> bool:
+    """Whether the op is defined for the types: some kernels are registered for more than ORT lets a model have."""
+    return all(
+        actual is None
+        or actual == _UNKNOWN
+        or declared not in known.constraints
+        or actual in known.constraints[declared]
+        for formals, actuals in ((known.inputs, types.inputs), (known.outputs, types.outputs))
+        for (_, declared), actual in zip(formals, actuals, strict=False)
+    )
 
 
 def _accepts(rule: _Rule, known: Schema, types: _Signature) -> bool:

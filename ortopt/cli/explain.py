@@ -85,12 +85,15 @@ def _show(data: dict[str, Any]) -> None:
     rewrites, refusals = data["rewrites"], data["refusals"]
     out.print(f"{data['pass']} would make {len(rewrites)} rewrites and refuses {len(refusals)} candidates")
     if rewrites:
+        purposes = {one["why"] for one in rewrites}
+        out.print(f"each of them: {one_line(purposes.pop()).replace('``', '`')}\n" if len(purposes) == 1 else "")
         rows = (
-            (one["number"], ", ".join(f"{node['op']} {node['name']}" for node in one["nodes"]), one["why"])
+            (one["number"], ", ".join(f"{node['op']} {node['name']}" for node in one["nodes"]), one["why"])[
+                : 3 if purposes else 2
+            ]
             for one in rewrites
         )
-        out.print()
-        out.print(report.table(("rewrite", "nodes", "what for"), rows, text=3))
+        out.print(report.table(("rewrite", "nodes", "what for")[: 3 if purposes else 2], rows, text=3))
     by_reason: dict[str, list[str]] = {}
     for one in refusals:
         reason, bracket, value = one["reason"].rpartition(" (")  # the value that it is about differs at every node

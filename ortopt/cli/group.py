@@ -55,7 +55,6 @@ class LazyGroup(click.Group):
         prog_name: str | None = "ortopt",
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        windows_expand_args: bool = True,
         **extra: Any,
     ) -> NoReturn:
         """Run, say in one line what went wrong, and exit with the code for it."""
@@ -63,7 +62,7 @@ class LazyGroup(click.Group):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot show
         try:
-            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except OrtoptError as error:
             code = _say(str(error), error.exit_code)
         except click.exceptions.NoArgsIsHelpError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from ortopt.cli.files import STREAM
 from ortopt.errors import InvalidModelError
@@ -49,7 +48,7 @@ def resolve(text: str) -> ModelArgument:
     if text == STREAM:
         from ortopt.graph.load import load
 
-        return ModelArgument("stdin", load(click.get_binary_stream("stdin")), STREAM)
+        return ModelArgument("stdin", load(sys.stdin.buffer), STREAM)
     if text.startswith(ZOO):
         from ortopt import zoo
 
@@ -78,13 +77,13 @@ def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, 
     import numpy as np
 
     try:
-        arrays = np.load(path, allow_pickle=False)
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise ValueError("a single array")  # noqa: TRY004, TRY301 -- one message for all that is no .npz
-        with arrays:
-            return {name: arrays[name] for name in arrays.files}
+        with Path(path).open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            found = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
+        if not found or not all(isinstance(array, np.ndarray) for array in found.values()):
+            raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
     except OSError as error:
         raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
     except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
         raise InvalidModelError(f"{quoted(path)}: no .npz file of plain arrays ({error})") from error
-
+    return found

@@ -23,6 +23,7 @@ from ortopt.dump import Dump
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.graph.save import Saved, save
 from ortopt.graph.text import one_line
+from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.trace import Trace
 
@@ -93,7 +94,7 @@ class Run:
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         token = CancellationToken()
-        observers = [observer for observer in (progress, self._trace) if observer is not None]
+        observers: list[Observer] = [observer for observer in (progress, self._trace) if observer is not None]
         if self._given["dump_dir"]:
             observers.append(Dump(self._given["dump_dir"]))
         with self._span("load", progress):
@@ -108,10 +109,10 @@ class Run:
                 try:
                     outcome = run.verify(self._inputs)
                 except VerificationError as error:
-                    return run.result(None), None, error
+                    return run.result(run.verification), None, error
         with self._span("save", progress):
             started = time.perf_counter()
-            target = click.get_binary_stream("stdout") if self._target == files.STREAM else self._target
+            target = sys.stdout.buffer if self._target == files.STREAM else self._target
             saved = save(
                 run.model,
                 target,

@@ -84,6 +84,11 @@ class OpIndex:
         by_op = self._graphs[graph]
         return any(by_op.get(op) for op in ops)
 
+    def has_any_anywhere(self, ops: Iterable[str]) -> bool:
+        """Whether any graph of the model has a node of one of the ops."""
+        wanted = tuple(ops)
+        return any(by_op.get(op) for by_op in self._graphs.values() for op in wanted)
+
     def counts(self, graph: ir.Graph) -> dict[str, int]:
         """How many nodes of each op a graph has."""
         return {op: len(nodes) for op, nodes in self._graphs[graph].items() if nodes}

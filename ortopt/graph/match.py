@@ -415,6 +415,12 @@ def same_shape(a: ir.Value, b: ir.Value) -> bool:
     return all(symbolic.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
+def is_row(value: ir.Value, size: Dim) -> bool:
+    """Whether a value has one dimension only, of this size whatever the inputs are."""
+    shape = shape_of(value)
+    return shape is not None and len(shape) == 1 and symbolic.equal(shape[0], size)
+
+
 def same_type(a: ir.Value, b: ir.Value) -> bool:
     """Whether two values are tensors of the same known element type."""
     return a.dtype is not None and a.dtype == b.dtype
@@ -526,12 +532,13 @@ def scalar(value: ir.Value | None) -> float:
     return float(np.asarray(tensor.numpy()).reshape(-1)[0])
 
 
-def is_scalar(value: ir.Value | None, expected: float) -> bool:
+def is_scalar(value: ir.Value | None, expected: float, within: float = 0.0) -> bool:
     """Whether a value is a constant with one element that is `expected`, rounded to the constant's own type.
 
     Args:
         value: A value.
         expected: The number; compared within two units in the last place of the constant's type.
+        within: A relative error to allow beyond that, for constants that people write with few digits.
     """
     tensor = semantics.constant_tensor(value)
     if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
@@ -542,7 +549,14 @@ def is_scalar(value: ir.Value | None, expected: float) -> bool:
     with np.errstate(over="ignore"):
         rounded = np.asarray(expected, dtype=array.dtype)
     content, wanted = float(array[0]), float(rounded)
-    return content == wanted or abs(content - wanted) <= 2 * EPSILONS.get(tensor.dtype, 0.0) * abs(wanted)
+    allowed = max(within, 2 * EPSILONS.get(tensor.dtype, 0.0))
+    return content == wanted or abs(content - wanted) <= allowed * abs(wanted)
+
+
+def fits(number: ir.Value, value: ir.Value) -> bool:
+    """Whether a constant with one element leaves the shape of a value that it is combined with."""
+    own, other = tensor_of(number).shape, shape_of(value)
+    return len(own) == 0 or (other is not None and len(own) <= len(other))
 
 
 EPSILONS = {FLOAT: 2.0**-23, FLOAT16: 2.0**-10, DOUBLE: 2.0**-52, BFLOAT16: 2.0**-7}
@@ -563,8 +577,8 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
         Refusal: If no operand is that number, or it would raise the rank of the other.
     """
     a, b = values(node, 2)
-    if is_scalar(b, expected):
-        return a
-    if is_scalar(a, expected):
-        return b
+    for number, other in ((b, a), (a, b)):
+        if is_scalar(number, expected):
+            need(fits(number, other), "the constant would raise the rank", number)
+            return other
     raise Refusal(f"no operand is {expected:g}", node)

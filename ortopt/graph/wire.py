@@ -92,9 +92,7 @@ class _Walk:
         self.cuts: list[Cut] = []
         self.token = os.urandom(_TOKEN_BYTES)
 
-    def message(
-        self, position: int, end: int, fields: dict[int, object], depth: int
-    ) -> list[bytes] | None:
+    def message(self, position: int, end: int, fields: dict[int, object], depth: int) -> list[bytes] | None:
         """The stripped message between two positions, in parts; None if there is nothing to strip in it."""
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"the model is nested more than {_MAX_DEPTH} messages deep")

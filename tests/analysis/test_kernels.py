@@ -190,3 +190,10 @@ def test_an_answer_is_found_once():
     before = len(kernels._ANSWERS)
     assert support(CPU, single_node("Add (x0, x1)", "float float", "float", 17), 17) is Support.KERNEL
     assert len(kernels._ANSWERS) == before
+
+
+def test_a_kernel_for_more_types_than_the_op_has_serves_none_of_them() -> None:
+    call, three = "com.microsoft.SkipLayerNormalization (x0, x1, x2)", "{0} {0} {0}"
+    assert has_kernel(CPU, "com.microsoft", "SkipLayerNormalization", 1, {"T": "tensor(double)"})
+    assert support(CPU, single_node(call, three.format("double"), "double", 17), 1) is None
+    assert support(CPU, single_node(call, three.format("float"), "float", 17), 1) is Support.KERNEL

@@ -149,6 +149,16 @@ def test_replace_drops_what_became_dead_and_only_that() -> None:
     assert set(model.graph.initializers) == {"w", "unused"}  # v is free now; unused always was: not ours to drop
 
 
+def test_an_initializer_that_one_node_uses_twice_is_freed_with_it() -> None:
+    text = "main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { s = Mul (w, w) y = Add (x, s) }"
+    space = Workspace(parse(text), Options())
+    add = node(space.model, "Add")
+    space.edit.replace({add.outputs[0]: ir.node("Abs", [add.inputs[0]]).outputs[0]}, before=add, origin=[add])
+    space.edit.drop_freed_initializers()
+    assert not space.model.graph.initializers
+    assert space.edit.added_bytes == -8
+
+
 CONFLICTS = {
     "a graph output must keep its own name": lambda m: (node(m, "half"), m.graph.inputs[0]),
     "would be int64 instead of float": lambda m: (node(m, "Neg"), constant(1)),
@@ -253,3 +263,13 @@ def test_many_names_of_one_hint_stay_cheap() -> None:
     edit = workspace().edit
     names = {edit.fresh_name("a") for _ in range(20_000)}  # quadratic, this would take minutes
     assert len(names) == 20_000
+
+
+def test_an_initializer_that_a_node_uses_twice_goes_with_it() -> None:
+    work = Workspace(
+        parse("main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Add (w, w) y = Neg (x) }"), Options()
+    )
+    work.edit.remove(node(work.model, "Add"))
+    work.edit.drop_freed_initializers()
+    assert not work.model.graph.initializers
+    assert work.edit.added_bytes == -8

@@ -117,8 +117,7 @@ def test_integers_of_the_user_are_not_known() -> None:
 def test_overridable_initializers_are_not_known() -> None:
     check_keeps(
         PASS,
-        '<ir_version: 10, opset_import: ["" : 17]>'
-        "main (int64[1] x = {1}) => (int64[1] y) { y = Add (x, x) }",
+        '<ir_version: 10, opset_import: ["" : 17]>main (int64[1] x = {1}) => (int64[1] y) { y = Add (x, x) }',
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 BOOL = ir.DataType.BOOL

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64

@@ -1,0 +1,142 @@
+"""What follows a convolution channel by channel, folded into its weights and bias."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOATS,
+    array_of,
+    attribute,
+    dims,
+    is_constant,
+    is_used_once,
+    need,
+    optional,
+    tensor_of,
+    values,
+)
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+Array = np.ndarray
+
+
+class Folded(NamedTuple):
+    """A convolution with new weights and bias, and all nodes that it stands for.
+
+    Attributes:
+        nodes: The convolution, and the node that is folded into it.
+        weight: The new weights, or None where they stay.
+        bias: The new bias, one element an output channel.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    weight: Array | None
+    bias: Array
+
+    def node(self) -> ir.Node:
+        """Build the convolution."""
+        convolution = self.nodes[0]
+        dtype = tensor_of(convolution.inputs[1]).dtype
+        weight = convolution.inputs[1] if self.weight is None else constant(self.weight, dtype)
+        return ir.Node(
+            "",
+            convolution.op_type,
+            [convolution.inputs[0], weight, constant(self.bias, dtype)],
+            list(convolution.attributes.values()),
+        )
+
+
+def channels_of(convolution: ir.Node) -> int:
+    """The number of output channels of a Conv or ConvTranspose with constant weights.
+
+    Raises:
+        Refusal: If the weights are no constant of floats, or its result has other users.
+    """
+    result = convolution.outputs[0]
+    need(is_used_once(result), f"{convolution.op_type}'s result is used elsewhere", result)
+    _, weight = values(convolution, 2)
+    tensor = tensor_of(weight)
+    need(tensor.dtype in FLOATS, "the weights are no floats", weight)
+    need(len(tensor.shape) >= 2, "the weights have no channels", weight)
+    shape = tensor.shape.numpy()
+    return shape[0] if convolution.op_type == "Conv" else shape[1] * attribute(convolution, "group", 1)
+
+
+def per_channel(value: ir.Value, convolution: ir.Node) -> Array:
+    """A constant operand beside a convolution's result as one float64 per output channel.
+
+    Args:
+        value: The other operand of an elementwise node.
+        convolution: A Conv or ConvTranspose (see `channels_of`).
+
+    Raises:
+        Refusal: If the operand is no constant, differs along another axis, or would enlarge the result.
+    """
+    channels = channels_of(convolution)
+    content = array_of(value)
+    rank = len(tensor_of(convolution.inputs[1]).shape)
+    need(content.ndim <= rank, "the constant enlarges the rank", value)
+    shape = (1,) * (rank - content.ndim) + content.shape
+    need(all(dim == 1 for axis, dim in enumerate(shape) if axis != 1), "it is not one number a channel", value)
+    need(shape[1] in (1, channels), "the constant enlarges the result", value)
+    return np.broadcast_to(content.astype(np.float64).reshape(-1), (channels,))
+
+
+def vector(value: ir.Value, length: int) -> Array:
+    """A constant of rank 1 and a given length, in float64.
+
+    Raises:
+        Refusal: If it is no such constant.
+    """
+    need(dims(value) == (length,), "it is not one number a channel", value)
+    return array_of(value).astype(np.float64)
+
+
+def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array | None) -> Folded:
+    """Fold ``convolution(x) * scale + shift`` into weights and bias: computed in float64, rounded once.
+
+    Args:
+        convolution: A Conv or ConvTranspose (see `channels_of`).
+        after: The node that scales and shifts.
+        scale: One number an output channel; None is 1.
+        shift: One number an output channel; None is 0.
+
+    Raises:
+        Refusal: If the bias is no constant, or a number is not finite in the weights' type.
+    """
+    channels = channels_of(convolution)
+    old = optional(convolution, 2)
+    need(old is None or is_constant(old), "the bias is not a constant", old)
+    dtype = tensor_of(convolution.inputs[1]).dtype.numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        bias = np.zeros(channels) if old is None else vector(old, channels)
+        if scale is not None:
+            bias = bias * scale
+        if shift is not None:
+            bias = bias + shift
+        rounded = bias.astype(dtype)
+        weight = None if scale is None else _scaled(convolution, scale).astype(dtype)
+    finite = _is_finite(rounded) and (scale is None or bool(np.isfinite(scale).all()))
+    need(finite and (weight is None or _is_finite(weight)), "a folded number would not be finite", convolution)
+    return Folded((convolution, after), weight, rounded)
+
+
+def _scaled(convolution: ir.Node, scale: Array) -> Array:
+    weight = array_of(convolution.inputs[1])
+    if convolution.op_type == "Conv":
+        product: Array = weight * scale.reshape(-1, *(1,) * (weight.ndim - 1))
+        return product
+    group = attribute(convolution, "group", 1)
+    inputs, outputs, *kernel = weight.shape
+    by_group = weight.reshape(group, inputs // group, outputs, *kernel)
+    product = by_group * scale.reshape(group, 1, outputs, *(1,) * len(kernel))
+    return product.reshape(weight.shape)
+
+
+def _is_finite(array: Array) -> bool:
+    return bool(np.isfinite(array.astype(np.float32 if array.dtype.itemsize < 8 else np.float64)).all())

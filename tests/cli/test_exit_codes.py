@@ -1,0 +1,275 @@
+"""One line on stderr, the exit code that says what happened, and nothing written that should not be."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ortopt import api
+from ortopt.analysis import providers
+from ortopt.cli import run as cli_run
+from ortopt.errors import OptimizationCancelled
+
+USAGE = {
+    "no such option": ["optimize", "m.onnx", "--fast"],
+    "no model": ["optimize"],
+    "no such command": ["optimise", "m.onnx"],
+    "level": ["optimize", "m.onnx", "-O5"],
+    "target": ["optimize", "m.onnx", "--target", "tvm"],
+    "provider": ["optimize", "m.onnx", "--provider", "cudda"],
+    "disable": ["optimize", "m.onnx", "--disable", "matmul_add_fusio"],
+    "enable": ["optimize", "m.onnx", "--enable", "matmul_add_fusio"],
+    "only": ["optimize", "m.onnx", "--only", "identity_elimination,matmul_add_fusio"],
+    "pipeline": ["optimize", "m.onnx", "--passes", "matmul_add_fusion{"],
+    "pipeline and only": ["optimize", "m.onnx", "--passes", "cast_elimination", "--only", "cast_elimination"],
+    "a pass's option": ["optimize", "m.onnx", "--passes", "matmul_add_fusion{speed=9}"],
+    "level of a pass": ["optimize", "m.onnx", "--disable", "matmul_add_fusion@3"],
+    "dim without a value": ["optimize", "m.onnx", "--dim", "N"],
+    "dim with a bad value": ["optimize", "m.onnx", "--dim", "N=many"],
+    "dim twice": ["optimize", "m.onnx", "--dim", "N=1", "--dim", "N=2"],
+    "dim unknown": ["optimize", "m.onnx", "--dim", "M=1"],
+    "growth": ["optimize", "m.onnx", "--max-growth", "lots"],
+    "steps": ["optimize", "m.onnx", "--steps", "0"],
+    "timeout": ["optimize", "m.onnx", "--timeout", "0"],
+    "timeout that is no number": ["optimize", "m.onnx", "--timeout", "nan"],
+    "limit": ["optimize", "m.onnx", "--limit", "-1"],
+    "quiet and verbose": ["optimize", "m.onnx", "-q", "-v"],
+    "two things to stdout": ["optimize", "m.onnx", "-o", "-", "--json", "-"],
+    "no such zoo model": ["optimize", "zoo:bert_smal"],
+    "no such pass": ["passes", "matmul_add_fusio"],
+    "two forms": ["passes", "--json", "--markdown"],
+    "explain an unknown pass": ["explain", "m.onnx", "matmul_add_fusio"],
+    "explain below its level": ["explain", "m.onnx", "contrib", "--level", "1"],
+    "explain alone and only": ["explain", "m.onnx", "contrib", "--alone", "--only", "contrib"],
+    "grow an unknown model": ["zoo", "grow", "bert_smal", "out.onnx"],
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_usage_errors_are_1(ortopt: Any, model: Path, case: str) -> None:
+    done = ortopt(*USAGE[case], code=1)
+    assert done.stderr.startswith("ortopt: ")
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("case", ["disable", "enable", "only", "no such pass", "explain an unknown pass"])
+def test_unknown_names_get_the_nearest(ortopt: Any, model: Path, case: str) -> None:
+    assert "did you mean matmul_add_fusion" in ortopt(*USAGE[case], code=1).stderr
+
+
+def test_no_arguments_show_the_help_as_an_error(ortopt: Any) -> None:
+    assert "Commands:" in ortopt(code=1).stderr
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def randomized(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(0).bytes(1000))
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def made_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def _external(path: Path, location: str) -> None:
+    made = onnx.load(path)
+    tensor = made.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    path.write_bytes(made.SerializeToString())
+
+
+def without_its_data(path: Path) -> None:
+    _external(path, "nowhere.data")
+
+
+def reaching_outside(path: Path) -> None:
+    _external(path, "../../../../etc/passwd")
+
+
+def cyclic(path: Path) -> None:
+    made = onnx.load(path)
+    made.graph.node[0].input[0] = made.graph.node[0].output[0]
+    path.write_bytes(made.SerializeToString())
+
+
+def unknown_dtype(path: Path) -> None:
+    made = onnx.load(path)
+    made.graph.initializer[0].data_type = 99
+    path.write_bytes(made.SerializeToString())
+
+
+def recursive(path: Path) -> None:
+    made = onnx.load(path)
+    made.opset_import.add(domain="me", version=1)
+    made.graph.node[0].domain, made.graph.node[0].op_type = "me", "F"
+    function = made.functions.add(name="F", domain="me", input=["x"], output=["y"])
+    function.opset_import.add(domain="me", version=1)
+    function.node.add(op_type="F", domain="me", input=["x"], output=["y"])
+    path.write_bytes(made.SerializeToString())
+
+
+BROKEN: list[Callable[[Path], None]] = [
+    *(truncated, randomized, emptied, made_a_folder, missing, without_its_data, reaching_outside, cyclic),
+    *(unknown_dtype, recursive),
+]
+
+
+@pytest.mark.parametrize("command", ["optimize", "info"])
+@pytest.mark.parametrize("break_it", BROKEN)
+def test_broken_input_is_2(ortopt: Any, model: Path, break_it: Callable[[Path], None], command: str) -> None:
+    break_it(model)
+    done = ortopt(command, model, code=2)
+    assert done.stderr.startswith("ortopt: ")
+    assert done.stderr.count("\n") == 1
+    assert not model.with_name("m.opt.onnx").exists()
+
+
+def test_a_broken_model_leaves_the_old_result(ortopt: Any, model: Path) -> None:
+    model.with_name("m.opt.onnx").write_bytes(b"old")
+    truncated(model)
+    ortopt("optimize", model, code=2)
+    assert model.with_name("m.opt.onnx").read_bytes() == b"old"
+
+
+def test_names_from_files_cannot_write_to_the_terminal(ortopt: Any, tmp_path: Path) -> None:
+    done = ortopt("optimize", "no\x1b[31m\nsuch.onnx", code=2)
+    assert "\x1b" not in done.stderr
+    assert "\\x1b" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-o", "no/such/folder.onnx"],
+        ["-o", "."],
+        ["--json", "no/such.json"],
+        ["--trace", "no/t"],
+        ["--dump-dir", "m.onnx"],
+    ],
+)
+def test_what_cannot_be_written_is_2(ortopt: Any, model: Path, arguments: list[str]) -> None:
+    done = ortopt("optimize", model, *arguments, code=2)
+    assert done.stderr.count("\n") == 1
+    assert not model.with_name("m.opt.onnx").exists()
+
+
+def _npz_broken(path: Path) -> None:
+    path.write_bytes(b"PK\x03\x04 and no more")
+
+
+def _npz_single(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def _npz_pickle(path: Path) -> None:
+    np.savez(path, x=np.array([{"a": 1}], dtype=object))
+
+
+def _npz_text(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", "hello")
+
+
+def _npz_missing(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("make", [_npz_broken, _npz_single, _npz_pickle, _npz_text, _npz_missing])
+def test_broken_inputs_to_verify_with_are_2(ortopt: Any, model: Path, make: Callable[[Path], None]) -> None:
+    make(model.with_name("in.npz"))
+    done = ortopt("optimize", model, "--inputs", "in.npz", code=2)
+    assert done.stderr.count("\n") == 1
+    assert not model.with_name("m.opt.onnx").exists()
+
+
+def test_a_wrong_result_is_3_and_never_written(ortopt: Any, report: Any, model: Path) -> None:
+    data = report("--only", "wrong_numbers", verify=True, code=3)
+    assert data["output"] is None
+    assert data["verified"] is False
+    assert data["verification"]["status"] == "differs"
+    assert "differs" in data["error"]
+    assert not model.with_name("m.opt.onnx").exists()
+    done = ortopt("optimize", model, "--only", "wrong_numbers", code=3)
+    assert done.stderr.count("\n") == 1
+    assert "'r'" in done.stderr
+
+
+def test_a_pass_that_fails_under_strict_is_4(ortopt: Any, model: Path) -> None:
+    done = ortopt("optimize", model, "--enable", "failure", "--strict", code=4)
+    assert "failure failed at level 1, step 1" in done.stderr
+    assert "--disable failure" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not model.with_name("m.opt.onnx").exists()
+
+
+def test_the_trace_of_a_failed_run_is_written(ortopt: Any, model: Path) -> None:
+    ortopt("optimize", model, "--enable", "failure", "--strict", "--trace", "t.json", code=4)
+    assert json.loads(model.with_name("t.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OptimizationCancelled])
+@pytest.mark.parametrize("phase", ["transform", "verify"])
+def test_cancelled_is_130(
+    ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch, phase: str, error: type[BaseException]
+) -> None:
+    def cancelled(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(api.Optimization, phase, cancelled)
+    done = ortopt("optimize", model, "--trace", "t.json", "--json", "r.json", code=130)
+    assert done.stderr == "ortopt: cancelled\n"
+    assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
+
+
+def test_a_mistake_of_ours_is_one_line_too(ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("two\nlines")
+
+    monkeypatch.setattr(api.Optimization, "transform", broken)
+    done = ortopt("optimize", model, code=70)
+    assert done.stderr.startswith("ortopt: internal error: AssertionError: two lines (ORTOPT_TRACEBACK=1")
+
+
+def test_memory_that_runs_out_is_2(ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(api.Optimization, "transform", broken)
+    assert ortopt("optimize", model, code=2).stderr == "ortopt: out of memory\n"
+
+
+def test_two_onnxruntimes_over_each_other_are_said_once(
+    ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "_installed", lambda _: True)
+    providers.check_distributions.cache_clear()
+    monkeypatch.setattr(cli_run, "check_distributions", providers.check_distributions)
+    try:
+        done = ortopt("optimize", model)
+    finally:
+        providers.check_distributions.cache_clear()
+    assert done.stderr.count("installed over each other") == 1
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,315 @@
+"""Every option of `ortopt optimize` has its effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortopt.graph.save import save
+from ortopt.testing import parse
+
+Report = Callable[..., dict[str, Any]]
+
+
+def after(data: dict[str, Any]) -> dict[str, int]:
+    return {op: count["after"] for op, count in data["nodes"]["by_op"].items() if count["after"]}
+
+
+def ran(data: dict[str, Any]) -> list[str]:
+    return sorted(one["pass"] for one in data["passes"] if one["rewrites"])
+
+
+def ops(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def test_by_default_the_result_is_verified_and_stands_beside_the_input(ortopt: Any, model: Path) -> None:
+    done = ortopt("optimize", model)
+    assert sorted(ops(model.with_name("m.opt.onnx"))) == ["Gemm", "Relu"]
+    assert "worst error" in done.stdout
+    assert "m.opt.onnx" in done.stdout
+    assert done.stderr == ""
+    assert sorted(path.name for path in model.parent.iterdir()) == ["m.onnx", "m.opt.onnx"]
+
+
+def test_the_result_may_take_the_place_of_the_input(ortopt: Any, model: Path) -> None:
+    ortopt("optimize", model, "-o", model, "--no-verify")
+    assert sorted(ops(model)) == ["Gemm", "Relu"]
+
+
+def test_the_report_as_data(report: Report, model: Path) -> None:
+    data = report(verify=True)
+    assert data["schema"] == 1
+    assert data["input"] == str(model)
+    assert data["output"] == {
+        "path": str(model.with_name("m.opt.onnx")),
+        "bytes": data["file_bytes"]["after"],
+        "data": None,
+    }
+    assert data["nodes"]["before"] == 5
+    assert data["nodes"]["after"] == 2
+    assert data["nodes"]["by_op"]["Identity"] == {"before": 2, "after": 0}
+    assert data["initializers"] == {"before": 2, "after": 2}
+    assert data["constant_bytes"] == {"before": 144, "after": 144}
+    assert data["file_bytes"]["before"] == model.stat().st_size
+    assert data["options"]["level"] == 3
+    assert data["options"]["providers"] == ["CPUExecutionProvider"]
+    assert data["options"]["target"] == "ort"
+    assert {one["pass"]: one["rewrites"] for one in data["passes"] if one["rewrites"]} == {
+        "identity_elimination": 2,
+        "matmul_add_fusion": 1,
+    }
+    assert all(one["seconds"] >= 0 for one in data["passes"])
+    assert data["fixed_point"] is True
+    assert data["stopped"] is False
+    assert data["verified"] is True
+    assert data["verification"]["status"] == "verified"
+    assert data["verification"]["worst"] < 1e-5
+    assert set(data["seconds"]) == {"load", "optimize", "verify", "save"}
+    assert data["failures"] == data["too_large"] == data["bound_reached"] == []
+    assert data["error"] is None
+
+
+@pytest.mark.parametrize("spelling", [["-O0"], ["-O", "0"]])
+def test_level_0_changes_nothing(report: Report, spelling: list[str]) -> None:
+    data = report(*spelling)
+    assert data["nodes"]["after"] == 5
+    assert data["passes"] == []
+
+
+@pytest.mark.parametrize(("level", "there"), [(1, "Relu"), (2, "com.microsoft::QuickGelu")])
+def test_levels_above_the_chosen_one_do_not_run(report: Report, level: int, there: str) -> None:
+    assert there in after(report(f"-O{level}", "--enable", "contrib"))
+
+
+def test_target_onnx_keeps_to_the_official_ops(report: Report) -> None:
+    assert "Relu" in after(report("--enable", "contrib", "--target", "onnx"))
+
+
+@pytest.mark.parametrize("spelling", [["--provider", "cuda", "--provider", "cpu"], ["--provider", "CUDA,cpu"]])
+def test_providers_in_order(report: Report, spelling: list[str]) -> None:
+    assert report(*spelling)["options"]["providers"] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def test_native(report: Report) -> None:
+    assert report("--native")["options"]["native"] is True
+
+
+def test_opset(report: Report, model: Path) -> None:
+    report("--opset", "19")
+    made = onnx.load(model.with_name("m.opt.onnx"))
+    assert {imported.domain: imported.version for imported in made.opset_import}[""] == 19
+
+
+def test_dim_fixes_a_dimension(report: Report, model: Path) -> None:
+    report("--dim", "N=3", verify=True)
+    shape = onnx.load(model.with_name("m.opt.onnx")).graph.input[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] == [3, 8]
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["identity_elimination", "IdentityElimination", "identity_elimination@1", "cast_elimination,identity_elimination"],
+)
+def test_disable(report: Report, names: str) -> None:
+    data = report("--disable", names)
+    assert after(data)["Identity"] == 2
+    assert ran(data) == ["matmul_add_fusion"]
+
+
+def test_disable_at_one_level_leaves_the_others(report: Report) -> None:
+    assert ran(report("--only", "contrib", "--disable", "contrib@2")) == ["contrib"]
+    assert ran(report("--only", "contrib", "--disable", "contrib@2,contrib@3")) == []
+
+
+def test_approximate_passes_run_only_if_enabled(report: Report) -> None:
+    assert "HardSwish" not in after(report())
+    assert "HardSwish" in after(report("--enable", "approximation"))
+
+
+def test_only(report: Report) -> None:
+    assert ran(report("--only", "matmul_add_fusion")) == ["matmul_add_fusion"]
+
+
+def test_a_pipeline_spelled_out(report: Report) -> None:
+    assert ran(report("--passes", "identity_elimination{}, PingPong", "--limit", "3")) == [
+        "identity_elimination",
+        "ping_pong",
+    ]
+
+
+def test_limit(report: Report) -> None:
+    assert report("--limit", "0")["nodes"]["after"] == 5
+    assert after(report("--limit", "1"))["Identity"] == 1
+
+
+@pytest.mark.parametrize(("growth", "grows"), [("0", False), ("1MB", False), ("3MB", True), ("unlimited", True)])
+def test_max_growth(report: Report, ortopt: Any, model: Path, growth: str, grows: bool) -> None:
+    data = report("--only", "inflation", "--max-growth", growth, "--limit", "1")
+    assert ("Slice" in after(data)) is grows
+    refused = [] if grows else [{"pass": "inflation", "count": 1, "bytes": 2_000_016}]
+    assert data["too_large"] == refused
+
+
+def test_what_was_refused_for_size_is_reported(ortopt: Any, model: Path) -> None:
+    done = ortopt("optimize", model, "--only", "inflation", "--no-verify")
+    assert "1 candidates of inflation would have added 2.0 MB" in done.stdout
+
+
+def test_steps_bound_the_loop_and_the_report_says_so(report: Report, ortopt: Any, model: Path) -> None:
+    data = report("--only", "alternate", "--steps", "3")
+    assert "Neg" in after(data)
+    assert data["bound_reached"] == [1]
+    assert data["fixed_point"] is False
+    done = ortopt("optimize", model, "--only", "alternate", "--steps", "2", "--no-verify")
+    assert "not reached, level 1 ended at the bound" in done.stdout
+
+
+def test_a_timeout_writes_the_best_so_far(ortopt: Any, report: Report, model: Path) -> None:
+    data = report("--only", "ping_pong", "--timeout", "0.3")
+    assert data["stopped"] is True
+    assert data["fixed_point"] is False
+    assert model.with_name("m.opt.onnx").is_file()
+    done = ortopt("optimize", model, "--only", "ping_pong", "--timeout", "0.3", "--no-verify")
+    assert "stopped by the time limit" in done.stderr
+
+
+def test_a_pass_that_fails_is_left_out_and_reported(ortopt: Any, report: Report, model: Path) -> None:
+    data = report("--enable", "failure")
+    assert data["nodes"]["after"] == 2
+    assert [(one["pass"], one["level"], one["step"]) for one in data["failures"]] == [("failure", 1, 1)]
+    done = ortopt("optimize", model, "--enable", "failure", "--no-verify")
+    assert done.stderr.count("\n") == 1
+    assert "warning: failure failed at level 1" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    assert "left out: failure failed" in done.stdout
+
+
+def test_inputs_are_what_is_verified_with(ortopt: Any, report: Report, model: Path, tmp_path: Path) -> None:
+    given = tmp_path / "in.npz"
+    np.savez(given, x=-np.ones((2, 8), np.float32))
+    report("--inputs", given, verify=True)
+    # With nothing but zeros, Relu and Neg agree: only what is fed can say so.
+    np.savez(given, x=np.zeros((2, 8), np.float32))
+    assert report("--only", "wrong_numbers", "--inputs", given, verify=True)["verified"] is True
+
+
+@pytest.mark.parametrize(("how", "data_files"), [("auto", 0), ("inline", 0), ("copy", 1)])
+def test_external_data(report: Report, model: Path, how: str, data_files: int, tmp_path: Path) -> None:
+    big = parse("main (float[N,8] x) => (float[N,4] y) { y = Relu (x) }")
+    value = ir.Value(name="w", const_value=ir.tensor(np.ones((8, 4096), np.float32), name="w"))
+    big.graph.register_initializer(value)
+    node = ir.node("MatMul", [big.graph.inputs[0], value])
+    big.graph.insert_before(big.graph[0], node)
+    big.graph[1].replace_input_with(0, node.outputs[0])
+    big.graph.outputs[0].shape = ir.Shape(["N", 4096])
+    save(big, model)
+    data = report("--external-data", how)
+    assert len(list(tmp_path.glob("*.data"))) == data_files
+    assert (data["output"]["data"] is not None) == bool(data_files)
+
+
+def test_external_data_is_reused(ortopt: Any, tmp_path: Path) -> None:
+    test = parse(
+        "main (float[N,4096] x) => (float[N,4096] y) { i = Identity (x) y = Add (i, w) }".replace(
+            "(float[N,4096] x)", "(float[N,4096] x, float[4096] w)"
+        )
+    )
+    w = test.graph.inputs[1]
+    w.const_value = ir.tensor(np.ones(4096, np.float32), name="w")
+    test.graph.register_initializer(w)
+    del test.graph.inputs[1:]
+    save(test, tmp_path / "e.onnx", external_data="copy")
+    (data,) = tmp_path.glob("*.data")
+    ortopt("optimize", "e.onnx", "--external-data", "reuse", "--no-verify")
+    assert list(tmp_path.glob("*.data")) == [data]
+    assert ops(tmp_path / "e.opt.onnx") == ["Add"]
+
+
+def test_provenance(report: Report, model: Path) -> None:
+    report()
+    plain = onnx.load(model.with_name("m.opt.onnx"))
+    assert not any(node.metadata_props for node in plain.graph.node)
+    report("--provenance")
+    (gemm,) = (node for node in onnx.load(model.with_name("m.opt.onnx")).graph.node if node.op_type == "Gemm")
+    assert "matmul_add_fusion" in {prop.value for prop in gemm.metadata_props}
+
+
+def test_keep_functions(report: Report, model: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17, "pkg" : 1]>
+        main (float[N] x) => (float[N] y) { y = pkg.Twice (x) }
+        <domain: "pkg", opset_import: ["" : 17]>
+        Twice (x) => (y) { y = Add (x, x) }"""
+    save(parse(text), model)
+    assert report("--keep-functions")["functions"] == {"before": 1, "after": 1}
+
+
+def test_dump_dir_holds_the_model_before_and_after(report: Report, tmp_path: Path) -> None:
+    report("--dump-dir", tmp_path / "made" / "dumps", "--only", "identity_elimination")
+    names = sorted(path.name for path in (tmp_path / "made" / "dumps").iterdir())
+    assert [name.partition("-")[2] for name in names] == [
+        "start.onnx",
+        "level1-step1-main-identity_elimination.after.onnx",
+        "level1-step1-main-identity_elimination.before.onnx",
+    ]
+    assert [len(ops(tmp_path / "made" / "dumps" / name)) for name in names] == [5, 3, 5]
+
+
+def test_the_trace_is_chromes_format(report: Report, tmp_path: Path) -> None:
+    report("--trace", tmp_path / "t.json")
+    trace = json.loads((tmp_path / "t.json").read_text())
+    events = trace["traceEvents"]
+    assert all({"name", "ph", "ts", "pid", "tid"} <= event.keys() for event in events)
+    spans = [event for event in events if event["ph"] == "X"]
+    assert all(event["dur"] >= 0 for event in spans)
+    phases = [event["name"] for event in spans if event["cat"] == "phase"]
+    assert phases == ["load", "optimize", "save"]
+    (whole,) = (event for event in spans if event["name"] == "optimize")
+    passes = {event["name"]: event for event in spans if event["cat"] == "pass"}
+    assert {"matmul_add_fusion", "identity_elimination"} <= passes.keys()
+    for event in passes.values():
+        assert whole["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.01
+        assert event["args"]["level"] == 1
+    assert sum(event["ph"] == "i" for event in events) >= 1
+
+
+def test_quiet_says_nothing(ortopt: Any, model: Path) -> None:
+    done = ortopt("optimize", model, "-q", "--no-verify")
+    assert done.output == ""
+
+
+def test_verbose_lists_idle_passes(ortopt: Any, model: Path) -> None:
+    assert "shape_folding" not in ortopt("optimize", model, "--no-verify").stdout
+    assert "more, nothing to do" not in ortopt("optimize", model, "-v", "--no-verify").stdout
+
+
+def test_the_report_is_plain_text_when_piped(ortopt: Any, model: Path) -> None:
+    done = ortopt("optimize", model, "--no-verify")
+    assert done.stdout.isascii()
+    assert "\x1b" not in done.stdout
+
+
+def test_zoo_models_go_to_the_current_folder(ortopt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ortopt("optimize", "zoo:lstm_tagger__ts13", "--only", "identity_elimination")
+    assert (tmp_path / "lstm_tagger__ts13.opt.onnx").is_file()
+
+
+def test_an_unverifiable_model_is_written_with_a_warning(ortopt: Any, report: Report, model: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17, "mine" : 1]>
+        main (float[N] x) => (float[N] y) { i = Identity (x) y = mine.Op (i) }"""
+    save(parse(text), model)
+    data = report(verify=True)
+    assert data["verified"] is False
+    assert data["verification"]["status"] == "impossible"
+    assert data["output"] is not None
+    done = ortopt("optimize", model)
+    assert "warning: the result could not be verified" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,143 @@
+"""What only a real process shows: start-up, streams, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+SLOW = '''
+import sys, time
+from ortopt import GraphTransformer, registry
+from ortopt.cli import main
+
+class Slow(GraphTransformer):
+    """Time goes by."""
+
+    def apply(self, graph, context):
+        print("running", file=sys.stderr, flush=True)
+        while True:
+            time.sleep(0.01)
+            context.rewrite(())
+
+registry.installed().add(Slow, "a test")
+main()
+'''
+
+
+def run(
+    *arguments: str | Path, stdin: bytes | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "ortopt", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, cwd=cwd, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["optimize", "--help"], ["explain", "--help"], []])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import atexit, json, sys\n"
+        "atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))\n"
+        f"sys.argv = ['ortopt', *{arguments!r}]\n"
+        "from ortopt.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == (0 if arguments else 1)
+    modules = set(json.loads(done.stderr.splitlines()[-1]))
+    heavy = {"onnx", "onnx_ir", "numpy", "onnxruntime", "rich", "sympy", "networkx", "ml_dtypes", "google.protobuf"}
+    assert not modules & heavy
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith(b"ortopt, version 0.")
+
+
+def test_from_stdin_to_stdout(model: Path, tmp_path: Path) -> None:
+    done = run("optimize", "-", "--no-verify", stdin=model.read_bytes(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    made = onnx.load_from_string(done.stdout)
+    assert sorted(node.op_type for node in made.graph.node) == ["Gemm", "Relu"]
+    assert b"written: stdout" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_from_stdin_to_a_file_verified(model: Path, tmp_path: Path) -> None:
+    done = run("optimize", "-", "-o", "out.onnx", "--json", "-", stdin=model.read_bytes(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["verified"] is True
+    assert data["output"]["path"] == "out.onnx"
+    assert (tmp_path / "out.onnx").is_file()
+
+
+def test_nothing_on_stdin_is_2(tmp_path: Path) -> None:
+    done = run("optimize", "-", stdin=b"", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_same_bytes_whatever_the_hash_seed(model: Path, tmp_path: Path) -> None:
+    made = set()
+    for seed in ("0", "7"):
+        command = [sys.executable, "-m", "ortopt", "optimize", str(model), "-o", "-", "--no-verify"]
+        environment = ENVIRONMENT | {"PYTHONHASHSEED": seed}
+        made.add(subprocess.run(command, capture_output=True, env=environment, check=True).stdout)
+    assert len(made) == 1
+
+
+def test_a_reader_that_leaves_is_no_noise() -> None:
+    command = f"{sys.executable} -m ortopt passes --json | head -c 1"
+    done = subprocess.run(command, shell=True, capture_output=True, env=ENVIRONMENT, check=False)
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send")
+def test_ctrl_c_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW, "optimize", str(model), "--json", "r.json", "--trace", "t.json"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=ENVIRONMENT, cwd=tmp_path, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, said = process.communicate(timeout=20)
+    assert time.monotonic() - started < 5
+    assert process.returncode == 130
+    assert said == "ortopt: cancelled\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no terminals to open")
+def test_a_terminal_gets_a_live_line_that_goes_away(model: Path, tmp_path: Path) -> None:
+    import pty
+
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "ortopt", "optimize", str(model), "--no-verify"]
+    environment = ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "30"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=inner, env=environment)
+    os.close(inner)
+    said = b""
+    while True:
+        try:
+            chunk = os.read(outer, 4096)
+        except OSError:  # Linux's way to say that the other end has gone
+            break
+        if not chunk:
+            break
+        said += chunk
+    os.close(outer)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"load" in said
+    assert b"written: " in out
+    assert b"\x1b" not in out

@@ -1,0 +1,162 @@
+"""The commands that change nothing: passes, info, explain, zoo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortopt.graph.save import save
+from ortopt.testing import parse
+
+
+def test_passes_are_listed_with_their_formulas(ortopt: Any) -> None:
+    done = ortopt("passes")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("matmul_add_fusion"))
+    assert line.split()[1:4] == ["1", "exact", "on"]
+    assert "Gemm(a, b, c)" in line
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("approximation"))
+    assert line.split()[1:4] == ["1", "approximate", "off"]
+
+
+@pytest.mark.parametrize("name", ["matmul_add_fusion", "MatMulAddFusion"])
+def test_one_pass(ortopt: Any, name: str) -> None:
+    done = ortopt("passes", name)
+    assert done.stdout.startswith("matmul_add_fusion: ")
+    assert "ortopt.transformers.matmul_add_fusion" in done.stdout
+    assert "offered one by one" in done.stdout
+    assert "a whole run is one rewrite" in ortopt("passes", "failure").stdout
+
+
+def test_passes_as_data(ortopt: Any) -> None:
+    found = {one["name"]: one for one in json.loads(ortopt("passes", "--json").stdout)}
+    assert found["contrib"]["levels"] == [2, 3]
+    assert found["contrib"]["produces"] == ["com.microsoft::QuickGelu"]
+    assert found["contrib"]["origin"] == "a test"
+    assert found["approximation"]["default"] is False
+    assert found["approximation"]["numerics"] == "approximate"
+    assert found["failure"]["offers_rewrites"] is False
+    assert found["matmul_add_fusion"]["offers_rewrites"] is True
+    one = json.loads(ortopt("passes", "constant_folding", "--json").stdout)
+    assert one == found["constant_folding"]
+    assert set(one["options"].get("max_growth", {"type", "default"})) == {"type", "default"}
+
+
+def test_passes_as_markdown(ortopt: Any) -> None:
+    lines = ortopt("passes", "--markdown").stdout.splitlines()
+    assert lines[1] == "| --- | --- | --- | --- | --- |"
+    assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
+    assert any(line.startswith("| `matmul_add_fusion` | 1 |") for line in lines)
+
+
+CONTROL = """
+<ir_version: 10, opset_import: ["" : 17, "pkg" : 1], producer_name: "me", producer_version: "2">
+main (float[N,M] x, bool c) => (float[N,?] y) <float[2,3] w = {1,2,3,4,5,6}> {
+    k = Constant <value = float[3] {1.0, 2.0, 3.0}> ()
+    t = pkg.Twice (x)
+    y = If (c) <
+        then_branch = one () => (float[N,?] a) { a = Identity (t) },
+        else_branch = two () => (float[N,?] b) { b = MatMul (t, w) }
+    >
+}
+<domain: "pkg", opset_import: ["" : 17]>
+Twice (x) => (y) { y = Add (x, x) }"""
+
+
+def test_info(ortopt: Any, model: Path) -> None:
+    save(parse(CONTROL), model)
+    data = json.loads(ortopt("info", model, "--json").stdout)
+    assert data["opsets"] == {"ai.onnx": 17, "pkg": 1}
+    assert data["ir_version"] == 10
+    assert data["producer"] == {"name": "me", "version": "2"}
+    assert data["inputs"] == [
+        {"name": "x", "type": "FLOAT", "shape": ["N", "M"]},
+        {"name": "c", "type": "BOOL", "shape": []},
+    ]
+    assert data["outputs"][0]["shape"] == ["N", None]
+    assert data["by_op"] == {"Add": 1, "Constant": 1, "Identity": 1, "If": 1, "MatMul": 1, "pkg::Twice": 1}
+    assert data["nodes"] == 6
+    assert data["parameters"] == 9
+    assert data["initializers"] == 1
+    assert data["constant_bytes"] == 36
+    assert data["file_bytes"] == model.stat().st_size
+    assert data["functions"] == {"pkg::Twice": 1}
+    assert data["subgraphs"] == 2
+    shown = ortopt("info", model).stdout
+    for text in ("ai.onnx 17", "[N, M]", "[N, ?]", "2 subgraphs", "1 functions", "pkg::Twice", "me 2"):
+        assert text in shown
+
+
+def test_info_reads_a_stream(ortopt: Any, model: Path) -> None:
+    assert json.loads(ortopt("info", "-", "--json", stdin=model.read_bytes()).stdout)["nodes"] == 5
+
+
+def test_names_in_a_model_cannot_write_to_the_terminal(ortopt: Any, model: Path) -> None:
+    made = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
+    made.graph.inputs[0].name = "x\x1b]0;gotcha\x07\n[bold]"
+    made.producer_name = "\x1b[2J"
+    save(made, model)
+    for command in (("info",), ("explain",)):
+        more = ("matmul_add_fusion",) if command == ("explain",) else ()
+        assert "\x1b" not in ortopt(*command, model, *more).output
+    assert "[bold]" in ortopt("info", model).stdout
+
+
+def test_explain_shows_rewrites_and_refusals(ortopt: Any, model: Path) -> None:
+    text = """main (float[N,8] x, float[8,4] w, float[4] b, float[3,8,4] v) => (float[N,4] y, float[3,N,4] z) {
+        i = Identity (x)
+        m = MatMul (i, w)
+        y = Add (m, b)
+        n = MatMul (x, v)
+        z = Add (n, b)
+    }"""
+    save(parse(text), model)
+    data = json.loads(ortopt("explain", model, "MatMulAddFusion", "--json").stdout)
+    assert data["pass"] == "matmul_add_fusion"
+    assert [[node["op"] for node in one["nodes"]] for one in data["rewrites"]] == [["MatMul", "Add"]]
+    assert data["rewrites"][0]["number"] == 2, "the Identity went first"
+    ((refusal),) = data["refusals"]
+    assert refusal["op"] == "Add"
+    assert refusal["node"] == "z"
+    assert "rank" in refusal["reason"]
+    done = ortopt("explain", model, "matmul_add_fusion")
+    assert "would make 1 rewrites and refuses 1 candidates" in done.stdout
+    assert refusal["reason"].partition(" (")[0] in done.stdout
+    assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
+
+
+def test_explain_alone_leaves_the_passes_before_it_out(ortopt: Any, model: Path) -> None:
+    data = json.loads(ortopt("explain", model, "matmul_add_fusion", "--alone", "--json").stdout)
+    assert [one["number"] for one in data["rewrites"]] == [1]
+
+
+def test_explain_runs_up_to_the_pass_and_turns_it_on(ortopt: Any, model: Path) -> None:
+    data = json.loads(ortopt("explain", model, "contrib", "--level", "2", "--json").stdout)
+    assert data["level"] == 2
+    assert len(data["rewrites"]) == 1
+    assert json.loads(ortopt("explain", model, "contrib", "--json").stdout)["level"] == 3
+
+
+def test_explain_takes_what_optimize_takes(ortopt: Any, model: Path) -> None:
+    with_target = json.loads(ortopt("explain", model, "contrib", "--target", "onnx", "--json").stdout)
+    assert with_target["rewrites"] == []
+    assert [one["op"] for one in with_target["refusals"]] == ["Relu"]
+
+
+def test_explain_says_what_failed(ortopt: Any, model: Path) -> None:
+    assert "failure failed at level 1" in ortopt("explain", model, "failure").stderr
+
+
+def test_the_zoo_is_listed(ortopt: Any) -> None:
+    found = {one["name"]: one for one in json.loads(ortopt("zoo", "list", "--json").stdout)}
+    assert found["bert_small__ts17"]["opset"] == {"ai.onnx": 17}
+    assert found["bert_small__ts17"]["inputs"]["input_ids"] == {"dtype": "int64", "shape": [2, 16]}
+    assert "bert_small__ts17" in ortopt("zoo", "list").stdout
+
+
+def test_a_zoo_model_is_grown(ortopt: Any, tmp_path: Path) -> None:
+    assert ortopt("zoo", "grow", "lstm_tagger__ts13", "grown.onnx").output == ""
+    assert json.loads(ortopt("info", "grown.onnx", "--json").stdout)["nodes"] > 0
+    ortopt("zoo", "grow", "lstm_tagger__ts13", tmp_path, code=2)

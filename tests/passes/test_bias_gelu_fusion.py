@@ -1,0 +1,101 @@
+"""Gelu(x + bias) becomes BiasGelu(x, bias)."""
+
+import pytest
+
+from ortopt.options import Options
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "bias_gelu_fusion"
+GELU = "y = com.microsoft.Gelu (t)"
+FUSED = "y = com.microsoft.BiasGelu (x, b)"
+
+
+def model(
+    body: str = f"t = Add (x, b) {GELU}",
+    *,
+    x: str = "N,3,8",
+    b: str = "8",
+    y: str = "N,3,8",
+    out: str = "",
+    dtype: str = "float",
+) -> str:
+    return f"main ({dtype}[{x}] x, {dtype}[{b}] b) => ({dtype}[{y}] y{out}) {{ {body} }}"
+
+
+@pytest.mark.parametrize("add", ["Add (x, b)", "Add (b, x)"])
+@pytest.mark.parametrize("x", ["N,3,8", "N,8", "2,N,3,8", "N,0,8", "N,8,8"])
+def test_fuses(add: str, x: str) -> None:
+    check_rewrites(PASS, model(f"t = {add} {GELU}", x=x, y=x), FUSED)
+
+
+@pytest.mark.parametrize("approximate", ["", '<approximate = "none">'])
+def test_the_standard_op(approximate: str) -> None:
+    check_rewrites(PASS, model(f"t = Add (x, b) y = Gelu {approximate} (t)"), FUSED, opset=20)
+
+
+def test_the_tanh_form() -> None:
+    fast = "y = com.microsoft.FastGelu (x, b)"
+    check_rewrites(PASS, model('t = Add (x, b) y = Gelu <approximate = "tanh"> (t)'), fast, opset=20)
+    check_rewrites(PASS, model("t = Add (x, b) y = com.microsoft.FastGelu (t)"), fast)
+
+
+def test_one_dimension() -> None:
+    check_rewrites(PASS, model(x="8", y="8"), FUSED)
+
+
+def test_a_symbolic_last_dimension() -> None:
+    check_rewrites(PASS, model(x="N,M", b="M", y="N,M"), FUSED)
+
+
+def test_in_a_subgraph() -> None:
+    body = f"""y = If (c) <
+        then_branch = yes () => (float[N,3,8] p) {{ t = Add (x, b) {GELU.replace("y =", "p =")} }},
+        else_branch = no () => (float[N,3,8] e) {{ e = Identity (x) }}>"""
+    text = model(body).replace("b) =>", "b, bool c) =>")
+    check_rewrites(PASS, text, ops={"com.microsoft::BiasGelu": 1, "com.microsoft::Gelu": 0, "Add": 0})
+
+
+def test_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+            main (float[N,8] x, float[8] b) => (float[N,8] y) { y = local.Act (x, b) }
+            <opset_import: ["" : 20], domain: "local"> Act (x, b) => (y) { t = Add (x, b) y = Gelu (t) }""",
+        ops={"com.microsoft::BiasGelu": 1, "Gelu": 0, "Add": 0},
+    )
+
+
+NO_ROW = "no operand is a row of the last dimension"
+KEPT = {
+    "a scalar": (NO_ROW, model().replace("float[8] b", "float b")),
+    "one element": (NO_ROW, model(b="1")),
+    "more dimensions": (NO_ROW, model(b="3,8")),
+    "a column": (NO_ROW, model(b="3,1")),
+    "the row widens x": (NO_ROW, model(x="N,3,1")),
+    "another symbol": (NO_ROW, model(x="N,M", b="K", y="N,M")),
+    "an unknown shape": ("the shape is unknown", model(x="", y="").replace("[]", "[]")),
+    "no sum": ("no Add comes before", model(f"t = Mul (x, b) {GELU}")),
+    "the sum is a graph output": ("Add's result is used elsewhere", model(out=", float[N,3,8] t")),
+    "the sum is used elsewhere": (
+        "Add's result is used elsewhere",
+        model(f"t = Add (x, b) z = Neg (t) {GELU}", out=", float[N,3,8] z"),
+    ),
+    "a bias is there": ("it has a bias", model("t = Add (x, b) y = com.microsoft.FastGelu (t, b)")),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_keeps(case: str) -> None:
+    because, text = KEPT[case]
+    check_keeps(PASS, text, because)
+
+
+def test_keeps_for_other_runtimes() -> None:
+    text = model("t = Add (x, b) y = Gelu (t)")
+    check_keeps(PASS, text, "no op of the ONNX specification", target="onnx", opset=20)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double"])
+def test_types_that_another_provider_has_kernels_for(dtype: str) -> None:
+    options = Options(providers=("CUDAExecutionProvider",))
+    check_rewrites(PASS, model(dtype=dtype), FUSED, options=options, numbers=False)

@@ -1,0 +1,162 @@
+"""BatchNormalization after a convolution goes into its weights; the numbers stay."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ortopt.options import Options
+from ortopt.testing import check_keeps, check_rewrites, parse
+
+PASS = "conv_bn_fusion"
+
+
+def constants(*tensors: tuple[str, str, tuple[int, ...]], seed: int = 0) -> str:
+    """Random positive initializers in text."""
+    random = np.random.default_rng(seed)
+    return ", ".join(
+        f"{dtype}[{','.join(map(str, shape))}] {name} = {{{', '.join(f'{n:.4f}' for n in random.uniform(0.5, 2, shape).flat)}}}"  # noqa: E501 -- one text
+        for name, dtype, shape in tensors
+    )
+
+
+def batch_norm(channels: int) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    return tuple((name, "float", (channels,)) for name in ("g", "b", "m", "v"))
+
+
+@pytest.mark.parametrize("bias", ["", ", k"])
+@pytest.mark.parametrize("opset", [7, 9, 14, 15])
+def test_conv(bias: str, opset: int) -> None:
+    extra = (("k", "float", (3,)),) if bias else ()
+    weights = constants(("w", "float", (3, 2, 3, 3)), *extra, *batch_norm(3))
+    check_rewrites(
+        PASS,
+        before=f"""main (float[N,2,5,5] x) => (float[N,3,A,B] y) <{weights}> {{
+            a = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w{bias})
+            y = BatchNormalization <epsilon = 0.1> (a, g, b, m, v) }}""",
+        ops={"Conv": 1, "BatchNormalization": 0},
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_the_channels_of_conv_transpose(group: int) -> None:
+    """Its weights are [inputs, outputs / group, ...]."""
+    weights = constants(("w", "float", (4, 3, 2, 2)), *batch_norm(3 * group))
+    check_rewrites(
+        PASS,
+        before=f"""main (float[1,4,3,3] x) => (float[1,{3 * group},A,B] y) <{weights}> {{
+            a = ConvTranspose <group = {group}, strides = [2, 2]> (x, w)
+            y = BatchNormalization (a, g, b, m, v) }}""",
+        ops={"ConvTranspose": 1, "BatchNormalization": 0},
+    )
+
+
+@pytest.mark.parametrize(("dims", "kernel"), [("7", (3,)), ("4,4,4", (2, 2, 2))])
+def test_depthwise_in_other_ranks(dims: str, kernel: tuple[int, ...]) -> None:
+    weights = constants(("w", "float", (4, 1, *kernel)), *batch_norm(4))
+    unknown = ",".join("ABC"[: len(kernel)])
+    check_rewrites(
+        PASS,
+        before=f"""main (float[1,4,{dims}] x) => (float[1,4,{unknown}] y) <{weights}> {{
+            a = Conv <group = 4> (x, w) y = BatchNormalization (a, g, b, m, v) }}""",
+        ops={"Conv": 1, "BatchNormalization": 0},
+    )
+
+
+def test_shared_weights_are_copied() -> None:
+    weights = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
+    model = check_rewrites(
+        PASS,
+        before=f"""main (float[1,2,3,3] x) => (float[1,2,3,3] y, float[1,2,3,3] z) <{weights}> {{
+            a = Conv (x, w) y = BatchNormalization (a, g, b, m, v) z = Conv (x, w) }}""",
+        ops={"Conv": 2, "BatchNormalization": 0},
+    )
+    assert len(model.graph.initializers) == 3  # w, and the new weights and bias
+
+
+def test_float16_is_computed_in_float64_and_rounded_once() -> None:
+    model = parse("""main (float16[1,1,2] x) => (float16[1,1,2] y)
+        <float16[1,1,1] w = {15360}, float16[1] g = {15361}, float16[1] b = {0}, float16[1] m = {0},
+         float16[1] v = {15363}> { a = Conv (x, w) y = BatchNormalization <epsilon = 0.0> (a, g, b, m, v) }""")
+    model = check_rewrites(PASS, before=model, ops={"Conv": 1}, numbers=False)  # there is no float16 Conv on the CPU
+    (node,) = model.graph
+    weight = node.inputs[1]
+    assert weight is not None
+    assert weight.const_value is not None
+    assert weight.dtype == ir.DataType.FLOAT16
+    expected = np.float16((1 + 2**-10) / np.sqrt(1 + 3 * 2**-10))
+    assert weight.const_value.numpy().reshape(-1)[0] == expected
+
+
+def test_double_keeps_all_its_digits() -> None:
+    model = check_rewrites(
+        PASS,
+        before="""main (double[1,1,2] x) => (double[1,1,2] y) <double[1,1,1] w = {0.1}, double[1] k = {0.7},
+            double[1] g = {0.3}, double[1] b = {0.2}, double[1] m = {0.9}, double[1] v = {1.7}> {
+            a = Conv (x, w, k) y = BatchNormalization <epsilon = 0.5> (a, g, b, m, v) }""",
+        ops={"Conv": 1, "BatchNormalization": 0},
+        numbers=False,  # there is no double Conv on the CPU
+    )
+    (node,) = model.graph
+    weight, bias = (value.const_value.numpy().item() for value in node.inputs[1:])
+    scale = 0.3 / np.sqrt(1.7 + 0.5)
+    np.testing.assert_allclose([weight, bias], [0.1 * scale, (0.7 - 0.9) * scale + 0.2], rtol=4e-16)
+
+
+def test_below_and_in_a_function() -> None:
+    nodes = " ".join(
+        f"{name} = Constant <value = float{shape} {{{content}}}> ()"
+        for name, shape, content in (
+            ("w", "[1,1,1]", 2.0),
+            ("g", "[1]", 2.0),
+            ("b", "[1]", 1.0),
+            ("m", "[1]", 0.5),
+            ("v", "[1]", 3.0),
+        )
+    )
+    check_rewrites(
+        PASS,
+        before=f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+            main (bool c, float[1,1,4] x) => (float[1,1,4] y) {{
+                y = If (c) <
+                    then_branch = t () => (float[1,1,4] p) {{
+                        {nodes} a = Conv (x, w) p = BatchNormalization (a, g, b, m, v) }},
+                    else_branch = e () => (float[1,1,4] q) {{ q = f.F (x) }}
+                >
+            }}
+            <domain: "f", opset_import: ["" : 17]>
+            F (x) => (q) {{ {nodes} a = Conv (x, w) q = BatchNormalization (a, g, b, m, v) }}""",
+        ops={"Conv": 2, "BatchNormalization": 0},
+    )
+
+
+HEAD = "(float[1,2,3,3] x) => (float[1,2,3,3] y)"
+FIXED = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
+NORM = "BatchNormalization (a, g, b, m, v)"
+KEPT = [
+    ("it is in training mode", 15, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) y, p, q = BatchNormalization <training_mode = 1> (a, g, b, m, v) }}"),  # noqa: E501
+    ("it is in training mode", 9, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) y, p, q, r, s = {NORM} }}"),
+    ("used elsewhere", 15, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) n = {NORM} y = Add (n, a) }}"),
+    ("used elsewhere", 15, f"(float[1,2,3,3] x) => (float[1,2,3,3] a, float[1,2,3,3] y) <{FIXED}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
+    ("it is not a constant", 15, f"(float[1,2,3,3] x, float[2,2,1,1] w) => (float[1,2,3,3] y) <{constants(*batch_norm(2))}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
+    ("it is not a constant", 15, f"(float[1,2,3,3] x, float[2] g) => (float[1,2,3,3] y) <{FIXED}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
+    ("the bias is not a constant", 15, f"(float[1,2,3,3] x, float[2] k) => (float[1,2,3,3] y) <{FIXED}> {{ a = Conv (x, w, k) y = {NORM} }}"),  # noqa: E501
+    ("no Conv or ConvTranspose comes before", 15, f"{HEAD} <{constants(*batch_norm(2))}> {{ a = Neg (x) y = {NORM} }}"),
+    ("it normalizes each position by itself", 7, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) y = BatchNormalization <spatial = 0> (a, g, b, m, v) }}"),  # noqa: E501
+    ("would not be finite", 15, f"{HEAD} <{constants(('w', 'float', (2, 2, 1, 1)), *batch_norm(2)[:3])}, float[2] v = {{-5.0, 1.0}}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("because", "opset", "model"), KEPT)
+def test_keeps(because: str, opset: int, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because, opset=opset)
+
+
+def test_growth_is_limited() -> None:
+    weights = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
+    check_rewrites(
+        PASS,
+        before=f"main {HEAD} <{weights}> {{ a = Conv (x, w) y = {NORM} }}",
+        options=Options(max_growth=0),
+        ops={"BatchNormalization": 0},
+    )

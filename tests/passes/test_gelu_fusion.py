@@ -1,0 +1,217 @@
+"""x · ½ · (1 + Erf(x / √2)) becomes Gelu(x), in every spelling."""
+
+import pytest
+
+from ortopt.options import Options
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "gelu_fusion"
+CUDA = Options(providers=("CUDAExecutionProvider",))
+
+ARGUMENTS = {
+    "div": "t = Constant <value = float {1.4142135}> () s = Div (x, t)",
+    "div, few digits": "t = Constant <value = float {1.41421}> () s = Div (x, t)",
+    "mul": "t = Constant <value = float {0.70710677}> () s = Mul (x, t)",
+    "mul, few digits": "t = Constant <value = float {0.7071}> () s = Mul (x, t)",
+    "mul, reversed": "t = Constant <value = float {0.70710677}> () s = Mul (t, x)",
+    "rank 1": "t = Constant <value = float[1] {1.4142135}> () s = Div (x, t)",
+}
+ONE_PLUS = {
+    "erf + 1": "a = Add (e, one)",
+    "1 + erf": "a = Add (one, e)",
+}
+PRODUCTS = {
+    "(x·a)·½": "m = Mul (x, a) y = Mul (m, half)",
+    "½·(a·x)": "m = Mul (a, x) y = Mul (half, m)",
+    "(x·½)·a": "m = Mul (x, half) y = Mul (m, a)",
+    "a·(½·x)": "m = Mul (half, x) y = Mul (a, m)",
+    "x·(½·a)": "m = Mul (half, a) y = Mul (x, m)",
+    "(a·½)·x": "m = Mul (a, half) y = Mul (m, x)",
+    "(x·a)/2": "m = Mul (x, a) y = Div (m, two)",
+    "(x/2)·a": "m = Div (x, two) y = Mul (m, a)",
+    "x·(a/2)": "m = Div (a, two) y = Mul (x, m)",
+}
+NUMBERS = """
+    one = Constant <value = float {1}> () half = Constant <value = float {0.5}> () two = Constant <value = float {2}> ()
+"""
+FUSED = "y = com.microsoft.Gelu (x)"
+
+
+BITS = {"{1}": "{15360}", "{0.5}": "{14336}", "{2}": "{16384}", "{1.4142135}": "{15784}"}
+
+
+def half_precision() -> str:
+    """The text form takes float16 numbers by their bits."""
+    text = model().replace("value = float", "value = float16").replace("float[N", "float16[N")
+    for number, bits in BITS.items():
+        text = text.replace(number, bits)
+    return text
+
+
+def model(argument: str = "div", one_plus: str = "erf + 1", product: str = "(x·a)·½") -> str:
+    return f"""main (float[N,3,8] x) => (float[N,3,8] y) {{
+        {NUMBERS} {ARGUMENTS[argument]} e = Erf (s) {ONE_PLUS[one_plus]} {PRODUCTS[product]} }}"""
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+@pytest.mark.parametrize("one_plus", ONE_PLUS)
+def test_argument(argument: str, one_plus: str) -> None:
+    check_rewrites(PASS, model(argument, one_plus), FUSED, level=2)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_half_anywhere(product: str) -> None:
+    check_rewrites(PASS, model(product=product), FUSED, level=2)
+
+
+@pytest.mark.parametrize("tail", ["y = Mul (x, b)", "y = Mul (b, x)"])
+@pytest.mark.parametrize("scaled", ["Mul (e, half)", "Mul (half, e)", "Div (e, two)"])
+def test_half_plus_half_erf(scaled: str, tail: str) -> None:
+    before = f"""main (float[2,8] x) => (float[2,8] y) {{
+        {NUMBERS} {ARGUMENTS["div"]} e = Erf (s) a = {scaled} b = Add (a, half) {tail} }}"""
+    check_rewrites(PASS, before, FUSED, level=2)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_standard_op_where_the_opset_has_it(level: int, target: str) -> None:
+    check_rewrites(PASS, model(), "y = Gelu (x)", opset=20, level=level, target=target)
+
+
+def test_goes_on_after_it_and_before_it() -> None:
+    check_rewrites(
+        PASS,
+        f"""main (float[2,8] w) => (float[2,8] z) {{
+            x = Neg (w) {NUMBERS} {ARGUMENTS["div"]} e = Erf (s) a = Add (e, one) m = Mul (x, a) y = Mul (m, half)
+            z = Abs (y) }}""",
+        "x = Neg (w) y = com.microsoft.Gelu (x) z = Abs (y)",
+        level=2,
+    )
+
+
+def test_x_may_be_used_elsewhere() -> None:
+    check_rewrites(
+        PASS,
+        f"""main (float[2,8] w) => (float[2,8] y, float[2,8] x) {{
+            x = Neg (w) {NUMBERS} {ARGUMENTS["div"]} e = Erf (s) a = Add (e, one) m = Mul (x, a) y = Mul (m, half)
+        }}""",
+        "x = Neg (w) y = com.microsoft.Gelu (x)",
+        level=2,
+    )
+
+
+def test_any_provider_with_a_kernel() -> None:
+    check_rewrites(PASS, half_precision(), FUSED, level=2, options=CUDA)
+
+
+def test_in_a_subgraph() -> None:
+    check_rewrites(
+        PASS,
+        f"""main (bool c, float[2,8] x) => (float[2,8] y) {{
+            y = If (c) <
+                then_branch = yes () => (float[2,8] p) {{
+                    {NUMBERS} {ARGUMENTS["div"]} e = Erf (s) a = Add (e, one) m = Mul (x, a) p = Mul (m, half) }},
+                else_branch = no () => (float[2,8] q) {{ q = Identity (x) }}
+            > }}""",
+        ops={"com.microsoft::Gelu": 1, "Erf": 0, "Mul": 0},
+        level=2,
+    )
+
+
+def test_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        f"""<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+            main (float[2,8] w) => (float[2,8] z) {{ z = local.Act (w) }}
+            <opset_import: ["" : 20], domain: "local"> Act (x) => (y) {{
+                {NUMBERS} {ARGUMENTS["div"]} e = Erf (s) a = Add (e, one) m = Mul (x, a) y = Mul (m, half) }}""",
+        ops={"Gelu": 1, "Erf": 0, "Mul": 0},
+    )
+
+
+HEAD = "main (float[2,8] x, float[2,8] other) => (float[2,8] y)"
+BODY = "s = Div (x, r) e = Erf (s) a = Add (e, one) m = Mul (x, a) y = Mul (m, half)"
+NO = "<float r = {1.4142135}, float one = {1}, float half = {0.5}, float two = {2}>"
+KEPT = {
+    "no constant for √2": ("the argument of Erf is not x / √2", HEAD, NO.replace("1.4142135", "1.414"), BODY),
+    "√2 divided": ("the argument of Erf is not x / √2", HEAD, NO, BODY.replace("Div (x, r)", "Div (r, x)")),
+    "√2 multiplied": ("the argument of Erf is not x / √2", HEAD, NO, BODY.replace("Div (x, r)", "Mul (x, r)")),
+    "√2 is a vector": (
+        "the argument of Erf is not x / √2",
+        HEAD,
+        NO.replace("float r = {1.4142135}", "float[8] r = {1.4142135,1,1,1,1,1,1,1}"),
+        BODY,
+    ),
+    "no scaling": ("no Div or Mul comes before", HEAD, NO, BODY.replace("s = Div (x, r) e = Erf (s)", "e = Erf (x)")),
+    "2 instead of 1": ("no operand is 1", HEAD, NO, BODY.replace("Add (e, one)", "Add (e, two)")),
+    "nothing is added": ("no Add comes after", HEAD, NO, BODY.replace("Add (e, one)", "Mul (e, one)")),
+    "a third instead of ½": ("the factors do not make", HEAD, NO.replace("0.5", "0.333"), BODY),
+    "2 instead of ½": ("the factors do not make", HEAD, NO, BODY.replace("half", "two") + " z = Neg (y)"),
+    "½ twice": (
+        "the factors do not make",
+        HEAD,
+        NO,
+        "s = Div (x, r) e = Erf (s) a = Add (e, one) b = Mul (a, half) c = Mul (b, half) y = Mul (c, x)",
+    ),
+    "another x": ("no Mul or Div comes before", HEAD, NO, BODY.replace("Mul (x, a)", "Mul (other, a)")),
+    "another x, halved": (
+        "not that of Erf's own x",
+        HEAD,
+        NO,
+        "s = Div (x, r) e = Erf (s) a = Add (e, one) h = Mul (other, half) y = Mul (a, h)",
+    ),
+    "x twice": ("another factor", HEAD, NO, BODY.replace("Mul (m, half)", "Mul (m, x)")),
+    "x divides": ("x divides", HEAD, NO, BODY.replace("Mul (m, half)", "Div (half, m)")),
+    "½ is a variable": ("another factor", HEAD, NO, BODY.replace("Mul (m, half)", "Mul (m, other)")),
+    "erf is needed": ("used elsewhere", HEAD.replace("y)", "y, float[2,8] e)"), NO, BODY),
+    "the scaled x is needed": ("Div's result is used elsewhere", HEAD.replace("y)", "y, float[2,8] s)"), NO, BODY),
+    "the sum is needed": ("used elsewhere", HEAD.replace("y)", "y, float[2,8] a)"), NO, BODY),
+    "a product is needed": ("factors do not make", HEAD.replace("y)", "y, float[2,8] z)"), NO, BODY + " z = Neg (m)"),
+    "√2 raises the rank": (
+        "the constant would raise the rank",
+        "main (float x) => (float[1] y)",
+        NO.replace("float r", "float[1] r"),
+        BODY,
+    ),
+    "½ raises the rank": (
+        "the constant would raise the rank",
+        "main (float x) => (float[1,1] y)",
+        NO.replace("float half", "float[1,1] half"),
+        BODY,
+    ),
+    "1 raises the rank": (
+        "the constant would raise the rank",
+        "main (float[8] x) => (float[1,8] y)",
+        NO.replace("float one", "float[1,1] one"),
+        BODY,
+    ),
+    "½ can be overridden": (
+        "another factor",
+        "main (float[2,8] x, float half) => (float[2,8] y)",
+        NO.replace("float half", "float h").replace("h = {0.5}", "half = {0.5}"),
+        BODY,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [case for case in KEPT if KEPT[case][0]])
+def test_keeps(case: str) -> None:
+    because, head, constants, body = KEPT[case]
+    check_keeps(PASS, f"{head} {constants} {{ {body} }}", because, level=2)
+
+
+def test_keeps_at_level_1_without_the_standard_op() -> None:
+    check_keeps(PASS, model(), "no op of the ONNX specification", level=1)
+
+
+def test_keeps_for_other_runtimes_without_the_standard_op() -> None:
+    check_keeps(PASS, model(), "no op of the ONNX specification", level=2, target="onnx")
+
+
+def test_keeps_types_without_a_kernel() -> None:
+    check_keeps(PASS, half_precision(), "the provider would take Gelu apart again", level=2)
+
+
+def test_keeps_a_double_with_the_root_of_a_float() -> None:
+    text = model().replace("value = float", "value = double").replace("float[N", "double[N")
+    check_keeps(PASS, text, "the argument of Erf is not x / √2", level=2, options=CUDA)

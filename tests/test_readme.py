@@ -1,0 +1,81 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ortopt.graph.save import save
+from ortopt.testing import parse
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODEL = """
+main (float[batch,8] x) => (float[one,four] y) <float[4] w = {1,2,3,4}> {
+    i = Identity (x)
+    s = ReduceSum <keepdims = 1> (i)
+    y = Mul (s, w)
+}"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    return [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ortopt ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(parse(MODEL), tmp_path / "model.onnx")
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Where `ortopt` is this ortopt, and the zoo grows into the test's own folder."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def test_it_opens_with_the_two_commands() -> None:
+    assert README.index("make demo") < README.index("make test") < README.index("pip install")
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=["api", "transformer"])
+def test_python_blocks_run(block: str, folder: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", block]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the lines are for a POSIX shell")
+@pytest.mark.parametrize("line", dict.fromkeys(commands()))
+def test_commands_run(line: str, folder: Path) -> None:
+    script = f'ortopt() {{ "{sys.executable}" -m ortopt "$@"; }}\n{line}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+
+
+def test_the_entry_point_is_the_registrys() -> None:
+    from ortopt.registry import ENTRY_POINTS
+
+    (block,) = blocks("toml")
+    assert set(tomllib.loads(block)["project"]["entry-points"]) == {ENTRY_POINTS}
+
+
+def test_the_exit_codes_are_the_errors() -> None:
+    from ortopt import errors
+
+    told = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    kinds = (getattr(errors, name) for name in errors.__all__)
+    assert told == {0} | {kind.exit_code for kind in kinds}

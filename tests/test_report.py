@@ -1,0 +1,77 @@
+"""The report fits where it is shown, and is data that anybody can read."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ortopt import report
+from ortopt.api import optimize
+from ortopt.testing import parse
+
+TEXT = """main (float[N] x) => (float[N] y) {
+    a_long_name_of_an_intermediate_value = Identity (x)
+    y = Relu (a_long_name_of_an_intermediate_value)
+}"""
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    return report.as_dict(optimize(parse(TEXT), verify=False), source="m.onnx")
+
+
+def shown(data: dict[str, Any], out: Console) -> str:
+    report.show(data, out)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def test_it_is_json(data: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert data["schema"] == report.SCHEMA
+
+
+def test_a_pipe_gets_plain_text_in_one_line_each(data: dict[str, Any]) -> None:
+    text = shown(data, report.console(io.StringIO()))
+    assert text.isascii()
+    assert "\x1b" not in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Identity"))
+    assert line.split() == ["Identity", "1", "0", "-1"]
+    assert "written: nothing" in text
+    assert "verification: not asked for" in text
+
+
+@pytest.mark.parametrize("width", [12, 30, 80])
+def test_tables_fold_on_a_narrow_terminal(data: dict[str, Any], width: int) -> None:
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, markup=False)
+    out.print(report.table(("pass", "seconds"), [("identity_elimination", "0.123")]))
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "identity_elimination" in "".join(line.split()[0] for line in lines[1:] if line.split())
+
+
+def test_cells_are_text_and_no_markup() -> None:
+    out = report.console(io.StringIO())
+    out.print(report.table(("name",), [("[red]x[/red] :smile: \x1b[31m\n",)]))
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue().splitlines()[1].rstrip() == "[red]x[/red] :smile: \\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_400, "999.4 kB"), (999_999, "1.0 MB"), (3 * 10**12, "3.0 TB")],
+)
+def test_sizes_for_people(nbytes: int, text: str) -> None:
+    assert report.size(nbytes) == text
+
+
+def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
+    outcome = {"status": "differs", "worst": "inf", "worst_output": "y", "outputs": [1], "reason": "NaN"}
+    assert report._verification(outcome) == "differs, worst error inf of the scale of output 'y', NaN"
+    assert report._plain({"worst": float("inf"), "all": (float("nan"), 1.5)}) == {"worst": "inf", "all": ["nan", 1.5]}

@@ -1,0 +1,32 @@
+"""Some functions change nothing the second time, and some take themselves back."""
+
+import onnx_ir as ir
+
+from ortopt.graph.match import need, producer, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule, Root
+
+IDEMPOTENT = ("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")
+INVOLUTION = ("Neg", "Not", "BitwiseNot")
+
+
+class ActivationIdempotence(RewriteRule[Root]):
+    """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
+
+    Exact for every input: integers wrap alike, and NaN and -0.0 come through unchanged.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = IDEMPOTENT + INVOLUTION
+
+    def match(self, root: ir.Node) -> Root:
+        """The same op before; what lies between may have other users."""
+        (middle,) = values(root, 1)
+        first = producer(middle, root.op_type)
+        (x,) = values(first, 1)
+        need(middle.dtype is not None, "the type is unknown", middle)
+        return Root((root,), middle if root.op_type in IDEMPOTENT else x)
+
+    def rewrite(self, found: Root) -> ir.Value:
+        """Let its users read what came before."""
+        return found.value

@@ -1,0 +1,47 @@
+"""The bias of a dense layer costs a pass over memory of its own, unless the activation adds it on the way."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import Refusal, attribute, dims, is_op, is_row, need, optional, producer, values
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+
+MICROSOFT = "com.microsoft"
+
+
+class Found(NamedTuple):
+    """The nodes, the fused op, and its operands."""
+
+    nodes: tuple[ir.Node, ...]
+    op: str
+    x: ir.Value
+    bias: ir.Value
+
+
+class BiasGeluFusion(RewriteRule[Found]):
+    """``Gelu(x + bias)`` → ``com.microsoft.BiasGelu(x, bias)``, and ``FastGelu(x + bias)`` → ``FastGelu(x, bias)``."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("gelu_fusion", "fast_gelu_fusion", "skip_layer_norm_fusion")
+    roots = ("Gelu", f"{MICROSOFT}::Gelu", f"{MICROSOFT}::FastGelu")
+    produces = ((MICROSOFT, "BiasGelu"), (MICROSOFT, "FastGelu"))
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """The sum of a tensor and a row of its last dimension."""
+        exact = not is_op(root, "FastGelu", domain=MICROSOFT)
+        if is_op(root, "Gelu"):
+            exact = attribute(root, "approximate", "none") == "none"
+        need(optional(root, 1) is None, "it has a bias", root)
+        addition = producer(values(root, 1)[0], "Add")
+        for x, bias in (values(addition, 2), values(addition, 2)[::-1]):
+            shape = dims(x)
+            if shape and is_row(bias, shape[-1]):
+                return Found((addition, root), "BiasGelu" if exact else "FastGelu", x, bias)
+        raise Refusal("no operand is a row of the last dimension", addition)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the activation with its bias."""
+        return ir.node(found.op, [found.x, found.bias], domain=MICROSOFT)

@@ -1,0 +1,242 @@
+"""What has been computed need not be computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph import scope
+from ortopt.graph.edit import Conflict
+from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+Names = Mapping[ir.Value, Hashable]
+"""What stands for the values of a graph inside a node; all others stand for themselves."""
+
+SMALL = 4096
+"""Tensors in attributes are compared by content up to so many bytes."""
+
+MOST_NODES = 1_000
+"""Graphs in attributes are compared node by node if they have no more nodes than this."""
+
+_FLOATS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.FLOATS})
+_GRAPHS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
+
+
+class CommonSubexpressionElimination(GraphTransformer):
+    """Nodes with the same op, attributes and inputs → one node."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_sharing",)
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Number the values of a graph and of those nested in it, which see what stands before them outside."""
+        if scope.of(graph).parent is not None:
+            return False  # the outermost graph's turn did it
+        changed = False
+        numbering = _Numbering(graph)
+        while numbering.stack:
+            item = next(numbering.stack[-1].walk, None)
+            if item is None:
+                numbering.leave()
+            elif isinstance(item, ir.Graph):
+                numbering.stack.append(_Frame(item))
+            else:
+                first = numbering.first_equal(item)
+                if first is not None:
+                    alone = _only_users(first)
+                    if _merge(item, first, context):
+                        changed = True
+                        numbering.take_up(alone)
+        return changed
+
+
+class _Frame:
+    """A graph that is being walked.
+
+    Args:
+        graph: The graph.
+
+    Attributes:
+        keys: What its nodes were entered under.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.walk = _walk(graph)
+        self.keys: list[Hashable] = []
+
+
+class _Numbering:
+    """The nodes in reach that a later node may be equal to.
+
+    A node with an input that nobody else uses is equal to no other: it gets no key before a merge gives the input
+    another user. In a chain no node gets one.
+
+    Args:
+        graph: The outermost graph.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.stack = [_Frame(graph)]
+        self._seen: dict[Hashable, ir.Node] = {}
+        self._skipped: set[ir.Node] = set()
+
+    def first_equal(self, node: ir.Node) -> ir.Node | None:
+        """The first node in reach that equals a node; None, and the node is taken up."""
+        for value in node.inputs:
+            if value is not None and use_count(value) == 1:
+                self._skipped.add(node)
+                return None
+        key = _node_key(node, {})
+        first = self._seen.get(key)
+        if first is None or first.graph is None:
+            self._enter(key, node, self.stack[-1])
+            return None
+        return first
+
+    def take_up(self, nodes: list[ir.Node]) -> None:
+        """Enter nodes that were passed over, if they still may have an equal one."""
+        for node in nodes:
+            frame = next((frame for frame in self.stack if frame.graph is node.graph), None)
+            if frame is None or node not in self._skipped or any(v and use_count(v) == 1 for v in node.inputs):
+                continue
+            self._skipped.discard(node)
+            key = _node_key(node, {})
+            if key not in self._seen:
+                self._enter(key, node, frame)
+
+    def _enter(self, key: Hashable, node: ir.Node, frame: _Frame) -> None:
+        self._seen[key] = node
+        frame.keys.append(key)
+
+    def leave(self) -> None:
+        """Forget the nodes of the innermost graph."""
+        for key in self.stack.pop().keys:
+            self._seen.pop(key, None)
+
+
+def _only_users(node: ir.Node) -> list[ir.Node]:
+    """The users of those results of a node that have one user: after a merge they may be equal to others."""
+    uses = (first_use(value) for value in node.outputs if use_count(value) == 1)
+    return [use.node for use in uses if use is not None]
+
+
+def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:
+    """The nodes of a graph, and behind each that is still there the graphs below it."""
+    for node in tuple(graph):
+        if node.op_type == "Constant" and not node.domain:
+            continue  # constant_sharing's
+        yield node
+        if node.attributes and node.graph is not None:
+            yield from semantics.subgraphs(node)
+
+
+def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
+    """Let the results of an equal node stand for those of a node."""
+    used = [position for position, value in enumerate(node.outputs) if use_count(value) or value.is_graph_output()]
+    if not used:
+        return False
+    if not semantics.may_merge(node, context.model.functions):
+        context.refuse(node, "two runs of it may differ, or it may have effects")
+        return False
+    if any(position >= len(first.outputs) or not first.outputs[position].name for position in used):
+        context.refuse(node, "the equal node before it does not give all of its results")
+        return False
+    if not context.rewrite((node,), f"equals {first.name or first.op_type}"):
+        return False
+    try:
+        context.replace({node.outputs[p]: first.outputs[p] for p in used}, before=node, origin=(first,))
+    except Conflict as conflict:
+        context.rewrites -= 1
+        context.refuse(node, conflict)
+        return False
+    context.mark = context.edit.version
+    return True
+
+
+def _node_key(node: ir.Node, names: Names) -> Hashable:
+    """Equal for nodes that compute the same from the same.
+
+    Args:
+        node: A node.
+        names: See `Names`.
+    """
+    inputs: tuple[Hashable, ...] = tuple(node.inputs)
+    if names:
+        inputs = tuple(None if value is None else names.get(value, value) for value in node.inputs)
+    if inputs and inputs[-1] is None:
+        present = [position for position, value in enumerate(inputs) if value is not None]
+        inputs = inputs[: present[-1] + 1] if present else ()
+    if len(inputs) == 2 and not node.domain and node.op_type in semantics.COMMUTATIVE:
+        inputs = tuple(sorted(inputs, key=hash))
+    outputs: Hashable = None
+    if (len(node.outputs) != 1 or not node.outputs[0].name) and semantics.key(node) not in semantics.SPARE_OUTPUTS:
+        outputs = tuple(bool(value.name) for value in node.outputs)
+    if not node.attributes:
+        return node.op_type, node.domain, node.overload, inputs, outputs
+    attributes = tuple(sorted((_attribute_key(attribute) for attribute in node.attributes.values()), key=_first))
+    return node.op_type, node.domain, node.overload, inputs, outputs, attributes
+
+
+def _first(key: tuple[Hashable, ...]) -> str:
+    return str(key[0])
+
+
+def _attribute_key(attribute: ir.Attr) -> tuple[Hashable, ...]:
+    if attribute.is_ref():
+        return attribute.name, attribute.type, "@", attribute.ref_attr_name
+    value = attribute.value
+    content: Hashable
+    if attribute.type in _FLOATS:
+        content = repr(value if isinstance(value, float) else tuple(value))  # zeros have signs
+    elif attribute.type == ir.AttributeType.TENSOR:
+        content = _tensor_key(value)
+    elif attribute.type in _GRAPHS:
+        content = tuple(_graph_key(graph) for graph in ([value] if isinstance(value, ir.Graph) else value))
+    else:
+        content = tuple(value) if isinstance(value, list | tuple) else value
+    try:
+        hash(content)
+    except TypeError:  # types, sparse tensors and the like are equal only if they are the same
+        content = id(value)
+    return attribute.name, attribute.type, content
+
+
+def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
+    if tensor.dtype == ir.DataType.STRING or tensor.nbytes > SMALL:
+        return id(tensor)
+    return tensor.dtype, tuple(tensor.shape), tensor.tobytes()
+
+
+def _graph_key(graph: ir.Graph) -> Hashable:
+    """Equal for graphs that compute the same from the same inputs and the same captured values.
+
+    Large graphs, and those that hold graphs themselves, are equal to none: the cost stays linear, however they nest.
+    """
+    if len(graph) > MOST_NODES or any(node.attributes and any(semantics.subgraphs(node)) for node in graph):
+        return id(graph)
+    names: dict[ir.Value, Hashable] = {}
+    parts: list[Hashable] = [len(graph.inputs), len(graph.outputs)]
+
+    def give_name(value: ir.Value) -> None:
+        names[value] = ("inner", len(names))
+
+    for value in graph.inputs:
+        give_name(value)
+        parts.append((value.dtype, str(value.shape)))
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if value.is_graph_input() or tensor is None:
+            return id(graph)
+        names[value] = ("constant", _tensor_key(tensor))
+    for node in graph:
+        parts.append(_node_key(node, names))
+        for value in node.outputs:
+            give_name(value)
+    parts.append(tuple(names.get(value, value) for value in graph.outputs))
+    return tuple(parts)

@@ -1,0 +1,85 @@
+"""The convolution kernel can apply an activation to each result while it is still in a register."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.match import (
+    FLOAT,
+    attribute,
+    dtype,
+    need,
+    opset,
+    optional,
+    plain_attributes,
+    producer,
+    scalar,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule
+
+MICROSOFT = "com.microsoft"
+LIMITS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
+
+
+class Found(NamedTuple):
+    """The nodes, the activation's name and its parameters."""
+
+    nodes: tuple[ir.Node, ...]
+    convolution: ir.Node
+    activation: str
+    parameters: tuple[float, ...]
+
+
+class ConvActivationFusion(RewriteRule[Found]):
+    """``Activation(Conv(x, w, b))`` → ``com.microsoft.FusedConv<activation>(x, w, b)``."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    roots = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
+    providers = (CPU,)
+    produces = ((MICROSOFT, "FusedConv"),)
+
+    def match(self, root: ir.Node) -> Found:
+        """A convolution in single precision, whose result nobody else needs."""
+        convolution = producer(values(root, 1)[0], "Conv")
+        x, _ = values(convolution, 2)
+        need(dtype(x) == FLOAT, "the kernel is for single precision only", x)
+        plain_attributes(convolution)
+        parameters = tuple(float(np.float32(number)) for number in parameters_of(root))
+        return Found((convolution, root), convolution, root.op_type, parameters)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the convolution with its activation."""
+        node = ir.node("FusedConv", found.convolution.inputs, domain=MICROSOFT)
+        node.attributes.update(found.convolution.attributes)
+        node.attributes["activation"] = ir.AttrString("activation", found.activation)
+        if found.parameters:
+            node.attributes["activation_params"] = ir.AttrFloat32s("activation_params", found.parameters)
+        return node
+
+
+def parameters_of(node: ir.Node) -> tuple[float, ...]:
+    """What the kernel wants to know of an activation, in its order."""
+    match node.op_type:
+        case "LeakyRelu":
+            return (attribute(node, "alpha", 0.01),)
+        case "HardSigmoid":
+            return attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
+        case "Clip":
+            bounds = _bounds(node)
+            need(bounds[0] <= bounds[1], "the bounds are out of order", node)
+            return bounds
+    return ()
+
+
+def _bounds(node: ir.Node) -> tuple[float, float]:
+    if opset(node) < 11:
+        return attribute(node, "min", LIMITS[0]), attribute(node, "max", LIMITS[1])
+    low, high = optional(node, 1), optional(node, 2)
+    return (
+        LIMITS[0] if low is None else scalar(low),
+        LIMITS[1] if high is None else scalar(high),
+    )

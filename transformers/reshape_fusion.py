@@ -1,0 +1,164 @@
+"""A target that is computed from the input's own shape says no more than zeros, numbers and one -1 can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import facts, scope, symbolic
+from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.match import Dim, Refusal, dims, is_constant, need, opset, shape_of, values
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.semantics import is_overridable
+from ortopt.transformer import Context, GraphTransformer
+
+COPY, INFER = 0, -1
+
+
+class ReshapeFusion(GraphTransformer):
+    """``Reshape(x, Concat(Shape(x)…))`` → ``Reshape(x, constant)`` of 0s, numbers and at most one -1.
+
+    A -1 cannot be inferred beside a dimension of 0, so the other dimensions must be positive: provably, or because the
+    model could not run otherwise, as another Reshape that always runs infers a dimension beside the same ones.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("dead_node_elimination", "shape_folding")
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Rewrite the Reshapes of a graph."""
+        roots = [node for node in context.edit.index.nodes(graph, "Reshape") if _is_computed(node)]
+        if not roots:
+            return False
+        positive = _positive_symbols(_outermost(graph), context)
+        changed = False
+        for root in roots:
+            try:
+                replacement = _replacement(root, positive)
+            except Refusal as refusal:
+                context.refuse(root, refusal)
+                continue
+            if context.rewrite((root,)):
+                changed |= _replace(root, replacement, context)
+        return changed
+
+
+def _is_computed(node: ir.Node) -> bool:
+    """Whether a Reshape's target is no constant, and not the default of an input either, which would stay."""
+    target = node.inputs[1] if len(node.inputs) == 2 else None
+    return target is not None and not is_constant(target) and not is_overridable(target)
+
+
+def _outermost(graph: ir.Graph) -> ir.Graph:
+    """The main graph, or the function's: what stands there always runs."""
+    while (parent := scope.of(graph).parent) is not None:
+        graph = scope.graph_of(parent)
+    return graph
+
+
+def _replace(root: ir.Node, replacement: ir.Node, context: Context) -> bool:
+    try:
+        context.replace({root.outputs[0]: replacement.outputs[0]}, before=root, origin=(root,))
+    except Conflict as conflict:
+        context.rewrites -= 1
+        context.refuse(root, conflict)
+        return False
+    context.mark = context.edit.version
+    return True
+
+
+def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
+    """A node that reshapes without a computed target.
+
+    Args:
+        root: A Reshape with a computed target.
+        positive: Symbols that are at least 1 wherever the model runs.
+
+    Raises:
+        Refusal: If there is none.
+    """
+    x, computed = values(root, 2)
+    result = dims(root.outputs[0])
+    numbers = tuple(dim for dim in result if isinstance(dim, int))
+    if len(numbers) == len(result):
+        need(0 not in numbers or opset(root) >= 14, "a dimension of 0 needs opset 14", root)
+        return _reshape(x, numbers, allow_zero=0 in numbers)
+    source = shape_of(x)
+    target = [_element(dim, source, axis) for axis, dim in enumerate(result)]
+    open_axes = [axis for axis, element in enumerate(target) if element == INFER]
+    if not open_axes:
+        return _reshape(x, target)
+    if len(open_axes) == 1:
+        others = [dim for axis, dim in enumerate(result) if axis != open_axes[0]]
+        if _literal(computed, open_axes[0]) == INFER or all(_is_positive(dim, positive) for dim in others):
+            return _reshape(x, target)
+    axis = _flatten_axis(source, result) if opset(root) >= 9 else None
+    if axis is not None:
+        return ir.node("Flatten", [x], attributes={"axis": axis})
+    need(len(open_axes) == 1, "several dimensions are neither numbers nor the input's own", computed)
+    raise Refusal("a dimension beside the one to infer may be 0", computed)
+
+
+def _reshape(x: ir.Value, target: Sequence[int], *, allow_zero: bool = False) -> ir.Node:
+    shape = constant(np.array(target, dtype=np.int64))
+    return ir.node("Reshape", [x, shape], attributes={"allowzero": 1} if allow_zero else {})
+
+
+def _element(dim: Dim, source: Sequence[Dim] | None, axis: int) -> int:
+    """What the target says of a dimension: a number, that it is copied, or that it is inferred."""
+    if isinstance(dim, int) and dim > 0:
+        return dim
+    return COPY if _is_copied(dim, source, axis) else INFER
+
+
+def _is_copied(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
+    return source is not None and axis < len(source) and symbolic.equal(dim, source[axis])
+
+
+def _flatten_axis(source: Sequence[Dim] | None, result: Sequence[Dim]) -> int | None:
+    """The axis at which a Flatten gives the same; unlike a -1 it can, beside a dimension of 0 too."""
+    if source is None or len(result) != 2:
+        return None
+    for axis in range(len(source) + 1):
+        rows, columns = symbolic.product(source[:axis]), symbolic.product(source[axis:])
+        if symbolic.equal(rows, result[0]) and symbolic.equal(columns, result[1]):
+            return axis
+    return None
+
+
+def _literal(target: ir.Value, axis: int) -> Dim | None:
+    contents = facts.contents(target)
+    return None if contents is None else contents[axis]
+
+
+def _is_positive(dim: Dim, positive: frozenset[str]) -> bool:
+    if symbolic.at_least(dim, 1):
+        return True
+    raised = {name: symbolic.add(symbolic.symbol(name), 1) for name in symbolic.symbols(dim) & positive}
+    return bool(raised) and symbolic.at_least(symbolic.substitute(dim, raised), 1)
+
+
+def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
+    """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
+    found: set[str] = set()
+    for node in context.edit.index.nodes(graph, "Reshape"):
+        if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node):
+            continue
+        contents, result = facts.contents(node.inputs[1]), shape_of(node.outputs[0])
+        source = None if node.inputs[0] is None else shape_of(node.inputs[0])
+        if contents is None or INFER not in contents or result is None or len(result) != len(contents):
+            continue
+        for axis, dim in enumerate(result):
+            if contents[axis] != INFER and _is_copied(dim, source, axis) and not isinstance(dim, int):
+                names = symbolic.symbols(dim)
+                if len(names) == 1 and dim.value in names:
+                    found.update(names)
+    return frozenset(found)
+
+
+def _is_needed(node: ir.Node) -> bool:
+    return any(use_count(value) or value.is_graph_output() for value in node.outputs)

@@ -1,0 +1,47 @@
+"""A residual connection and the normalization behind it read and write the same tensor: one kernel does both."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, values
+from ortopt.normalization import Skip, skip_above, skip_node
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes, the sum above, and the parameters of the normalization."""
+
+    nodes: tuple[ir.Node, ...]
+    skip: Skip
+    scale: ir.Value
+    epsilon: float
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The sum too: the kernel gives it as an output of its own."""
+        return (self.skip.total,)
+
+
+class SkipRmsNormFusion(RewriteRule[Found]):
+    """``RMSNormalization(x + skip + c, scale)`` → ``com.microsoft.SkipSimplifiedLayerNormalization``."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("rms_norm_fusion",)
+    roots = ("RMSNormalization", "SimplifiedLayerNormalization")
+    reach = 3
+    produces = (("com.microsoft", "SkipSimplifiedLayerNormalization"),)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A sum whose operands the kernel takes."""
+        _, scale = values(root, 2)
+        skip = skip_above(root, (scale,))
+        return Found((*skip.nodes, root), skip, scale, attribute(root, "epsilon", 1e-5), root.outputs[0])
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the kernel's node."""
+        node = skip_node("SkipSimplifiedLayerNormalization", found.skip, (found.scale,), found.epsilon)
+        return {found.y: node.outputs[0]} | ({found.skip.total: node.outputs[3]} if len(node.outputs) > 1 else {})

@@ -1,0 +1,47 @@
+"""Two Transposes in a row move the data twice where once, or not at all, would do."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, need, producer, rank, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule
+
+
+class Found(NamedTuple):
+    """The second Transpose, what the first reads, and the order of both together."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    order: tuple[int, ...]
+
+
+class TransposeChain(RewriteRule[Found]):
+    """``Transpose(Transpose(x))`` → one ``Transpose``, or ``x``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Transpose",)
+
+    def match(self, root: ir.Node) -> Found:
+        """Two known permutations; the first Transpose may have other users, and stays for them."""
+        (middle,) = values(root, 1)
+        first = producer(middle, "Transpose")
+        (x,) = values(first, 1)
+        inner, outer = _order(first), _order(root)
+        need(len(inner) == len(outer), "the permutations do not fit one another", root)
+        return Found((root,), x, tuple(inner[axis] for axis in outer))
+
+    def rewrite(self, found: Found) -> ir.Node | ir.Value:
+        """Build the one Transpose, if one is left."""
+        if found.order == tuple(range(len(found.order))):
+            return found.source
+        return ir.node("Transpose", [found.source], {"perm": found.order})
+
+
+def _order(node: ir.Node) -> tuple[int, ...]:
+    empty: tuple[int, ...] = ()
+    (x,) = values(node, 1)
+    order = attribute(node, "perm", empty) or tuple(reversed(range(rank(x))))
+    need(sorted(order) == list(range(len(order))), "it is no permutation", node)
+    return order

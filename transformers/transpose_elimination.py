@@ -1,0 +1,26 @@
+"""A Transpose in the order of the axes moves nothing."""
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, need, rank, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule, Root
+
+
+class TransposeElimination(RewriteRule[Root]):
+    """``Transpose`` in the order of the axes → ``x``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Transpose",)
+
+    def match(self, root: ir.Node) -> Root:
+        """The identity permutation, written or of rank at most 1."""
+        (x,) = values(root, 1)
+        empty: tuple[int, ...] = ()
+        order = attribute(root, "perm", empty) or tuple(reversed(range(rank(x))))
+        need(order == tuple(range(len(order))), "it moves axes", root)
+        return Root((root,), x)
+
+    def rewrite(self, found: Root) -> ir.Value:
+        """Let its users read what it copies."""
+        return found.value
