@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import need, rank, shape_of
 from ortopt.transpose.layout import Perm, inverse, normal
-from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, handles, rebuilt
+from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, handles, is_one, rebuilt
 
 
 @handles(
@@ -52,7 +52,7 @@ def demand_of(value: ir.Value, perm: Perm) -> Demand:
     assert shape is not None
     own = len(shape)
     lead = len(perm) - own
-    if all(isinstance(dim, int) and dim == 1 for dim in shape):
+    if is_one(value):
         return None
     if not lead:
         return normal(perm)

@@ -59,7 +59,7 @@ def split(node: ir.Node, at: At) -> Plan:
     return Plan(
         (at.layout, *_as_is(node)),
         (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}, all_outputs=True),
+        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
     )
 
 

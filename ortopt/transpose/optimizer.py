@@ -110,6 +110,7 @@ class TransposeReducer:
             context.rewrites -= 1
             self._reasons[transpose] = reason
             return False
+        context.edit.needs_order(self._graph)  # a Transpose that stays may stand anywhere
         origin = tuple(node.name or node.op_type for node in rearrangement.transposes)
         for node in made:
             node.meta[ORIGIN_KEY] = origin

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, integers, is_constant, need, opset
+from ortopt.graph.match import Refusal, integers, is_constant, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.transpose.layout import Layout, Perm, inverse
 
@@ -84,6 +84,8 @@ class At(NamedTuple):
     layout: Perm
 
 
+_OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization"})
+
 Handler: TypeAlias = Callable[[ir.Node, At], Plan]
 
 _HANDLERS: dict[tuple[str, str], Handler] = {}
@@ -121,7 +123,22 @@ def plan(node: ir.Node, at: At) -> Plan:
         raise Refusal(f"transposes do not pass {node.op_type}", node)
     need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)
     need(not semantics.is_random(node), "its results are random", node)
-    return handler(node, at)
+    found = handler(node, at)
+    return found._replace(
+        inputs=tuple(
+            None if isinstance(demand, tuple) and not isinstance(demand, Lift | Flexible) and is_one(value) else demand
+            for value, demand in zip(node.inputs, found.inputs, strict=True)
+        ),
+        outputs=tuple(
+            None if is_one(value) else layout for value, layout in zip(node.outputs, found.outputs, strict=True)
+        ),
+    )
+
+
+def is_one(value: ir.Value | None) -> bool:
+    """Whether a value has one element, and so all layouts at once."""
+    shape = None if value is None else shape_of(value)
+    return shape is not None and all(isinstance(dim, int) and dim == 1 for dim in shape)
 
 
 # -- building ---------------------------------------------------------------------------------------------------------
@@ -134,7 +151,6 @@ def rebuilt(
     *,
     op_type: str = "",
     drop: Sequence[str] = (),
-    all_outputs: bool = False,
 ) -> Sequence[ir.Value]:
     """A node as another one, on other inputs.
 
@@ -144,16 +160,15 @@ def rebuilt(
         attributes: Attributes that differ.
         op_type: The op, if another one.
         drop: Attributes left out.
-        all_outputs: Whether outputs that nobody uses stay.
 
     Returns:
-        Its outputs; unused ones at the end are left out.
+        Its outputs; optional ones that nobody uses are left out.
     """
     kept = {name: attribute for name, attribute in node.attributes.items() if name not in drop}
     for name, content in (attributes or {}).items():
         kept[name] = ir.AttrInt64(name, content) if isinstance(content, int) else ir.AttrInt64s(name, content)
     count = len(node.outputs)
-    while not all_outputs and count > 1:
+    while count > 1 and node.op_type in _OPTIONAL_OUTPUTS:
         last = node.outputs[count - 1]
         if use_count(last) or last.is_graph_output():
             break

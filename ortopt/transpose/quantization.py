@@ -40,5 +40,5 @@ def dynamic(node: ir.Node, at: At) -> Plan:
     """The scale and the zero point are of the whole tensor, in any layout."""
     need(not at.is_output or at.position == 0, "it is a scale", node)
     return Plan(
-        (at.layout,), (at.layout, None, None), lambda operands: rebuilt(node, operands.values, all_outputs=True)
+        (at.layout,), (at.layout, None, None), lambda operands: rebuilt(node, operands.values)
     )

@@ -22,7 +22,7 @@ from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.transpose.cut import UNBOUNDED, Network
 from ortopt.transpose.layout import Layout, compose, inverse, normal
 from ortopt.transpose.linear import flexible_inputs
-from ortopt.transpose.plan import At, Demand, Flexible, Lift, Plan, plan
+from ortopt.transpose.plan import At, Demand, Flexible, Lift, Plan, is_one, plan
 
 OVERHEAD = 16_384
 """What a Transpose costs besides its bytes, in bytes."""
@@ -42,11 +42,15 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
     if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
         return None
     found = node.attributes.get("perm")
-    if found is not None:
-        perm = () if found.is_ref() else tuple(found.value)
-        return perm if sorted(perm) == list(range(len(perm))) and not found.is_ref() else None
     x = node.inputs[0]
     shape = None if x is None else shape_of(x)
+    if x is None or (found is not None and found.is_ref()):
+        return None
+    if shape is not None and is_one(x):
+        return tuple(range(len(shape)))
+    if found is not None:
+        perm = tuple(found.value)
+        return perm if sorted(perm) == list(range(len(perm))) else None
     return None if shape is None else tuple(reversed(range(len(shape))))
 
 
