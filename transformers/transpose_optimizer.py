@@ -12,7 +12,7 @@ from ortopt.transpose.optimizer import TransposeReducer
 class TransposeOptimizer(GraphTransformer):
     """``Transpose⁻¹(op(Transpose(x)))`` → ``op(x)``: transposes move through ops to where they cancel.
 
-    A rewrite happens only where there are fewer transposes after it, or as many on at most half the bytes.
+    A rewrite happens only where there are fewer transposes after it, and no more bytes go through them.
     """
 
     levels = (TransformerLevel.LEVEL1,)

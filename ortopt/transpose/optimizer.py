@@ -1,4 +1,4 @@
-"""Fewer transposes in a graph: region by region, as long as what they cost goes down."""
+"""Fewer transposes in a graph: region by region, as long as there are fewer and no more bytes go through them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TransposeReducer:
         self._graph = graph
         self._context = context
         self._views = Views(graph)
-        self._failed: dict[tuple[ir.Node, At], Region] = {}
+        self._failed: set[tuple[ir.Node, At]] = set()
         self._reasons: dict[ir.Node, Refusal | Conflict | str] = {}
 
     def run(self) -> bool:
@@ -73,6 +73,8 @@ class TransposeReducer:
             if region is None:
                 continue
             turned = _choice(region)
+            if turned is None:
+                self._failed.update(region.ways_in())
             if turned is not None:
                 return self._commit(transpose, region, turned)
             reason = region.refusals[0] if region.refusals else "no choice of layouts around it has fewer transposes"
@@ -93,7 +95,7 @@ class TransposeReducer:
             seeds = [(producer, At(True, output_index(producer, root), layout))]
         if not seeds and not below:
             return None
-        if seeds and all(seed in self._failed and root in self._failed[seed].roots for seed in seeds):
+        if seeds and all(seed in self._failed for seed in seeds):
             return None
         region.grow(seeds)
         return region
@@ -120,21 +122,20 @@ class TransposeReducer:
 
 
 def _choice(region: Region) -> frozenset[ir.Node] | None:
-    """The nodes to turn; None where nothing is better than what is there."""
+    """The nodes to turn; None where nothing is better: fewer transposes, and no more bytes through them."""
     present = region.present_cost()
-    nobody: frozenset[ir.Node] = frozenset()
-    for turned in (region.best(OVERHEAD), region.best(COUNT_FIRST), nobody):
-        if _is_worth_it(region, turned, present):
-            return turned
-    return None
-
-
-def _is_worth_it(region: Region, turned: frozenset[ir.Node], present: Cost) -> bool:
-    """Fewer transposes and no more in bytes; or as many, of at most half the bytes."""
+    turned = region.best(COUNT_FIRST)
     after = region.cost(turned)
-    if after.number > present.number or after.total >= present.total:
-        return False
-    if after.number < present.number:
-        return True
-    kept = region.kept_bytes(turned)
-    return 2 * (after.nbytes - kept) <= present.nbytes - kept
+    if after.number >= present.number:
+        return None
+    if _is_worth_it(after, present):
+        return turned
+    turned = region.best(OVERHEAD)  # fewer by less, perhaps, but in bytes too
+    if _is_worth_it(region.cost(turned), present):
+        return turned
+    nobody: frozenset[ir.Node] = frozenset()
+    return nobody if _is_worth_it(region.cost(nobody), present) else None
+
+
+def _is_worth_it(after: Cost, present: Cost) -> bool:
+    return after.number < present.number and after.nbytes <= present.nbytes and after.total < present.total

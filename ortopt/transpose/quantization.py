@@ -39,6 +39,4 @@ def linear(node: ir.Node, at: At) -> Plan:
 def dynamic(node: ir.Node, at: At) -> Plan:
     """The scale and the zero point are of the whole tensor, in any layout."""
     need(not at.is_output or at.position == 0, "it is a scale", node)
-    return Plan(
-        (at.layout,), (at.layout, None, None), lambda operands: rebuilt(node, operands.values)
-    )
+    return Plan((at.layout,), (at.layout, None, None), lambda operands: rebuilt(node, operands.values))

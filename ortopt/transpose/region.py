@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -74,14 +75,16 @@ def bytes_of(value: ir.Value) -> int:
         return TYPICAL_SIZE**2
     elements = 1
     for dim in shape:
-        elements *= dim if isinstance(dim, int) else _typical(dim)
+        elements *= dim if isinstance(dim, int) else _typical(dim.value)
     bits = 32 if value.dtype is None or value.dtype == ir.DataType.STRING else value.dtype.bitwidth
     return max(elements * bits // 8, 1)
 
 
-def _typical(dim: ir.SymbolicDim) -> int:
-    if dim.value is None:
+@lru_cache(1 << 12)
+def _typical(text: str | None) -> int:
+    if text is None:
         return TYPICAL_SIZE
+    dim = symbolic.canonical(text)
     found = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
     return max(found, 1) if isinstance(found, int) else TYPICAL_SIZE
 
@@ -113,6 +116,7 @@ class Views:
         self.graph = graph
         self._views: dict[ir.Value, View] = {}
         self._ports: dict[ir.Value, tuple[list[Port], list[ir.Node]]] = {}
+        self._weights: dict[ir.Value, int] = {}
 
     def of(self, value: ir.Value) -> View:
         """A value's root, and how it comes from there."""
@@ -162,6 +166,13 @@ class Views:
         self._ports[root] = (ports, transposes)
         return ports, transposes
 
+    def weight(self, root: ir.Value) -> int:
+        """The bytes through a Transpose of a root."""
+        found = self._weights.get(root)
+        if found is None:
+            found = self._weights[root] = bytes_of(root)
+        return found
+
 
 def layout_of(demand: Demand) -> Layout:
     """The layout that a demand asks for."""
@@ -187,7 +198,6 @@ class Region:
         self.plans: dict[ir.Node, Plan] = {}
         self.refusals: list[Refusal] = []
         self._roots: dict[ir.Value, None] = {start: None}
-        self._weights: dict[ir.Value, int] = {}
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
@@ -240,19 +250,23 @@ class Region:
             if node.graph is graph and permutation(node, graph) is None:
                 yield node, At(False, position, layout)
 
+    def ways_in(self) -> Iterator[tuple[ir.Node, At]]:
+        """From where the same region would be reached."""
+        for node, found in self.plans.items():
+            for position, demand in enumerate(found.inputs):
+                layout = layout_of(demand)
+                if layout is not None:
+                    yield node, At(False, position, layout)
+            for position, layout in enumerate(found.outputs):
+                if layout is not None:
+                    yield node, At(True, position, layout)
+
     # -- costs --------------------------------------------------------------------------------------------------------
 
     @property
     def roots(self) -> Collection[ir.Value]:
         """The values whose transposes may change."""
         return self._roots
-
-    def weight(self, root: ir.Value) -> int:
-        """The bytes through a Transpose of a root."""
-        found = self._weights.get(root)
-        if found is None:
-            found = self._weights[root] = bytes_of(root)
-        return found
 
     def supply(self, root: ir.Value, turned: Collection[ir.Node]) -> Layout:
         """The layout of a root relative to what is there of it when some nodes are turned."""
@@ -291,7 +305,7 @@ class Region:
             supplied = self.supply(root, turned)
             missing = sum(layout != supplied for layout in self.demanded(root, turned))
             count += missing
-            nbytes += missing * self.weight(root)
+            nbytes += missing * self.views.weight(root)
         return Cost(count, nbytes, sum(self.plans[node].cost for node in turned))
 
     def present_cost(self) -> Cost:
@@ -300,23 +314,8 @@ class Region:
         for root in self._roots:
             own = len(self.views.transposes(root))
             count += own
-            nbytes += own * self.weight(root)
+            nbytes += own * self.views.weight(root)
         return Cost(count, nbytes)
-
-    def kept_bytes(self, turned: Collection[ir.Node]) -> int:
-        """The bytes through those transposes that stay as they are when some nodes are turned."""
-        nbytes = 0
-        for root in self._roots:
-            if root.producer() in turned or is_constant(root):
-                continue
-            wanted = self.demanded(root, turned)
-            kept = {
-                layout
-                for node in self.views.transposes(root)
-                if (layout := inverse(self.views.of(node.outputs[0]).perm)) in wanted and layout is not None
-            }
-            nbytes += len(kept) * self.weight(root)
-        return nbytes
 
     # -- the choice ---------------------------------------------------------------------------------------------------
 
@@ -334,7 +333,7 @@ class Region:
             network.arc(vertices[node], network.SINK, found.cost + 1)
         for root in self._roots:
             if not is_constant(root):
-                self._charge(network, vertices, root, self.weight(root) + overhead)
+                self._charge(network, vertices, root, self.views.weight(root) + overhead)
         side = network.source_side()
         return frozenset(node for node, vertex in vertices.items() if vertex in side)
 
@@ -405,6 +404,9 @@ class Region:
 
 def _any(network: Network, payer: int, plain: Collection[int], cost: int) -> None:
     """Charge once if the payer is on the source's side and any of some vertices is not."""
+    if len(plain) == 1:
+        network.arc(payer, *plain, cost)
+        return
     gate = network.vertex()
     network.arc(payer, gate, cost)
     for vertex in plain:
@@ -413,6 +415,9 @@ def _any(network: Network, payer: int, plain: Collection[int], cost: int) -> Non
 
 def _any_turned(network: Network, turned: Collection[int], payer: int, cost: int) -> None:
     """Charge once if any of some vertices is on the source's side and the payer is not."""
+    if len(turned) == 1:
+        network.arc(*turned, payer, cost)
+        return
     gate = network.vertex()
     network.arc(gate, payer, cost)
     for vertex in turned:
