@@ -405,7 +405,8 @@ class Region:
 def _any(network: Network, payer: int, plain: Collection[int], cost: int) -> None:
     """Charge once if the payer is on the source's side and any of some vertices is not."""
     if len(plain) == 1:
-        network.arc(payer, *plain, cost)
+        (only,) = plain
+        network.arc(payer, only, cost)
         return
     gate = network.vertex()
     network.arc(payer, gate, cost)
@@ -416,7 +417,8 @@ def _any(network: Network, payer: int, plain: Collection[int], cost: int) -> Non
 def _any_turned(network: Network, turned: Collection[int], payer: int, cost: int) -> None:
     """Charge once if any of some vertices is on the source's side and the payer is not."""
     if len(turned) == 1:
-        network.arc(*turned, payer, cost)
+        (only,) = turned
+        network.arc(only, payer, cost)
         return
     gate = network.vertex()
     network.arc(gate, payer, cost)

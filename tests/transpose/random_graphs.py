@@ -68,7 +68,7 @@ class Graph:
         shape = self._shapes[x]
         return self._add("Transpose", [x], tuple(shape[axis] for axis in perm), f"perm = {list(perm)}")
 
-    def _step(self) -> None:
+    def _step(self) -> None:  # noqa: PLR0915 -- one branch an op
         draw = self._random
         x = draw.choice(list(self._shapes)[-4:])
         shape = self._shapes[x]
