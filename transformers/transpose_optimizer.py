@@ -17,7 +17,17 @@ class TransposeOptimizer(GraphTransformer):
 
     levels = (TransformerLevel.LEVEL1,)
     apply_once = True
-    after = ("constant_folding", "shape_folding", "matmul_add_fusion", "noop_elimination", "identity_elimination")
+    after = (
+        "common_subexpression_elimination",
+        "constant_folding",
+        "identity_elimination",
+        "matmul_add_fusion",
+        "noop_elimination",
+        "reshape_fusion",
+        "shape_folding",
+        "transpose_chain",
+        "transpose_elimination",
+    )
     numerics = Numerics.REORDERED
     offers_rewrites = True
 

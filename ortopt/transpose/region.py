@@ -217,7 +217,7 @@ class Region:
                 found = plan(node, at)
             except Refusal as refusal:
                 refused.add((node, at))
-                self.refusals.append(refusal)
+                self.refusals.append(refusal.with_traceback(None))  # its frames would hold everything
                 continue
             self.plans[node] = found
             pending.extend(self._neighbours(node, found))
