@@ -203,7 +203,7 @@ def check_rewrites(
         got = {op: counts.get(op, 0) for op in ops}
         assert got == dict(ops), f"the result has {got}, not {dict(ops)}. Refusals: {reasons or 'none'}"
     if numbers:
-        outcome = verify(original, model, inputs=inputs)
+        outcome = verify(original, model, inputs=inputs, in_process=True)
         assert outcome.status == "verified", f"{outcome.status}: {outcome.reason}"
     first = to_bytes(model)
     again, second = run(transformer, model, level=level, options=chosen)

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -92,8 +92,8 @@ def _shaped(raw: Raw) -> Array:
     return raw.data.view(np.uint16 if raw.dtype == 16 else np.uint8).reshape(raw.shape)
 
 
-def main(model: str, folder: Path, providers: list[str], quiet_planner: bool) -> None:
-    """Serve until standard input ends."""
+def open_session(model: str, providers: list[str], quiet_planner: bool) -> Any:
+    """A session without optimization; raises what ONNX Runtime raises."""
     import onnxruntime
 
     if "CUDAExecutionProvider" in providers:
@@ -106,31 +106,41 @@ def main(model: str, folder: Path, providers: list[str], quiet_planner: bool) ->
     if quiet_planner:
         options.enable_mem_reuse = False
         options.enable_mem_pattern = False
+    return onnxruntime.InferenceSession(model, options, providers)
+
+
+def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
+    """Run the inputs in one folder; the outputs are stored in the other. Raises what ONNX Runtime raises."""
+    rows = json.loads((source / "values.json").read_bytes())
+    feeds = {name: restore(source, row) for name, row in rows.items()}
+    feeds = {name: value for name, value in feeds.items() if value is not None}
+    exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
+    target.mkdir(exist_ok=True)
+    return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
+
+
+def main(
+    model: str, folder: Path, providers: list[str], quiet_planner: bool, requests: TextIO, answers: TextIO
+) -> None:
+    """Serve until there are no more requests."""
     try:
-        session = onnxruntime.InferenceSession(model, options, providers)
+        session = open_session(model, providers, quiet_planner)
     except Exception as error:
-        _say({"failed": str(error)})
+        _say(answers, {"failed": str(error)})
         return
-    _say({"outputs": [[one.name, one.type] for one in session.get_outputs()]})
-    for line in sys.stdin:
+    _say(answers, {"outputs": [[one.name, one.type] for one in session.get_outputs()]})
+    for line in requests:
         source, target = (folder / name for name in json.loads(line))
         try:
-            rows = json.loads((source / "values.json").read_bytes())
-            feeds = {name: restore(source, row) for name, row in rows.items()}
-            feeds = {name: value for name, value in feeds.items() if value is not None}
-            exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
-            target.mkdir(exist_ok=True)
-            results = _run(session, feeds, exotic)
-            _say({"rows": [store(target, f"out{i}", value) for i, value in enumerate(results)]})
-            del results, feeds
+            _say(answers, {"rows": run_stored(session, source, target)})
         except Exception as error:
-            _say({"failed": str(error)})
+            _say(answers, {"failed": str(error)})
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+def _say(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(","), sys.argv[4] == "1")
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(","), sys.argv[4] == "1", sys.stdin, sys.stdout)

@@ -24,7 +24,7 @@ class BiasGeluFusion(RewriteRule[Found]):
     """``Gelu(x + bias)`` → ``com.microsoft.BiasGelu(x, bias)``, and ``FastGelu(x + bias)`` → ``FastGelu(x, bias)``."""
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("gelu_fusion", "fast_gelu_fusion", "skip_layer_norm_fusion")
+    after = ("gelu_fusion", "fast_gelu_fusion")
     roots = ("Gelu", f"{MICROSOFT}::Gelu", f"{MICROSOFT}::FastGelu")
     produces = ((MICROSOFT, "BiasGelu"), (MICROSOFT, "FastGelu"))
     numerics = Numerics.REORDERED

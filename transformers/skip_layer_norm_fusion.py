@@ -1,9 +1,14 @@
-"""A residual connection and the normalization behind it read and write the same tensor: one kernel does both."""
+"""A residual connection and the normalization behind it read and write the same tensor: one kernel does both.
+
+Only on CUDA: on the CPU, ONNX Runtime 1.31's kernel takes four to six times as long as the two kernels that it
+replaces, for they are vectorized and it is not.
+"""
 
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import attribute, optional, values
 from ortopt.normalization import Skip, skip_above, skip_node
 from ortopt.options import Numerics, TransformerLevel
@@ -33,6 +38,7 @@ class SkipLayerNormFusion(RewriteRule[Found]):
     after = ("layer_norm_fusion",)
     roots = ("LayerNormalization",)
     reach = 3
+    providers = (CUDA,)
     produces = (("com.microsoft", "SkipLayerNormalization"),)
     numerics = Numerics.REORDERED
 

@@ -17,10 +17,7 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, use_count
-
-PASS_KEY = "ortopt.pass"
-ORIGIN_KEY = "ortopt.origin"
-ORIGIN_LIMIT = 8
+from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 

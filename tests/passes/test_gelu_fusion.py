@@ -155,7 +155,7 @@ KEPT = {
     ),
     "another x": ("no Mul or Div comes before", HEAD, NO, BODY.replace("Mul (x, a)", "Mul (other, a)")),
     "another x, halved": (
-        "not that of Erf's own x",
+        "not that of the same x",
         HEAD,
         NO,
         "s = Div (x, r) e = Erf (s) a = Add (e, one) h = Mul (other, half) y = Mul (a, h)",

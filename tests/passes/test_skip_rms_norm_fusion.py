@@ -1,10 +1,16 @@
 """A sum and the root-mean-square normalization behind it become one SkipSimplifiedLayerNormalization."""
 
+from functools import partial
+
 import pytest
 
+from ortopt.options import Options, Target
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "skip_rms_norm_fusion"
+CUDA = "CUDAExecutionProvider"
+rewrites = partial(check_rewrites, PASS, options=Options(providers=(CUDA,)))  # the numbers are compared on the CPU
+keeps = partial(check_keeps, PASS, options=Options(providers=(CUDA,)))
 OLD = "y = SimplifiedLayerNormalization <epsilon = 0.001> (t, g)"
 NEW = "y = RMSNormalization <epsilon = 0.001> (t, g)"
 
@@ -23,23 +29,23 @@ def model(body: str, *, s: str = "N,M,8", g: str = "8", out: str = "", dtype: st
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_fuses(norm: str, opset: int, add: str, dtype: str) -> None:
     after = skip("x, s, g" if "x, s" in add else "s, x, g")
-    check_rewrites(PASS, model(f"t = {add} {norm}", dtype=dtype), f"k = Neg (c) {after}", opset=opset)
+    rewrites(model(f"t = {add} {norm}", dtype=dtype), f"k = Neg (c) {after}", opset=opset)
 
 
 @pytest.mark.parametrize("short", ["1,M,8", "M,8"])
 def test_a_skip_without_a_batch(short: str) -> None:
-    check_rewrites(PASS, model(f"t = Add (s, x) {OLD}", s=short), f"k = Neg (c) {skip('x, s, g')}")
+    rewrites(model(f"t = Add (s, x) {OLD}", s=short), f"k = Neg (c) {skip('x, s, g')}")
 
 
 def test_a_bias_of_the_skip() -> None:
-    check_rewrites(PASS, model(f"u = Add (c, x) t = Add (s, u) {OLD}"), f"k = Neg (c) {skip('x, s, g, c')}")
+    rewrites(model(f"u = Add (c, x) t = Add (s, u) {OLD}"), f"k = Neg (c) {skip('x, s, g, c')}")
 
 
 def test_the_sum_is_used_elsewhere() -> None:
     text = model(f"t = Add (x, s) z = Neg (t) {OLD}", out=", float[N,M,8] z")
-    check_rewrites(PASS, text, f"k = Neg (c) {skip('x, s, g', 'y, , , t')} z = Neg (t)")
+    rewrites(text, f"k = Neg (c) {skip('x, s, g', 'y, , , t')} z = Neg (t)")
     text = model(f"t = Add (x, s) {OLD}", out=", float[N,M,8] t")
-    check_rewrites(PASS, text, f"k = Neg (c) {skip('x, s, g', 'y, , , t')}")
+    rewrites(text, f"k = Neg (c) {skip('x, s, g', 'y, , , t')}")
 
 
 BROADCAST = "the kernel does not broadcast the operands so"
@@ -55,8 +61,18 @@ KEPT = {
 @pytest.mark.parametrize("case", KEPT)
 def test_keeps(case: str) -> None:
     because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+    keeps(text, because)
 
 
 def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model(f"t = Add (x, s) {NEW}"), "no op of the ONNX specification", target="onnx", opset=23)
+    keeps(
+        model(f"t = Add (x, s) {NEW}"),
+        "no op of the ONNX specification",
+        options=Options(providers=(CUDA,), target=Target.ONNX),
+        opset=23,
+    )
+
+
+def test_keeps_what_runs_on_the_cpu() -> None:
+    options = Options(providers=("CPUExecutionProvider", CUDA))
+    keeps(model(f"t = Add (x, s) {OLD}"), "not placed on CUDAExecutionProvider", options=options)

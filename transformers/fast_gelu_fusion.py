@@ -1,0 +1,66 @@
+"""GELU in its tanh form is a polynomial and three more kernels; there is one kernel for it."""
+
+import math
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.activation import half_of_one_plus, polynomial
+from ortopt.graph.match import DOUBLE, dtype, need, opset, values
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+
+LINEAR = math.sqrt(2 / math.pi)
+COEFFICIENTS = {1: LINEAR, 3: LINEAR * 0.044715}
+FEW_DIGITS = 1e-5
+"""What people write for the coefficients, as a relative error: 0.79788. ONNX Runtime's own tolerance."""
+
+
+class Found(NamedTuple):
+    """The nodes from the polynomial to the product, and what goes in and comes out."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    y: ir.Value
+    standard: bool
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The product, which stands below the root."""
+        return (self.y,)
+
+
+class FastGeluFusion(RewriteRule[Found]):
+    """``x · ½ · (1 + Tanh(√(2/π) · (x + 0.044715 · x³)))`` → ``Gelu<approximate="tanh">(x)`` or ``FastGelu(x)``.
+
+    Level 1 emits the standard op where the opset has it, level 2 ONNX Runtime's own elsewhere.
+    """
+
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
+    after = ("constant_folding",)
+    roots = ("Tanh",)
+    reach = 7
+    produces = (("com.microsoft", "FastGelu"),)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """The product below the tangent tells x; the argument above it is a polynomial of x, in any spelling."""
+        below: list[ir.Node] = []
+        x, y = half_of_one_plus(root, None, below)
+        above: list[ir.Node] = []
+        found = polynomial(values(root, 1)[0], x, above)
+        within = 1e-12 if dtype(x) == DOUBLE else FEW_DIGITS
+        fitting = all(
+            math.isclose(found.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)
+            for degree in found.keys() | COEFFICIENTS.keys()
+        )
+        need(fitting, "the argument of Tanh is not √(2/π) · (x + 0.044715 · x³)", root)
+        return Found(tuple(dict.fromkeys((*above, root, *below))), x, y, opset(root) >= 20)
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the activation in place of the last product."""
+        if found.standard:
+            node = ir.node("Gelu", [found.x], {"approximate": "tanh"})
+        else:
+            node = ir.node("FastGelu", [found.x], domain="com.microsoft")
+        return {found.y: node.outputs[0]}
