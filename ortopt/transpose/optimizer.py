@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import ORIGIN_KEY, Conflict
+from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
+from ortopt.graph.provenance import ORIGIN_KEY
 from ortopt.transformer import Context
 
 # the handlers register themselves
@@ -113,12 +114,19 @@ class TransposeReducer:
             self._reasons[transpose] = reason
             return False
         context.edit.needs_order(self._graph)  # a Transpose that stays may stand anywhere
-        origin = tuple(node.name or node.op_type for node in rearrangement.transposes)
+        own = {node.name: _names(node) for node in rearrangement.members}
+        moved = tuple(name for node in rearrangement.transposes for name in _names(node))
         for node in made:
-            node.meta[ORIGIN_KEY] = origin
+            node.meta[ORIGIN_KEY] = own.get(node.name, moved)
         context.mark = context.edit.version
         self._views = Views(self._graph)
         return True
+
+
+def _names(node: ir.Node) -> tuple[str, ...]:
+    """Where a node comes from."""
+    found: tuple[str, ...] = node.meta.get(ORIGIN_KEY, ())
+    return found or (node.name or node.op_type,)
 
 
 def _choice(region: Region) -> frozenset[ir.Node] | None:

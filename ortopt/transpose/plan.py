@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, integers, is_constant, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import use_count
@@ -121,6 +122,8 @@ def plan(node: ir.Node, at: At) -> Plan:
     handler = _HANDLERS.get((node.domain, node.op_type))
     if handler is None:
         raise Refusal(f"transposes do not pass {node.op_type}", node)
+    own = scope.of(scope.graph_of(node)).model.functions
+    need(not own or node.op_identifier() not in own, "it is a local function", node)
     need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)
     need(not semantics.is_random(node), "its results are random", node)
     found = handler(node, at)

@@ -327,3 +327,16 @@ def _plans(blocks: int) -> int:
     assert changed
     assert not any(node.op_type == "Transpose" for node in model.graph)
     return count
+
+
+def test_provenance_names_what_was_there() -> None:
+    model = parse(
+        f"main (float[1,4,5,3] x, float[1,3,4,5] c) => (float[1,4,5,3] y)"
+        f" {{ a = {DOWN} (x) b = Relu (a) d = Mul (b, c) y = {BACK} (d) }}"
+    )
+    for node in model.graph:
+        node.name = f"old {node.op_type} of {node.outputs[0].name}"
+    run(PASS, model)
+    origins = {node.op_type: node.meta.get("ortopt.origin") for node in model.graph}
+    assert origins["Relu"] == ("old Relu of b",)
+    assert set(origins["Transpose"]) == {"old Transpose of a", "old Transpose of y"}
