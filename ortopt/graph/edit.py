@@ -696,6 +696,10 @@ class Editor:
                     if (above := scope.ancestor_in(graph, use.node)) is not None:
                         pending.add(above)
 
+    def needs_order(self, graph: ir.Graph) -> None:
+        """Say that new nodes of a graph may stand before what they use (see `restore_order`)."""
+        self._unsorted.add(graph)
+
     def restore_order(self) -> None:
         """Sort the graphs in which a node may stand before what it uses."""
         for graph in self._unsorted:
