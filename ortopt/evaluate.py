@@ -28,6 +28,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
+from ortopt import semantics
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.errors import UsageError
@@ -48,6 +49,7 @@ from ortopt.evaluation_numpy import (
     permutation,
     tensor_of,
 )
+from ortopt.semantics import strings_of
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -443,19 +445,10 @@ def _constant(node: ir.Node) -> list[Operand] | None:
     """What a Constant node holds; None for any other node."""
     if node.op_type != "Constant":
         return None
-    if len(node.attributes) != 1:
-        raise HazardError("a Constant with several values")
-    (attribute,) = node.attributes.values()
-    if attribute.name == "value":
-        return [Operand(attribute.as_tensor())]
-    dtype = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-    if attribute.name in dtype:
-        return [Operand(np.array(attribute.value, dtype[attribute.name]))]
-    if attribute.name in ("value_string", "value_strings"):
-        texts = [attribute.value] if attribute.name == "value_string" else list(attribute.as_strings())
-        array = np.array([one.encode() if isinstance(one, str) else one for one in texts], object)
-        return [Operand(array.reshape(()) if attribute.name == "value_string" else array)]
-    raise HazardError("a Constant that is no tensor")
+    content = semantics.constant_content(node)
+    if content is None:
+        raise HazardError("a Constant that is no tensor")
+    return [Operand(content)]
 
 
 def _lazy_tensor(make: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: Sequence[int]) -> Operand:
@@ -586,7 +579,7 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if isinstance(tensor, ir.Tensor | ir.StringTensor | ir.PackedTensor):
         return tensor
     if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy(), shape=ir.Shape(Operand(tensor).shape))
+        return ir.StringTensor(strings_of(tensor), shape=ir.Shape(Operand(tensor).shape))
     return ir.Tensor(tensor.numpy(), tensor.dtype, shape=ir.Shape(Operand(tensor).shape))
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.semantics import strings_of
+
 Array = np.ndarray[Any, Any]
 
 LAZY_BYTES = 1 << 20
@@ -44,7 +46,8 @@ class Operand:
         """The contents; of a memory-mapped tensor a view, of a string tensor an object array of bytes."""
         if self._array is None:
             assert self.tensor is not None
-            self._array = self.tensor.numpy()
+            strings = self.tensor.dtype == ir.DataType.STRING
+            self._array = strings_of(self.tensor) if strings else self.tensor.numpy()
         return self._array
 
     @property

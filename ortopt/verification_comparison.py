@@ -5,17 +5,22 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
 - NaN stands where NaN stands, and each infinity where the same infinity stands, and
 - elsewhere ``|got - expected| <= t * max(scale, |expected|)``, ``scale`` being the root mean square of the output's
   finite numbers (1 where all are 0) and ``t`` the tolerance: 1e-9 for float64, 1e-4 for float32, 2e-2 for float16, 8e-2
-  for bfloat16, 0.3 for float8. What is computed in a coarser dtype inside, or quantized, is held to that one's.
+  for bfloat16, 0.3 for float8. What is computed from something of a coarser dtype, or quantized, is held to that
+  one's.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.semantics import subgraphs
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +37,10 @@ TOLERANCES: Final = {
     ir.DataType.FLOAT8E5M2FNUZ: 0.3,
 }
 _NAMES = {dtype.name.lower(): dtype for dtype in TOLERANCES}
-_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+_QUANTIZING: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
+_DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
+_SHAPES: Final = frozenset({"Shape", "Size"})
+"""Ops whose results do not depend on how their input was rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +67,90 @@ def worst_of(rows: list[OutputRow], name: str) -> OutputRow:
     return max(rows, key=lambda row: (not row.agrees, row.worst), default=OutputRow(name))
 
 
-def coarsest_tolerance(model: ir.Model) -> float:
-    """The tolerance of the coarsest dtype that the model computes in: its outputs cannot promise more.
+def tolerances(model: ir.Model) -> dict[str, float]:
+    """For each output, the tolerance of the coarsest dtype among all that it is computed from.
 
-    A step of quantization may go the other way after a rounding: that is float16's.
+    A coarse dtype comes in by an input, a constant or a Cast, and stays in all that depends on it: no types need to be
+    known in between. A step of quantization may go the other way after a rounding: that is float16's. Linear in the
+    nodes.
     """
-    found = TOLERANCES[ir.DataType.DOUBLE]
-    for node in model.graph.all_nodes():
-        if node.op_type in _QUANTIZING:
-            found = max(found, TOLERANCES[ir.DataType.FLOAT16])
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and value.dtype in TOLERANCES:
-                found = max(found, TOLERANCES[value.dtype])
-    return found
+    functions = _FunctionTolerances(model)
+    known: dict[ir.Value, float] = {}
+
+    def of(value: ir.Value) -> float:
+        return known[value] if value in known else _of_type(value.dtype)
+
+    for node in model.graph:
+        coarsest = functions.of_node(node)
+        if node.op_type not in _SHAPES or node.domain:
+            for one in (node, *_inside(node)):
+                for value in one.inputs:
+                    coarsest = max(coarsest, of(value)) if value is not None else coarsest
+        for value in node.outputs:
+            known[value] = coarsest
+    return {value.name or "": of(value) for value in model.graph.outputs}
+
+
+def _inside(node: ir.Node) -> list[ir.Node]:
+    """The nodes of a node's subgraphs, at any depth."""
+    if not node.attributes:
+        return []
+    return [one for held in subgraphs(node) for graph in scope.below(held) for one in graph]
+
+
+class _FunctionTolerances:
+    """What nodes bring in by themselves: by their attributes, their subgraphs and the functions that they call."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._known: dict[ir.OperatorIdentifier, float] = {}
+
+    def of_node(self, node: ir.Node) -> float:
+        """The greatest tolerance that a node brings in."""
+        found = _own(node)
+        pending = [graph for held in subgraphs(node) for graph in scope.below(held)]
+        called = [node.op_identifier()] if self._functions else []
+        seen: set[ir.OperatorIdentifier] = set()
+        while pending or called:
+            if not pending:
+                identifier = called.pop()
+                if identifier in seen or identifier not in self._functions:
+                    continue
+                seen.add(identifier)
+                if identifier in self._known:
+                    found = max(found, self._known[identifier])
+                    continue
+                pending.extend(scope.below(self._functions[identifier].graph))
+                continue
+            graph = pending.pop()
+            found = max(found, *(_of_type(value.dtype) for value in graph.initializers.values()), 0.0)
+            for inner in graph:
+                found = max(found, _own(inner))
+                if self._functions:
+                    called.append(inner.op_identifier())
+        if node.op_identifier() in self._functions:
+            self._known[node.op_identifier()] = found
+        return found
+
+
+def _of_type(dtype: ir.DataType | None) -> float:
+    return 0.0 if dtype is None else TOLERANCES.get(dtype, 0.0)
+
+
+def _own(node: ir.Node) -> float:
+    """The tolerance of what a node makes, whatever it is given."""
+    found = 0.0
+    if node.op_type in _QUANTIZING or node.op_type.startswith("QLinear"):
+        found = TOLERANCES[ir.DataType.FLOAT16]
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            continue
+        if name in _DTYPES and attribute.type == ir.AttributeType.INT:
+            number = attribute.as_int()
+            found = max(found, *(tolerance for dtype, tolerance in TOLERANCES.items() if dtype.value == number), 0.0)
+        elif attribute.type == ir.AttributeType.TENSOR:
+            found = max(found, _of_type(attribute.as_tensor().dtype))
+    return max(found, *(_of_type(value.dtype) for value in node.outputs), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +158,11 @@ class Comparison:
     """How outputs are compared.
 
     Attributes:
-        tolerance: The least tolerance of floats.
+        tolerances: The least tolerance of an output's floats, by its name.
         contents: Whether contents are compared, or, of a random model, only dtypes and shapes.
     """
 
-    tolerance: float = 0.0
+    tolerances: Mapping[str, float] = field(default_factory=dict)
     contents: bool = True
 
     def of(self, name: str, type_: str, expected: Any, got: Any) -> OutputRow:
@@ -125,7 +204,7 @@ class Comparison:
         dtype = _NAMES.get(type_.removeprefix("optional(").removeprefix("tensor(").rstrip(")"))
         if dtype is None:
             return _exact(name, np.atleast_1d(expected), np.atleast_1d(got))
-        tolerance = max(self.tolerance, TOLERANCES[dtype])
+        tolerance = max(self.tolerances.get(name, 0.0), TOLERANCES[dtype])
         return _floats(name, _numbers(expected, dtype), _numbers(got, dtype), tolerance)
 
 
@@ -174,4 +253,4 @@ def _floats(name: str, expected: Array, got: Array, tolerance: float) -> OutputR
     return OutputRow(name, worst, tolerance, False, f"{detail}: {allowed}")
 
 
-__all__ = ["TOLERANCES", "Comparison", "OutputRow", "coarsest_tolerance", "worst_of"]
+__all__ = ["TOLERANCES", "Comparison", "OutputRow", "tolerances", "worst_of"]

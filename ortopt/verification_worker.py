@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -119,26 +119,28 @@ def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
     return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
 
 
-def main(model: str, folder: Path, providers: list[str], quiet_planner: bool) -> None:
-    """Serve until standard input ends."""
+def main(
+    model: str, folder: Path, providers: list[str], quiet_planner: bool, requests: TextIO, answers: TextIO
+) -> None:
+    """Serve until there are no more requests."""
     try:
         session = open_session(model, providers, quiet_planner)
     except Exception as error:
-        _say({"failed": str(error)})
+        _say(answers, {"failed": str(error)})
         return
-    _say({"outputs": [[one.name, one.type] for one in session.get_outputs()]})
-    for line in sys.stdin:
+    _say(answers, {"outputs": [[one.name, one.type] for one in session.get_outputs()]})
+    for line in requests:
         source, target = (folder / name for name in json.loads(line))
         try:
-            _say({"rows": run_stored(session, source, target)})
+            _say(answers, {"rows": run_stored(session, source, target)})
         except Exception as error:
-            _say({"failed": str(error)})
+            _say(answers, {"failed": str(error)})
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+def _say(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(","), sys.argv[4] == "1")
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(","), sys.argv[4] == "1", sys.stdin, sys.stdout)

@@ -35,7 +35,7 @@ from ortopt.errors import UsageError
 from ortopt.evaluate import BIG_GRAPH, count_nodes
 from ortopt.graph.load import load
 from ortopt.graph.save import save
-from ortopt.verification_comparison import Comparison, OutputRow, coarsest_tolerance, worst_of
+from ortopt.verification_comparison import Comparison, OutputRow, tolerances, worst_of
 from ortopt.verification_inputs import Inputs, attempts, draw_inputs
 from ortopt.verification_worker import open_session, restore, run_stored, store
 
@@ -74,6 +74,11 @@ class Verification:
 _TRIES_FOR_A_SECOND_SET = 3
 _TOGETHER_BYTES = 1 << 29
 
+_PATIENCE = 120.0  # seconds that any model may take to be loaded and run
+_BYTES_PER_SECOND = 10e6  # that large weights may take longer
+_NODES_PER_SECOND = 100.0  # that large graphs may take longer
+_TIMES_THE_ORIGINAL = 20.0  # that the result may take longer
+
 
 class _WorkerError(Exception):
     """A model that could not be loaded or run; ``died`` if it took its process with it."""
@@ -104,7 +109,9 @@ def verify(
         seed: The seed of what is drawn.
         sizes: Sizes of symbolic dimensions of the inputs.
         providers: Full names; the CPU provider is the last resort.
-        timeout: Seconds after which it is given up as impossible; None is no limit.
+        timeout: Seconds after which it is given up as impossible. None gives the original 120 s and more if it is
+            large, and the result 20 times longer than the original took besides: one that takes longer differs if the
+            original was quick.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself.
 
@@ -119,7 +126,7 @@ def verify(
     check_distributions()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortopt-verify-") as name:
-        run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))), None if timeout is None else start + timeout)
+        run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))), timeout)
         run.in_process = in_process
         found = run.compare(original, result, None if inputs is None else dict(inputs), seed, dict(sizes or {}))
     return _with_seconds(found, time.monotonic() - start)
@@ -133,10 +140,10 @@ def _with_seconds(found: Verification, seconds: float) -> Verification:
 class _Run:
     """One verification: its folder, its deadline."""
 
-    def __init__(self, folder: Path, providers: tuple[str, ...], deadline: float | None) -> None:
+    def __init__(self, folder: Path, providers: tuple[str, ...], timeout: float | None) -> None:
         self._folder = folder
         self._providers = providers
-        self._deadline = deadline
+        self._deadline = None if timeout is None else _Deadline(timeout)
         self._tried = 0
         self.in_process = False
 
@@ -151,6 +158,7 @@ class _Run:
                 raise UsageError(f"the inputs lack {', '.join(str(one) for one in missing)}")
         with ExitStack() as stack:
             try:
+                start = time.monotonic()
                 before = stack.enter_context(self._worker(original, "original"))
                 # The result's session is made while the original runs, unless both together are large.
                 after = stack.enter_context(self._worker(result, "result")) if self._small(original, result) else None
@@ -162,17 +170,25 @@ class _Run:
                 return Verification("impossible", f"the original does not run here: {error}", attempts=self._tried)
             except UsageError as error:
                 return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
-            return self._against(after, before, sets, Comparison(coarsest_tolerance(model), not random))
+            took = time.monotonic() - start
+            if self._deadline is None:
+                after.deadline = _Deadline(after.patience + _TIMES_THE_ORIGINAL * took)
+            return self._against(after, before, sets, took, Comparison(tolerances(model), not random))
 
-    def _against(self, after: _Worker, before: _Worker, sets: list[_Set], comparison: Comparison) -> Verification:
+    def _against(
+        self, after: _Worker, before: _Worker, sets: list[_Set], took: float, comparison: Comparison
+    ) -> Verification:
         """The result on the input sets on which the original has run."""
         try:
             if after.names != before.names:
                 return Verification("differs", f"the outputs are {after.names} instead of {before.names}")
             rows = self._compare_sets(after, sets, before.types, comparison)
         except _WorkerError as error:
+            if error.late and (self._deadline is not None or took * _TIMES_THE_ORIGINAL > _PATIENCE):
+                return Verification("impossible", f"the result: {error}", attempts=self._tried)
             if error.late:
-                return Verification("impossible", f"the result took too long: {error}", attempts=self._tried)
+                reason = f"the original ran in {took:.1f} s, the result: {error}"
+                return Verification("differs", reason, attempts=self._tried)
             return Verification("differs", f"the original runs, the result does not: {error}", attempts=self._tried)
         return self._verdict(rows, not comparison.contents, len(sets))
 
@@ -281,12 +297,32 @@ class _Set:
         return all(float(np.isnan(one).mean()) <= 0.5 for one in floats)
 
 
-class _Worker:
-    """A child process with a session of one model."""
+class _Deadline:
+    """Some seconds from now."""
 
-    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: float | None) -> None:
-        self._deadline = deadline
-        big = "1" if count_nodes(model) > BIG_GRAPH else "0"
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds; never quite 0."""
+        return max(self._end - time.monotonic(), 0.001)
+
+
+class _Worker:
+    """A child process with a session of one model.
+
+    Attributes:
+        patience: Seconds that it may take, by its size.
+        deadline: When it is ended.
+    """
+
+    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: _Deadline | None) -> None:
+        nodes = count_nodes(model)
+        self.patience = _PATIENCE + _nbytes(model) / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
+        self.deadline = deadline or _Deadline(self.patience)
+        big = "1" if nodes > BIG_GRAPH else "0"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ortopt.verification_worker", model, folder, ",".join(providers), big],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
@@ -355,19 +391,16 @@ class _Worker:
             late.set()
             self._process.kill()
 
-        timer = None
-        if self._deadline is not None:
-            timer = threading.Timer(max(self._deadline - time.monotonic(), 0.001), stop)
-            timer.daemon = True
-            timer.start()
+        timer = threading.Timer(self.deadline.left, stop)
+        timer.daemon = True
+        timer.start()
         try:
             assert self._process.stdout is not None
             line = self._process.stdout.readline()
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
         if late.is_set():
-            raise _WorkerError("out of time", died=True, late=True)
+            raise _WorkerError(f"it took longer than {self.deadline.seconds:.0f} s", died=True, late=True)
         if not line:
             raise self._death()
         answer: dict[str, Any] = json.loads(line)
@@ -388,8 +421,9 @@ class _Worker:
 class _Here(_Worker):
     """A session of one model in this process."""
 
-    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: float | None) -> None:
-        self._deadline = deadline
+    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: _Deadline | None) -> None:
+        self.patience = float(_PATIENCE)
+        self.deadline = deadline or _Deadline(self.patience)
         self._model = model
         self._session: Any = None
         self._providers = list(providers)

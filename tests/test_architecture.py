@@ -24,7 +24,7 @@ LAYERS = (
     {"transpose", "partition", "attention", "batch_normalization", "convolution", "normalization", "activation"},
     {"transformers"},
     {"registry", "manager"},
-    {"opset_conversion"},
+    {"opset_conversion", "opset_conversion_child"},
     {"verify", "verification_comparison", "verification_inputs", "verification_worker", "runtime"},
     {"api"},
     {"zoo", "report", "trace", "dump"},

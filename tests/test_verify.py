@@ -1,12 +1,49 @@
+import os
+import threading
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
+from ortopt import verification_worker
+from ortopt import verify as verify_module
 from ortopt.errors import UsageError
-from ortopt.verification_comparison import Comparison
+from ortopt.verification_comparison import TOLERANCES, Comparison, tolerances
 from ortopt.verify import Verification, draw_inputs, verify
+
+
+class Thread:
+    """A worker in this process, where it starts sooner."""
+
+    def __init__(self, command, **_):
+        requests, self.stdin = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
+        self.stdout, answers = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
+        model, folder, providers, quiet = map(str, command[3:])
+        self._thread = threading.Thread(
+            target=self._serve, args=(model, Path(folder), providers.split(","), quiet == "1", requests, answers)
+        )
+        self._thread.start()
+
+    @staticmethod
+    def _serve(*arguments):
+        with arguments[-2], arguments[-1]:
+            verification_worker.main(*arguments)
+
+    def kill(self):
+        self.stdin.close()
+
+    def wait(self):
+        self._thread.join()
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch, request):
+    if "processes" not in request.keywords:
+        monkeypatch.setattr(verify_module.subprocess, "Popen", Thread)
 
 
 def parsed(text, opset=17):
@@ -18,6 +55,7 @@ ADD = (
 )
 
 
+@pytest.mark.processes
 def test_a_model_agrees_with_itself():
     model = parsed(ADD.format(last=4))
     found = verify(model, model)
@@ -76,6 +114,7 @@ def test_what_differs_is_said(result, reason):
     assert "\n" not in found.reason
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "text",
     [
@@ -92,6 +131,7 @@ def test_where_the_original_does_not_run_nothing_can_be_said(text):
     assert "\n" not in found.reason
 
 
+@pytest.mark.processes
 def test_a_result_that_kills_its_process_differs():
     start = "main (float[1,1,4,4] x) => (float[1,1,4,4] y) { w = Constant <value = float[1,1,1,1] {1}> () y = Conv "
     found = verify(parsed(start + "(x, w) }"), parsed(start + "<group = 0> (x, w) }"))
@@ -99,17 +139,51 @@ def test_a_result_that_kills_its_process_differs():
     assert "the result does not" in found.reason
 
 
+ENDLESS = """main (float[2] x) => (float[2] y) {
+    n = Constant <value_int = 9000000000000000000> () t = Constant <value = bool {1}> ()
+    y = Loop (n, t, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] r)
+        { d = Identity (c) r = Add (s, s) }> }"""
+
+
+@pytest.mark.processes
 def test_an_endless_model_is_given_up():
-    loop = parsed(
-        """main (float[2] x) => (float[2] y) {
-            n = Constant <value_int = 9000000000000000000> () t = Constant <value = bool {1}> ()
-            y = Loop (n, t, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] r)
-                { d = Identity (c) r = Add (s, s) }> }"""
-    )
+    loop = parsed(ENDLESS)
     found = verify(loop, loop, timeout=3)
     assert found.status == "impossible"
-    assert "out of time" in found.reason
+    assert "it took longer than 3 s" in found.reason
     assert found.seconds < 10
+
+
+@pytest.mark.processes
+def test_by_default_too(monkeypatch):
+    monkeypatch.setattr(verify_module, "_PATIENCE", 2)
+    loop = parsed(ENDLESS)
+    found = verify(loop, loop)
+    assert found.status == "impossible"
+    assert "the original does not run here: it took longer than 2 s" in found.reason
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("times", "status"), [(20, "differs"), (1e9, "impossible")])
+def test_an_endless_result_differs_if_the_original_was_quick(monkeypatch, times, status):
+    seconds = [60, 60, 1]  # the original, the result, the result once the original's time is known
+    deadline = verify_module._Deadline
+    monkeypatch.setattr(verify_module, "_Deadline", lambda _: deadline(seconds.pop(0)))
+    monkeypatch.setattr(verify_module, "_TIMES_THE_ORIGINAL", times)
+    found = verify(parsed("main (float[2] x) => (float[2] y) { y = Add (x, x) }"), parsed(ENDLESS))
+    assert found.status == status
+    assert "the result: it took longer than 1 s" in found.reason
+
+
+def test_patience_grows_with_the_model(monkeypatch):
+    asked = []
+    deadline = verify_module._Deadline
+    monkeypatch.setattr(verify_module, "_Deadline", lambda seconds: asked.append(seconds) or deadline(seconds))
+    body = " ".join(f"v{i + 1} = Neg (v{i})" for i in range(500))
+    model = parsed(f"main (float[2] v0) => (float[2] v500) {{ {body} }}")
+    assert verify(model, model).status == "verified"
+    assert [round(one) for one in asked[:2]] == [125, 125]
+    assert 125 < asked[2] < 125 + 20 * 60
 
 
 def test_random_models_are_compared_by_shape_only():
@@ -191,6 +265,53 @@ def test_a_provider_that_does_not_work_is_an_error():
     model = parsed(ADD.format(last=4))
     with pytest.raises(UsageError, match="does not work here"):
         verify(model, model, providers=["DmlExecutionProvider"])
+
+
+# What an output may differ by
+
+EACH = {
+    "a": ("float", "a = Relu (x)"),
+    "b": ("float", "h = Cast <to = 10> (x) b = Cast <to = 1> (h)"),
+    "float16": ("float", "i = Add (half, half) float16 = Cast <to = 1> (i)"),
+    "q": ("float", "u = QuantizeLinear (x, s) q = DequantizeLinear (u, s)"),
+    "bf": ("float", "j = Identity (brain) k = Cast <to = 1> (j) bf = Add (k, x)"),
+    "size": ("int64", "size = Shape (half)"),
+    "mixed": ("float", "mixed = Add (a, b)"),
+    "branch": ("float", "branch = If (c) <then_branch = t () => (float[N] p) { p = Neg (a) },"
+               " else_branch = e () => (float[N] r) { r = Neg (b) }>"),
+    "within": ("float", "within = If (c) <then_branch = t () => (float[N] p2) { m = Cast <to = 10> (x)"
+               " p2 = Cast <to = 1> (m) }, else_branch = e () => (float[N] r2) { r2 = Neg (x) }>"),
+    "fun": ("float", "fun = local.outer (x)"),
+    "after": ("float", "after = Neg (fun)"),
+    "plain": ("float", "plain = local.plain (x)"),
+    "wide": ("double", "wide = Cast <to = 11> (x)"),
+}  # fmt: skip
+LOOSE = {"b": 2e-2, "float16": 2e-2, "q": 2e-2, "bf": 8e-2, "mixed": 2e-2, "branch": 2e-2, "within": 2e-2,
+         "fun": 2e-2, "after": 2e-2}  # fmt: skip
+
+
+def test_only_what_depends_on_something_coarse_may_differ_more():
+    body = " ".join(text for _, text in EACH.values())
+    outputs = ", ".join(f"{dtype}[] {name}" for name, (dtype, _) in EACH.items())
+    text = (
+        f"main (float[N] x, float16[N] half, bool c) => ({outputs}) <float s = {{0.1}}, bfloat16[1] brain = {{1}}>"
+        f" {{ {body} }}"
+        '<domain: "local", opset_import: ["": 17]> inner (x) => (y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }'
+        '<domain: "local", opset_import: ["": 17, "local": 1]> outer (x) => (y) { y = local.inner (x) }'
+        '<domain: "local", opset_import: ["": 17]> plain (x) => (y) { y = Relu (x) }'
+    )
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "local": 1]> {text}'))
+    found = tolerances(model)
+    single = TOLERANCES[ir.DataType.FLOAT]
+    assert {name: max(found[name], single) for name in EACH} == {name: LOOSE.get(name, single) for name in EACH}
+
+
+def test_a_coarse_output_excuses_no_other():
+    original = "h = Cast <to = 10> (x) y = Cast <to = 1> (h) z = Identity (x)"
+    result = "h = Cast <to = 10> (x) y = Cast <to = 1> (h) k = Constant <value_float = 1.001> () z = Mul (x, k)"
+    head = "main (float[N] x) => (float[N] y, float[N] z)"
+    found = verify(parsed(f"{head} {{ {original} }}"), parsed(f"{head} {{ {result} }}"))
+    assert (found.status, found.worst_output) == ("differs", "z")
 
 
 # What is drawn

@@ -156,8 +156,7 @@ class _Table:
 def _data(tensor: ir.TensorProtocol) -> memoryview:
     """The bytes of a tensor, without a copy where it can be; those of strings with their lengths."""
     if tensor.dtype == ir.DataType.STRING:
-        items = np.asarray(tensor.numpy()).reshape(-1).tolist()
-        strings = [item.encode() if isinstance(item, str) else item for item in items]
+        strings = semantics.strings_of(tensor).reshape(-1).tolist()
         return memoryview(b"".join(len(item).to_bytes(8, "little") + item for item in strings))
     if isinstance(tensor, MappedTensor):
         return tensor.raw.view()

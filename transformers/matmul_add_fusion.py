@@ -5,8 +5,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.graph.match import FLOATS, dims, need, operand_from, stretches_to, values
-from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
@@ -24,6 +24,8 @@ class MatMulAddFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Add",)
+    opsets = (7, NEWEST_OPSET)  # before, Gemm and Add broadcast by attributes
+    numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """Two matrices of floats, and a C that broadcasts to their product."""

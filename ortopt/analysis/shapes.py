@@ -38,12 +38,12 @@ from ortopt.graph.facts import (
     Dims,
     contents,
     dims_of,
-    elements,
     set_better_shape,
     shape_from,
     shape_of,
 )
 from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
+from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
 _MOST_NODES_WALKED_AGAIN = 20_000
@@ -103,14 +103,9 @@ class _Inference:
 
     def infer_model(self, model: ir.Model) -> None:
         graph = model.graph
-        overridable = model.ir_version is None or model.ir_version >= 4
         self.enter(graph)
         for value in graph.inputs:
             value.meta.pop(CONTENTS, None)
-            if value.is_initializer() and not overridable and value.const_value is not None:
-                known = elements(value.const_value)
-                if known is not None:
-                    value.meta[CONTENTS] = known
             self._know_input(value, dims_of_declared(value))
         self.drive(self._walk(graph))
         self._finish_functions()
@@ -147,7 +142,7 @@ class _Inference:
             for node in graphs.pop():
                 if node.op_identifier() in self._functions:
                     found[node.op_identifier()] = None
-                graphs.extend(_subgraphs(node))
+                graphs.extend(subgraphs(node))
         return list(found)
 
     # Graphs
@@ -363,18 +358,6 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
 
 def _fact(value: ir.Value | None) -> Fact:
     return _NOTHING if value is None else (value.type, dims_of(value), contents(value))
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
 
 
 def _hide(call: Call, scopes: set[str]) -> None:

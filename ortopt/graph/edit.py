@@ -17,10 +17,7 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, use_count
-
-PASS_KEY = "ortopt.pass"
-ORIGIN_KEY = "ortopt.origin"
-ORIGIN_LIMIT = 8
+from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -515,8 +512,9 @@ class Editor:
             user.replace_input_with(position, node.outputs[0])
 
     def needs_constant_nodes(self, graph: ir.Graph) -> bool:
-        """Whether a graph cannot hold new initializers: functions, and models before IR version 4."""
-        return scope.of(graph).in_function or self.model.ir_version < 4
+        """Whether a graph cannot hold new initializers: functions, and before IR version 4 what has no inputs."""
+        where = scope.of(graph)
+        return where.in_function or (self.model.ir_version < 4 and where.parent is not None)
 
     # -- replacing --------------------------------------------------------------------------------------------------
 
@@ -697,6 +695,10 @@ class Editor:
                     self.touched.append(use.node)
                     if (above := scope.ancestor_in(graph, use.node)) is not None:
                         pending.add(above)
+
+    def needs_order(self, graph: ir.Graph) -> None:
+        """Say that new nodes of a graph may stand before what they use (see `restore_order`)."""
+        self._unsorted.add(graph)
 
     def restore_order(self) -> None:
         """Sort the graphs in which a node may stand before what it uses."""

@@ -16,14 +16,12 @@ import onnx_ir as ir
 
 from ortopt.errors import OutputError
 from ortopt.graph.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
-from ortopt.graph.stores import meta_of, properties_of
+from ortopt.graph.onnx_ir_internals import meta_of, properties_of
+from ortopt.graph.provenance import MOST_ORIGINS, ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.wire import field, integer, tag, varint
 
-PASS_KEY: Final = "ortopt.pass"
-ORIGIN_KEY: Final = "ortopt.origin"
-_MOST_ORIGINS: Final = 8
 _PROVENANCE_FROM_IR: Final = 10
 _ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR: Final = 4
 
@@ -482,8 +480,8 @@ def _provenance(node: ir.Node) -> dict[str, str]:
     if not meta or PASS_KEY not in meta:
         return {}
     author, names = meta[PASS_KEY], meta.get(ORIGIN_KEY, ())
-    told = ", ".join(names[:_MOST_ORIGINS])
-    if len(names) > _MOST_ORIGINS:
+    told = ", ".join(names[:MOST_ORIGINS])
+    if len(names) > MOST_ORIGINS:
         told += f", … ({len(names)} in all)"
     return {PASS_KEY: str(author), ORIGIN_KEY: told}
 

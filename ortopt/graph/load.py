@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SOURCE_KEY: Final = "ortopt.source"
 """Where `load` leaves an `Origin` in ``model.meta``."""
 
+_INITIALIZERS_ARE_CONSTANTS_BEFORE_IR: Final = 4
+"""From here on a graph input of the same name makes an initializer a default; before, every initializer had one."""
+
 _MOST_BYTES: Final = 2**31 - 1
 """What protobuf can read; a stream that goes on longer is no model."""
 
@@ -51,7 +54,8 @@ def load(source: Source) -> ir.Model:
     """Load a model; what was given is never changed.
 
     Large tensors become `MappedTensor`: views of the file, which may be renamed, replaced or deleted meanwhile, but not
-    written into. Nodes out of order are sorted.
+    written into. Nodes out of order are sorted. Before IR version 4 initializers had to be listed as inputs, and nobody
+    could override them: they are constants here, and no inputs.
 
     Args:
         source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
@@ -178,6 +182,9 @@ def _finish(model: ir.Model, origin: Origin) -> None:
     if not validate(model, any_order=True):
         _sort(model)
         validate(model)
+    if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again
+        graph = model.graph
+        graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
     model.meta[SOURCE_KEY] = origin
 
 

@@ -114,13 +114,6 @@ def test_an_overridable_initializer_is_no_constant() -> None:
     assert text(infer_proto(proto)["y"]) == "float[2*N,4]"
 
 
-def test_an_initializer_before_ir_4_is_a_constant() -> None:
-    proto = parse("y = Reshape(x, target)", "float[N,8] x, int64[2] target")
-    proto.graph.initializer.append(helper.make_tensor("target", TensorProto.INT64, [2], [-1, 4]))
-    proto.ir_version = 3
-    assert text(infer_proto(proto)["y"]) == "float[2*N,4]"
-
-
 BRANCHES = """
     y = If (c) <
         then_branch = one () => (float[N,8] p) { p = Relu(x) },

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.graph import scope
+from ortopt.graph import save, scope
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.options import Options
 from ortopt.testing import parse
@@ -212,14 +213,22 @@ def test_restore_order_sorts_only_what_is_out_of_order() -> None:
     assert extra.graph is None
 
 
-def test_before_ir_version_4_constants_are_nodes() -> None:
-    model = parse('<ir_version: 3, opset_import: ["" : 8]> main (float[2] x) => (float[2] y) { y = Relu (x) }')
+def test_before_ir_version_4_constants_of_subgraphs_are_nodes() -> None:
+    model = parse("""<ir_version: 3, opset_import: ["" : 8]> main (float[2] x, bool c) => (float[2] y, float[2] z) {
+        y = If (c) <then_branch = yes () => (float[2] p) { p = Relu (x) }, else_branch = no () => (float[2] q)
+            { q = Neg (x) }>
+        z = Relu (x)
+    }""")
     space = Workspace(model, Options())
-    relu = model.graph[0]
-    add = ir.node("Add", [relu.inputs[0], constant(1.0)])
-    space.edit.replace({relu.outputs[0]: add.outputs[0]}, before=relu, origin=[relu])
-    assert [n.op_type for n in model.graph] == ["Constant", "Add"]
-    assert not model.graph.initializers
+    branch = model.graph[0].attributes["then_branch"].as_graph()
+    for relu in (branch[0], model.graph[1]):
+        add = ir.node("Add", [relu.inputs[0], constant(1.0)])
+        space.edit.replace({relu.outputs[0]: add.outputs[0]}, before=relu, origin=[relu])
+    assert [n.op_type for n in branch] == ["Constant", "Add"]
+    assert [n.op_type for n in model.graph] == ["If", "Add"]
+    written = onnx.load_from_string(save.to_bytes(model))
+    assert [value.name for value in written.graph.input] == ["x", "c", *model.graph.initializers]
+    onnx.checker.check_model(written, full_check=True)
 
 
 def test_an_adopted_initializer_comes_back() -> None:

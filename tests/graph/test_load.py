@@ -413,6 +413,18 @@ def test_unknown_dimensions_written_as_minus_one_are_unknown() -> None:
     assert shape[0] == ir.SymbolicDim(None)
 
 
+def test_before_ir_4_initializers_are_no_inputs() -> None:
+    text = "g (float[2] w, float[2] x, float[2] v) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, v) }"
+    for version, inputs in ((3, ["x", "v"]), (4, ["w", "x", "v"])):
+        proto = models.text(text, ir_version=version, opset=8)
+        for loaded in (load(proto), load(ir.serde.deserialize_model(proto))):
+            assert [value.name for value in loaded.graph.inputs] == inputs
+            assert not any(value.is_graph_input() for value in loaded.graph.initializers.values()) or version == 4
+            written = onnx.load_from_string(to_bytes(loaded))
+            onnx.checker.check_model(written)
+            assert {value.name for value in written.graph.input} == {"w", "x", "v"}
+
+
 def test_models_before_opsets_have_opset_1() -> None:
     proto = models.text(SMALL, ir_version=2)
     del proto.opset_import[:]

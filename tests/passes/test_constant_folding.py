@@ -57,13 +57,24 @@ def test_constant_nodes_become_initializers() -> None:
     assert content(model, "z").tolist() == [5.0]
 
 
-def test_before_ir_4_constants_stay_nodes() -> None:
+def test_before_ir_4_constants_of_subgraphs_stay_nodes() -> None:
     check_keeps(
         PASS,
-        parse(
-            '<ir_version: 3, opset_import: ["" : 12]>'
-            "main (float[2] x) => (float[2] y) { c = Constant <value_floats = [1.0, 2.0]> () y = Add (x, c) }"
-        ),
+        parse("""<ir_version: 3, opset_import: ["" : 12]> main (float[2] x, bool b) => (float[2] y) {
+            y = If (b) <then_branch = yes () => (float[2] p) {
+                c = Constant <value_floats = [1.0, 2.0]> ()
+                p = Add (x, c)
+            }, else_branch = no () => (float[2] q) { q = Neg (x) }>
+        }"""),
+    )
+
+
+def test_before_ir_4_initializers_are_constants() -> None:
+    check_rewrites(
+        PASS,
+        before="""<ir_version: 3, opset_import: ["" : 12]>
+            main (float[2] w, float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> { n = Neg (w) y = Add (x, n) }""",
+        ops={"Neg": 0, "Constant": 0, "Add": 1},
     )
 
 

@@ -1,5 +1,6 @@
 """Add(MatMul(a, b), c) becomes Gemm(a, b, c) unless C would enlarge the result."""
 
+import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
@@ -32,3 +33,34 @@ KEPT = {
 @pytest.mark.parametrize("because", KEPT)
 def test_keeps(because: str) -> None:
     check_keeps(PASS, f"main {KEPT[because]} {{ t = MatMul (a, b) y = Add (t, c) }}", because)
+
+
+def test_before_opset_7_gemm_and_add_broadcast_otherwise() -> None:
+    text = "main (float[2,8] a, float[8,4] b, float[2,4] c) => (float[2,4] y) { t = MatMul (a, b) y = Add (t, c) }"
+    check_keeps(PASS, text, opset=6)
+    check_rewrites(PASS, text, "y = Gemm (a, b, c)", opset=7)
+
+
+def test_batched_products_have_no_gemm() -> None:
+    text = "main (float[2,3,8] a, float[8,4] b, float[4] c) => (float[2,3,4] y) { t = MatMul (a, b) y = Add (t, c) }"
+    check_keeps(PASS, text, "the rank is not 2")
+
+
+def test_inside_a_subgraph_and_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+        main (float[2,8] a, float[8,4] b, float[4] c, bool p) => (float[2,4] y) {
+            y = If (p) <
+                then_branch = yes () => (float[2,4] u) { t = MatMul (a, b) u = Add (t, c) },
+                else_branch = no () => (float[2,4] v) { v = local.linear (a, b, c) } >
+        }
+        <domain: "local", opset_import: ["" : 17]> linear (q, r, s) => (w) { t = MatMul (q, r) w = Add (t, s) }""",
+        ops={"Gemm": 2, "MatMul": 0, "Add": 0},
+    )
+
+
+def test_a_product_without_elements_is_the_bias() -> None:
+    text = "main (float[2,K] a, float[K,4] b, float[4] c) => (float[2,4] y) { t = MatMul (a, b) y = Add (t, c) }"
+    empty = {"a": np.zeros((2, 0), np.float32), "b": np.zeros((0, 4), np.float32), "c": np.ones(4, np.float32)}
+    check_rewrites(PASS, text, "y = Gemm (a, b, c)", inputs=empty)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
+from ortopt.semantics import constant_content
 
 MICROSOFT = "com.microsoft"
 
@@ -166,7 +167,7 @@ class Call:
         if producer is None:
             return None if value.is_graph_input() else value.const_value
         if producer.op_type == "Constant" and producer.domain == "":
-            return _attribute_tensor(producer)
+            return constant_content(producer)
         return value.const_value
 
     # Answers
@@ -219,19 +220,6 @@ class Call:
     def turns(self, index: int = 0) -> npt.NDArray[np.object_] | None:
         """The elements of an input as an array to reshape, slice or join, or None where there is nothing to follow."""
         return self.array(index) if self.dtype(index) in INTEGERS else None
-
-
-def _attribute_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            return None
-        if name == "value":
-            return attribute.as_tensor()
-        if name in {"value_float", "value_floats"}:
-            return ir.tensor(attribute.value, ir.DataType.FLOAT)
-        if name in {"value_int", "value_ints"}:
-            return ir.tensor(attribute.value, ir.DataType.INT64)
-    return None
 
 
 def _is_known(element: Dim) -> bool:

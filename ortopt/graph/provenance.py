@@ -1,0 +1,17 @@
+"""Where a node says which transformer made it, from which nodes: keys of ``node.meta``, and of a file's metadata.
+
+`ortopt.graph.edit` writes them, `ortopt.graph.encode` puts them into files.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PASS_KEY: Final = "ortopt.pass"
+"""The name of the transformer."""
+
+ORIGIN_KEY: Final = "ortopt.origin"
+"""The names of the original's nodes that it stands for."""
+
+MOST_ORIGINS: Final = 8
+"""How many of them a file tells; beyond, their count."""

@@ -1,0 +1,82 @@
+"""The cheapest division of a network in two: Dinic's algorithm on integers."""
+
+from __future__ import annotations
+
+from collections import deque
+
+UNBOUNDED = 1 << 100
+
+
+class Network:
+    """Vertices are numbers; `SOURCE` and `SINK` are there from the start."""
+
+    SOURCE = 0
+    SINK = 1
+
+    def __init__(self) -> None:
+        self._arcs: list[list[int]] = [[], []]
+        self._heads: list[int] = []
+        self._room: list[int] = []
+
+    def vertex(self) -> int:
+        """A new vertex."""
+        self._arcs.append([])
+        return len(self._arcs) - 1
+
+    def arc(self, tail: int, head: int, cost: int) -> None:
+        """Charge a cost where `tail` is on the source's side and `head` on the sink's."""
+        self._arcs[tail].append(len(self._heads))
+        self._heads.append(head)
+        self._room.append(cost)
+        self._arcs[head].append(len(self._heads))
+        self._heads.append(tail)
+        self._room.append(0)
+
+    def source_side(self) -> frozenset[int]:
+        """The vertices on the source's side of a cheapest cut; of all such cuts, the one with the fewest."""
+        while (levels := self._levels())[self.SINK] >= 0:
+            self._saturate(levels)
+        return frozenset(vertex for vertex, level in enumerate(levels) if level >= 0)
+
+    def _levels(self) -> list[int]:
+        levels = [-1] * len(self._arcs)
+        levels[self.SOURCE] = 0
+        queue = deque([self.SOURCE])
+        while queue:
+            at = queue.popleft()
+            for arc in self._arcs[at]:
+                head = self._heads[arc]
+                if self._room[arc] and levels[head] < 0:
+                    levels[head] = levels[at] + 1
+                    queue.append(head)
+        return levels
+
+    def _saturate(self, levels: list[int]) -> None:
+        """Push flow along shortest paths until none is left."""
+        following = [0] * len(self._arcs)
+        path: list[int] = []
+        at = self.SOURCE
+        while True:
+            if at == self.SINK:
+                flow = min(self._room[arc] for arc in path)
+                for arc in path:
+                    self._room[arc] -= flow
+                    self._room[arc ^ 1] += flow
+                full = next(place for place, arc in enumerate(path) if not self._room[arc])
+                at = self._heads[path[full] ^ 1]
+                del path[full:]
+                continue
+            arcs = self._arcs[at]
+            while following[at] < len(arcs):
+                arc = arcs[following[at]]
+                if self._room[arc] and levels[self._heads[arc]] == levels[at] + 1:
+                    break
+                following[at] += 1
+            else:
+                if at == self.SOURCE:
+                    return
+                levels[at] = -1
+                at = self._heads[path.pop() ^ 1]
+                continue
+            path.append(arc)
+            at = self._heads[arc]

@@ -1,0 +1,66 @@
+"""Ops that treat each element alike, with or without broadcasting."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.match import need, rank, shape_of
+from ortopt.transpose.layout import Perm, inverse, normal
+from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, handles, is_one, rebuilt
+
+
+@handles(
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil", "Celu"),
+    *("Clip", "Cos", "Cosh", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
+    *("IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink"),
+    *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
+)
+def unary(node: ir.Node, at: At) -> Plan:
+    """``op(x, parameters…)``: the first input counts; a mask has the layout of the data."""
+    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
+    count = len(node.inputs)
+    return Plan(
+        (at.layout, *(None for _ in range(count - 1))),
+        (at.layout,) * len(node.outputs),
+        lambda operands: rebuilt(node, operands.values),
+    )
+
+
+@handles(
+    *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual"),
+    *("Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
+)
+def broadcasting(node: ir.Node, at: At) -> Plan:
+    """Operands of the highest rank take the layout; those of a lower one get their missing axes, where that matters."""
+    present = [value for value in node.inputs if value is not None]
+    highest = max(rank(value) for value in present)
+    lead = highest - len(at.layout)
+    perm = (*range(lead), *(axis + lead for axis in at.layout))
+    demands = tuple(None if value is None else demand_of(value, perm) for value in node.inputs)
+    lifts = sum(isinstance(demand, Lift) for demand in demands)
+    return Plan(demands, (perm,), lambda operands: rebuilt(node, operands.values), lifts * SMALL_NODE)
+
+
+def demand_of(value: ir.Value, perm: Perm) -> Demand:
+    """What an operand must become where the result of its broadcast has another layout.
+
+    Args:
+        value: An operand, of at most the result's rank.
+        perm: The result's layout relative to the result that is wanted.
+    """
+    shape = shape_of(value)
+    assert shape is not None
+    own = len(shape)
+    lead = len(perm) - own
+    if is_one(value):
+        return None
+    if not lead:
+        return normal(perm)
+    if perm[:lead] == tuple(range(lead)):
+        return normal(axis - lead for axis in perm[lead:])
+    places = perm[lead:]
+    order = sorted(range(own), key=places.__getitem__)
+    first = min(places)
+    axes = tuple(axis - first for axis in range(first, len(perm)) if axis not in places)
+    layout = inverse(normal(order))
+    return Lift(layout, axes) if axes else layout

@@ -1,0 +1,427 @@
+"""Ops that move, repeat, cut and join."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    array_of,
+    attribute,
+    integers,
+    is_constant,
+    need,
+    opset,
+    optional,
+    rank,
+    shape_of,
+)
+from ortopt.transpose.layout import Perm, inverse, normal, reordered, with_axes, without_axes
+from ortopt.transpose.plan import SMALL_NODE, At, Operands, Plan, by_axis, handles, rearranged, rebuilt
+
+
+def _follows(node: ir.Node, default: int | None, of: int) -> int:
+    axis = attribute(node, "axis", of if default is None else default)
+    need(-of <= axis < of, "the axis is out of range", node)
+    return axis % of
+
+
+def _data_only(node: ir.Node, at: At) -> None:
+    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
+
+
+def _as_is(node: ir.Node) -> tuple[None, ...]:
+    return (None,) * (len(node.inputs) - 1)
+
+
+@handles("Concat")
+def concat(node: ir.Node, at: At) -> Plan:
+    """All operands take the layout; the axis follows."""
+    axis = _follows(node, None, len(at.layout))
+    return Plan(
+        (at.layout,) * len(node.inputs),
+        (at.layout,),
+        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+    )
+
+
+@handles("Split")
+def split(node: ir.Node, at: At) -> Plan:
+    """All parts take the layout; the axis follows."""
+    _data_only(node, at)
+    axis = _follows(node, 0, len(at.layout))
+    return Plan(
+        (at.layout, *_as_is(node)),
+        (at.layout,) * len(node.outputs),
+        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+    )
+
+
+@handles("GatherElements", "ScatterElements", "Scatter")
+def by_element(node: ir.Node, at: At) -> Plan:
+    """Data, indices and updates take the layout; the axis follows."""
+    axis = _follows(node, 0, len(at.layout))
+    return Plan(
+        (at.layout,) * len(node.inputs),
+        (at.layout,),
+        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+    )
+
+
+@handles("Gather")
+def gather(node: ir.Node, at: At) -> Plan:
+    """The axis of the data becomes the axes of the indices, at its place in the other layout."""
+    _data_only(node, at)
+    data, indices = node.inputs[:2]
+    assert data is not None
+    assert indices is not None
+    count = rank(indices)
+    axis = _follows(node, 0, rank(data))
+    block = range(axis, axis + count)
+    if at.is_output:
+        places = tuple(at.layout[at_block] for at_block in block)
+        need(not places or places == tuple(range(places[0], places[0] + count)), "the indices' axes part", node)
+        layout = _joined(at.layout, axis, count)
+        output = normal(at.layout)
+    else:
+        layout = at.layout
+        output = normal(_spread(layout, axis, count))
+    return Plan(
+        (normal(layout), *_as_is(node)),
+        (output,),
+        lambda operands: rebuilt(node, operands.values, {"axis": layout[axis]}),
+    )
+
+
+def _spread(layout: Perm, axis: int, count: int) -> Perm:
+    """A layout with `count` axes in order where one stands."""
+    pivot = layout[axis]
+    moved = [to + (count - 1 if to > pivot else 0) for to in layout]
+    return (*moved[:axis], *range(pivot, pivot + count), *moved[axis + 1 :])
+
+
+def _joined(layout: Perm, axis: int, count: int) -> Perm:
+    """A layout with one axis where `count` stand in order."""
+    if not count:
+        return with_axes(layout, (axis,))
+    return without_axes(layout, range(axis + 1, axis + count))
+
+
+@handles("Slice")
+def cut(node: ir.Node, at: At) -> Plan:
+    """Axes follow; where none are named they are the first ones."""
+    _data_only(node, at)
+    of = len(at.layout)
+    if opset(node) < 10:
+        starts = attribute(node, "starts", ())
+        named = attribute(node, "axes", tuple(range(len(starts))))
+        new = tuple(at.layout[axis % of] for axis in _checked(node, named, of))
+        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axes": new}))
+    axes = optional(node, 3)
+    if axes is not None:
+        named = integers(axes)
+    else:
+        starts_value = node.inputs[1]
+        assert starts_value is not None
+        shape = shape_of(starts_value)
+        if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+            raise Refusal("the axes are not told", node)
+        named = tuple(range(shape[0]))
+    new_axes = [at.layout[axis] for axis in _checked(node, named, of)]
+    dtype = ir.DataType.INT64
+    if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].dtype is not None:
+        dtype = node.inputs[1].dtype
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        data, starts, ends, *rest = operands.values
+        return rebuilt(node, [data, starts, ends, constant(new_axes, dtype), *rest[1:]])
+
+    return Plan((at.layout, *_as_is(node)), (at.layout,), build)
+
+
+def _checked(node: ir.Node, axes: Sequence[int], of: int) -> tuple[int, ...]:
+    need(all(-of <= axis < of for axis in axes), "the axis is out of range", node)
+    return tuple(axis % of for axis in axes)
+
+
+@handles("Pad")
+def pad(node: ir.Node, at: At) -> Plan:
+    """Paddings follow, before and after; where axes are named, only those do."""
+    _data_only(node, at)
+    of = len(at.layout)
+    back = inverse(at.layout)
+    assert back is not None
+    both = (*back, *(axis + of for axis in back))
+    if opset(node) < 11:
+        pads = attribute(node, "pads", ())
+        need(len(pads) == 2 * of, "the paddings are not told", node)
+        new = tuple(pads[place] for place in both)
+        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"pads": new}))
+    axes = optional(node, 3)
+    if axes is None:
+        widths = node.inputs[1]
+        assert widths is not None
+        cost = 0 if is_constant(widths) else SMALL_NODE
+
+        def build(operands: Operands) -> Sequence[ir.Value]:
+            data, _, *rest = operands.values
+            return rebuilt(node, [data, rearranged(widths, both), *rest])
+
+        return Plan((at.layout, *_as_is(node)), (at.layout,), build, cost)
+    assert axes.dtype is not None
+    new_axes = constant([at.layout[axis] for axis in _checked(node, integers(axes), of)], axes.dtype)
+    return Plan(
+        (at.layout, *_as_is(node)), (at.layout,), lambda operands: rebuilt(node, [*operands.values[:3], new_axes])
+    )
+
+
+@handles("Tile")
+def tile(node: ir.Node, at: At) -> Plan:
+    """Repeats follow."""
+    _data_only(node, at)
+    repeats = node.inputs[1]
+    assert repeats is not None
+    return Plan(
+        (at.layout, None),
+        (at.layout,),
+        lambda operands: rebuilt(node, [operands.values[0], by_axis(repeats, at.layout)]),
+        0 if is_constant(repeats) else SMALL_NODE,
+    )
+
+
+@handles("Expand")
+def expand(node: ir.Node, at: At) -> Plan:
+    """The target follows; the operand has its rank."""
+    _data_only(node, at)
+    data, target = node.inputs
+    assert data is not None
+    assert target is not None
+    of = rank(data)
+    need(of == len(at.layout), "the operand has a lower rank", node)
+    shape = shape_of(target)
+    if shape is None or len(shape) != 1 or not isinstance(shape[0], int) or shape[0] > of:
+        raise Refusal("the rank of the result is unknown", node)
+    missing = of - shape[0]
+    need(not missing or is_constant(target), "the target has fewer axes", node)
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        full = target
+        if missing:
+            assert target.dtype is not None
+            full = constant([1] * missing + list(integers(target)), target.dtype)
+        return rebuilt(node, [operands.values[0], by_axis(full, at.layout)])
+
+    return Plan((at.layout, None), (at.layout,), build, 0 if is_constant(target) else SMALL_NODE)
+
+
+@handles("Shape")
+def shape(node: ir.Node, at: At) -> Plan:
+    """``Shape(Transpose(x))`` is ``Gather(Shape(x), perm)``."""
+    need(not at.is_output, "it is a list of sizes", node)
+    of = len(at.layout)
+    start, end = attribute(node, "start", 0), attribute(node, "end", of)
+    picked = list(at.layout[start:end])
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        (whole,) = rebuilt(node, operands.values, drop=("start", "end"))
+        return ir.node("Gather", [whole, constant(picked)], attributes={"axis": 0}).outputs
+
+    return Plan((at.layout,), (None,), build, SMALL_NODE)
+
+
+@handles("Size")
+def size(node: ir.Node, at: At) -> Plan:
+    """The number of elements is the same in any layout."""
+    need(not at.is_output, "it is a number", node)
+    return Plan((at.layout,), (None,), lambda operands: rebuilt(node, operands.values))
+
+
+@handles("Resize", "Upsample")
+def resize(node: ir.Node, at: At) -> Plan:
+    """Scales or sizes follow; what interpolates keeps the layout that kernels have: the resized axes last."""
+    _data_only(node, at)
+    of = len(at.layout)
+    mode = attribute(node, "mode", "nearest")
+    need(
+        attribute(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize", "Resize crops by a region", node
+    )
+    if node.op_type == "Upsample" and opset(node) < 9:
+        scales: tuple[float, ...] = attribute(node, "scales", ())
+        need(len(scales) == of, "the scales are not told", node)
+        new = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
+        _check_kernel(node, mode, [place for place in range(of) if scales[place] != 1], at.layout)
+
+        def build_old(operands: Operands) -> Sequence[ir.Value]:
+            outputs = rebuilt(node, operands.values, drop=("scales",))
+            made = outputs[0].producer()
+            assert made is not None
+            made.attributes["scales"] = new
+            return outputs
+
+        return Plan((at.layout,), (at.layout,), build_old)
+    vectors = [place for place, value in enumerate(node.inputs) if place and value is not None and not _empty(value)]
+    if opset(node) > 10 and 1 in vectors:
+        vectors.remove(1)  # a region that only tf_crop_and_resize looks at
+    need(len(vectors) == 1, "the scales are not told", node)
+    (vector,) = vectors
+    value = node.inputs[vector]
+    assert value is not None
+    named = attribute(node, "axes", ())
+    if named:
+        axes = _checked(node, named, of)
+        _check_kernel(node, mode, axes, at.layout)
+        new_axes = tuple(at.layout[axis] for axis in axes)
+        return Plan(
+            (at.layout, *_as_is(node)),
+            (at.layout,),
+            lambda operands: rebuilt(node, operands.values, {"axes": new_axes}),
+        )
+    if mode != "nearest":
+        _check_kernel(node, mode, _resized(node, value, sizes=vector == 3), at.layout)
+    dims = shape_of(value)
+    need(dims is not None and len(dims) == 1 and dims[0] == of, "the scales are not told", node)
+    moved = _moved(value, at.layout)
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        inputs = list(operands.values)
+        inputs[vector] = moved()
+        return rebuilt(node, inputs)
+
+    return Plan((at.layout, *_as_is(node)), (at.layout,), build, 0 if is_constant(value) else SMALL_NODE)
+
+
+def _order(layout: Perm) -> Perm:
+    back = inverse(layout)
+    assert back is not None
+    return back
+
+
+def _moved(value: ir.Value, layout: Perm) -> Callable[[], ir.Value]:
+    if value.dtype == ir.DataType.FLOAT and is_constant(value):
+        array = array_of(value)
+        return lambda: constant(array[list(_order(layout))])
+    if is_constant(value):
+        return lambda: by_axis(value, layout)
+    return lambda: rearranged(value, _order(layout))
+
+
+def _empty(value: ir.Value) -> bool:
+    dims = shape_of(value)
+    return dims is not None and len(dims) == 1 and dims[0] == 0
+
+
+def _resized(node: ir.Node, value: ir.Value, *, sizes: bool) -> list[int]:
+    """The axes that a node resizes, as far as that is known."""
+    content = array_of(value).reshape(-1)
+    if not sizes:
+        return [axis for axis, scale in enumerate(content) if scale != 1]
+    data = node.inputs[0]
+    assert data is not None
+    dims = shape_of(data)
+    need(dims is not None and len(dims) == len(content), "the shape is unknown", data)
+    assert dims is not None
+    return [axis for axis, (to, dim) in enumerate(zip(content, dims, strict=True)) if int(to) != dim]
+
+
+def _check_kernel(node: ir.Node, mode: str, axes: Sequence[int], layout: Perm) -> None:
+    of = len(layout)
+    last = sorted(layout[axis] for axis in axes) == list(range(of - len(axes), of))
+    kept = all(layout[a] < layout[b] for a, b in itertools.pairwise(sorted(axes)))
+    need(mode == "nearest" or (last and kept), "the resized axes would not be the last ones", node)
+
+
+@handles("Reshape", "Flatten")
+def reshape(node: ir.Node, at: At) -> Plan:
+    """Groups of axes that are split or joined move as wholes, as far as sizes prove it."""
+    _data_only(node, at)
+    data = node.inputs[0]
+    assert data is not None
+    before, after = shape_of(data), shape_of(node.outputs[0])
+    if before is None or after is None:
+        raise Refusal("the shape is unknown", node)
+    need(0 not in before and 0 not in after, "a dimension is 0", node)
+    groups = _groups(before, after)
+    need(bool(groups), "the axes that are split or joined are not proven", node)
+    own, other = (1, 0) if at.is_output else (0, 1)
+    layout = {own: at.layout, other: _carried(node, groups, own, at.layout)}
+    wanted = reordered_dims(after, layout[1])
+    source = reordered_dims(before, layout[0])
+    target = _target(node, source, wanted)
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        return rebuilt(node, [operands.values[0], constant(target)], op_type="Reshape", drop=("allowzero", "axis"))
+
+    return Plan((normal(layout[0]), *_as_is(node)), (normal(layout[1]),), build)
+
+
+def reordered_dims(dims: Sequence[Dim], layout: Perm) -> list[Dim]:
+    """The dimensions of what a value is the transposed of."""
+    places = reordered(range(len(dims)), layout)
+    return [dims[place] for place in places]
+
+
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _groups(before: Sequence[Dim], after: Sequence[Dim]) -> list[Group]:
+    """The smallest runs of axes with equal sizes on both sides; none where that is not proven."""
+    groups: list[Group] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        found = _first_equal(before, i, after, j)
+        if found is None:
+            return []
+        groups.append((tuple(range(i, found[0])), tuple(range(j, found[1]))))
+        i, j = found
+    if any(dim != 1 for dim in (*before[i:], *after[j:])) or not groups:
+        return []
+    last = groups[-1]
+    groups[-1] = ((*last[0], *range(i, len(before))), (*last[1], *range(j, len(after))))
+    return groups
+
+
+def _first_equal(before: Sequence[Dim], i: int, after: Sequence[Dim], j: int) -> tuple[int, int] | None:
+    for length in range(2, len(before) - i + len(after) - j + 1):
+        for a in range(1, length):
+            b = length - a
+            if i + a > len(before) or j + b > len(after):
+                continue
+            if symbolic.equal(symbolic.product(before[i : i + a]), symbolic.product(after[j : j + b])):
+                return i + a, j + b
+    return None
+
+
+def _carried(node: ir.Node, groups: Sequence[Group], own: int, layout: Perm) -> Perm:
+    """The layout of the other side of a Reshape."""
+    starts: list[int] = []
+    for group in groups:
+        places = [layout[axis] for axis in group[own]]
+        need(places == list(range(places[0], places[0] + len(places))), "axes that belong together would part", node)
+        starts.append(places[0])
+    other = 1 - own
+    found = [0] * sum(len(group[other]) for group in groups)
+    place = 0
+    for number in sorted(range(len(groups)), key=starts.__getitem__):
+        for axis in groups[number][other]:
+            found[axis] = place
+            place += 1
+    return tuple(found)
+
+
+def _target(node: ir.Node, source: Sequence[Dim], wanted: Sequence[Dim]) -> list[int]:
+    target: list[int] = []
+    for place, dim in enumerate(wanted):
+        if isinstance(dim, int):
+            target.append(dim)
+        elif place < len(source) and symbolic.equal(source[place], dim):
+            target.append(0)
+        else:
+            target.append(-1)
+    need(target.count(-1) <= 1, "two dimensions of the target are unknown", node)
+    return target

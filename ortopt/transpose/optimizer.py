@@ -1,0 +1,149 @@
+"""Fewer transposes in a graph: region by region, as long as there are fewer and no more bytes go through them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import Conflict
+from ortopt.graph.match import Refusal
+from ortopt.graph.provenance import ORIGIN_KEY
+from ortopt.transformer import Context
+
+# the handlers register themselves
+from ortopt.transpose import elementwise, linear, movement, quantization, reductions  # noqa: F401
+from ortopt.transpose.layout import inverse
+from ortopt.transpose.plan import At
+from ortopt.transpose.rearrangement import Rearrangement
+from ortopt.transpose.region import OVERHEAD, Cost, Region, Views, bytes_of, output_index, permutation
+
+COUNT_FIRST = 1 << 60
+"""An overhead that makes one Transpose less worth any number of bytes."""
+
+MOST_ROUNDS = 10
+
+
+def cost(graph: ir.Graph) -> Cost:
+    """What the transposes of a graph cost: the measure that every rewrite lowers.
+
+    Args:
+        graph: The graph; those below it count for themselves.
+    """
+    views = Views(graph)
+    nodes = [node for node in graph if permutation(node, graph) is not None]
+    return Cost(len(nodes), sum(bytes_of(views.of(node.outputs[0]).root) for node in nodes))
+
+
+class TransposeReducer:
+    """Turns the regions of one graph in which transposes then cost less.
+
+    Args:
+        graph: The graph.
+        context: The way to edit.
+    """
+
+    def __init__(self, graph: ir.Graph, context: Context) -> None:
+        self._graph = graph
+        self._context = context
+        self._views = Views(graph)
+        self._failed: set[tuple[ir.Node, At]] = set()
+        self._reasons: dict[ir.Node, Refusal | Conflict | str] = {}
+
+    def run(self) -> bool:
+        """Turn regions until none is worth it; whether any was."""
+        changed = False
+        for _ in range(MOST_ROUNDS):
+            self._failed.clear()
+            self._reasons.clear()
+            again = False
+            for node in self._context.edit.index.nodes(self._graph, "Transpose"):
+                if node.graph is self._graph and permutation(node, self._graph) is not None:
+                    again |= self._improve(node)
+            changed |= again
+            if not again:
+                break
+        for node, reason in self._reasons.items():
+            if node.graph is self._graph:
+                self._context.refuse(node, reason)
+        return changed
+
+    def _improve(self, transpose: ir.Node) -> bool:
+        """Turn what is worth it below a Transpose, or above it."""
+        value = transpose.outputs[0]
+        for below in (True, False):
+            region = self._region(value, below=below)
+            if region is None:
+                continue
+            turned = _choice(region)
+            if turned is None:
+                self._failed.update(region.ways_in())
+            if turned is not None:
+                return self._commit(transpose, region, turned)
+            reason = region.refusals[0] if region.refusals else "no choice of layouts around it has fewer transposes"
+            self._reasons.setdefault(transpose, reason)
+        return False
+
+    def _region(self, value: ir.Value, *, below: bool) -> Region | None:
+        """What a Transpose reaches; None if that has been tried in vain."""
+        root, perm = self._views.of(value)
+        region = Region(self._views, root)
+        seeds: list[tuple[ir.Node, At]] = []
+        producer = root.producer()
+        if perm is not None and below:
+            seeds = list(region.users(value, perm))
+        elif perm is not None and producer is not None and producer.graph is self._graph:
+            layout = inverse(perm)
+            assert layout is not None
+            seeds = [(producer, At(True, output_index(producer, root), layout))]
+        if not seeds and not below:
+            return None
+        if seeds and all(seed in self._failed for seed in seeds):
+            return None
+        region.grow(seeds)
+        return region
+
+    def _commit(self, transpose: ir.Node, region: Region, turned: frozenset[ir.Node]) -> bool:
+        context = self._context
+        rearrangement = Rearrangement(region, turned)
+        nodes = (*rearrangement.transposes, *rearrangement.members)
+        if not context.rewrite(nodes):
+            return False
+        try:
+            made = context.replace(rearrangement.replacements(), before=transpose)
+        except (Conflict, Refusal) as reason:
+            context.rewrites -= 1
+            self._reasons[transpose] = reason
+            return False
+        context.edit.needs_order(self._graph)  # a Transpose that stays may stand anywhere
+        own = {node.name: _names(node) for node in rearrangement.members}
+        moved = tuple(name for node in rearrangement.transposes for name in _names(node))
+        for node in made:
+            node.meta[ORIGIN_KEY] = own.get(node.name, moved)
+        context.mark = context.edit.version
+        self._views = Views(self._graph)
+        return True
+
+
+def _names(node: ir.Node) -> tuple[str, ...]:
+    """Where a node comes from."""
+    found: tuple[str, ...] = node.meta.get(ORIGIN_KEY, ())
+    return found or (node.name or node.op_type,)
+
+
+def _choice(region: Region) -> frozenset[ir.Node] | None:
+    """The nodes to turn; None where nothing is better: fewer transposes, and no more bytes through them."""
+    present = region.present_cost()
+    turned = region.best(COUNT_FIRST)
+    after = region.cost(turned)
+    if after.number >= present.number:
+        return None
+    if _is_worth_it(after, present):
+        return turned
+    turned = region.best(OVERHEAD)  # fewer by less, perhaps, but in bytes too
+    if _is_worth_it(region.cost(turned), present):
+        return turned
+    nobody: frozenset[ir.Node] = frozenset()
+    return nobody if _is_worth_it(region.cost(nobody), present) else None
+
+
+def _is_worth_it(after: Cost, present: Cost) -> bool:
+    return after.number < present.number and after.nbytes <= present.nbytes and after.total < present.total

@@ -1,0 +1,215 @@
+"""What an op needs to work in another layout, and the registry of those that can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph import scope
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Refusal, integers, is_constant, need, opset, shape_of
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.transpose.layout import Layout, Perm, inverse
+
+SMALL_NODE = 1024
+"""What a node on a small tensor costs, in bytes through a transpose."""
+
+FIRST_OPSET = 7
+"""Elementwise ops broadcast as they do now from here on."""
+
+
+class Flexible(NamedTuple):
+    """An input that is taken in either orientation, by an attribute."""
+
+
+FLEXIBLE: Final = Flexible()
+
+
+class Lift(NamedTuple):
+    """An operand of lower rank, which broadcasts: it is brought into a layout, and gets axes of size 1.
+
+    Attributes:
+        layout: The operand's layout relative to what is lifted.
+        axes: Where the axes of size 1 come in.
+    """
+
+    layout: Layout
+    axes: tuple[int, ...]
+
+
+Demand: TypeAlias = Layout | Lift | Flexible
+
+
+class Operands(NamedTuple):
+    """What a node in another layout is built on.
+
+    Attributes:
+        values: The inputs, each as its demand says.
+        swapped: Which of the flexible inputs come in the other orientation.
+    """
+
+    values: list[ir.Value | None]
+    swapped: tuple[bool, ...]
+
+
+class Plan(NamedTuple):
+    """How a node works in another layout.
+
+    Attributes:
+        inputs: What it needs of each input: its layout relative to the input that is wanted; None is as it is.
+        outputs: The layout of each output relative to the output of the new node; None is as it is.
+        build: Makes the node in the other layout; returns what stands for each output.
+        cost: What it costs besides transposes, in bytes through a transpose.
+    """
+
+    inputs: tuple[Demand, ...]
+    outputs: tuple[Layout, ...]
+    build: Callable[[Operands], Sequence[ir.Value]]
+    cost: int = 0
+
+
+class At(NamedTuple):
+    """The input or output of a node from which a layout reaches it.
+
+    Attributes:
+        is_output: Whether it is an output.
+        position: Which.
+        layout: The layout of that value relative to what is wanted there.
+    """
+
+    is_output: bool
+    position: int
+    layout: Perm
+
+
+_OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization"})
+
+Handler: TypeAlias = Callable[[ir.Node, At], Plan]
+
+_HANDLERS: dict[tuple[str, str], Handler] = {}
+
+
+def handles(*ops: str, domain: str = "") -> Callable[[Handler], Handler]:
+    """Register how some ops work in another layout."""
+
+    def register(handler: Handler) -> Handler:
+        for op in ops:
+            assert (domain, op) not in _HANDLERS, op
+            _HANDLERS[domain, op] = handler
+        return handler
+
+    return register
+
+
+def ops() -> frozenset[tuple[str, str]]:
+    """The domains and types of the ops that transposes can pass."""
+    return frozenset(_HANDLERS)
+
+
+def plan(node: ir.Node, at: At) -> Plan:
+    """How a node works in another layout.
+
+    Args:
+        node: A node of a graph.
+        at: Where the layout reaches it.
+
+    Raises:
+        Refusal: If it cannot.
+    """
+    handler = _HANDLERS.get((node.domain, node.op_type))
+    if handler is None:
+        raise Refusal(f"transposes do not pass {node.op_type}", node)
+    own = scope.of(scope.graph_of(node)).model.functions
+    need(not own or node.op_identifier() not in own, "it is a local function", node)
+    need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)
+    need(not semantics.is_random(node), "its results are random", node)
+    found = handler(node, at)
+    return found._replace(
+        inputs=tuple(
+            None if isinstance(demand, tuple) and not isinstance(demand, Lift | Flexible) and is_one(value) else demand
+            for value, demand in zip(node.inputs, found.inputs, strict=True)
+        ),
+        outputs=tuple(
+            None if is_one(value) else layout for value, layout in zip(node.outputs, found.outputs, strict=True)
+        ),
+    )
+
+
+def is_one(value: ir.Value | None) -> bool:
+    """Whether a value has one element, and so all layouts at once."""
+    shape = None if value is None else shape_of(value)
+    return shape is not None and all(isinstance(dim, int) and dim == 1 for dim in shape)
+
+
+# -- building ---------------------------------------------------------------------------------------------------------
+
+
+def rebuilt(
+    node: ir.Node,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, int | tuple[int, ...]] | None = None,
+    *,
+    op_type: str = "",
+    drop: Sequence[str] = (),
+) -> Sequence[ir.Value]:
+    """A node as another one, on other inputs.
+
+    Args:
+        node: The other node.
+        inputs: The inputs.
+        attributes: Attributes that differ.
+        op_type: The op, if another one.
+        drop: Attributes left out.
+
+    Returns:
+        Its outputs; optional ones that nobody uses are left out.
+    """
+    kept = {name: attribute for name, attribute in node.attributes.items() if name not in drop}
+    for name, content in (attributes or {}).items():
+        kept[name] = ir.AttrInt64(name, content) if isinstance(content, int) else ir.AttrInt64s(name, content)
+    count = len(node.outputs)
+    while count > 1 and node.op_type in _OPTIONAL_OUTPUTS:
+        last = node.outputs[count - 1]
+        if use_count(last) or last.is_graph_output():
+            break
+        count -= 1
+    new = ir.Node(
+        node.domain,
+        op_type or node.op_type,
+        inputs,
+        kept.values(),
+        overload=node.overload,
+        num_outputs=count,
+        name=node.name,
+        doc_string=node.doc_string,
+        metadata_props=dict(node.metadata_props),
+    )
+    return new.outputs
+
+
+def rearranged(vector: ir.Value, positions: Sequence[int]) -> ir.Value:
+    """A list of integers in another order: a constant, or a Gather.
+
+    Args:
+        vector: A tensor of rank 1, constant or not.
+        positions: For each place of the result, the place in `vector`.
+    """
+    if not is_constant(vector):
+        return ir.node("Gather", [vector, constant(list(positions))], attributes={"axis": 0}).outputs[0]
+    content = integers(vector)
+    assert vector.dtype is not None
+    return constant([content[position] for position in positions], vector.dtype)
+
+
+def by_axis(vector: ir.Value, perm: Perm) -> ir.Value:
+    """A vector with one item for each axis of a value, for the axes of what it is the transposed of."""
+    back = inverse(perm)
+    return vector if back is None else rearranged(vector, back)
+
+
+def axes_by(axes: Sequence[int], perm: Perm) -> tuple[int, ...]:
+    """Axes of a value as axes of what it is the transposed of, in increasing order."""
+    return tuple(sorted(perm[axis] for axis in axes))

@@ -1,0 +1,234 @@
+"""A choice of turned nodes, built: new nodes, the transposes that are left, constants in their new layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph.edit import constant, discard
+from ortopt.graph.match import is_constant, opset
+from ortopt.options import MEGABYTE
+from ortopt.transpose.layout import Layout, compose, inverse
+from ortopt.transpose.linear import in_place
+from ortopt.transpose.plan import Flexible, Lift, Operands, Plan
+from ortopt.transpose.region import Region, demanded_layout, layout_of
+
+_UNSQUEEZE_AXES_INPUT = 13
+
+
+class Rearrangement:
+    """Builds what stands for a region in which some nodes are turned; changes nothing.
+
+    Args:
+        region: The region.
+        turned: Those of its nodes that work in the other layout.
+
+    Attributes:
+        members: The nodes that go, each with the plan of what comes.
+    """
+
+    def __init__(self, region: Region, turned: Collection[ir.Node]) -> None:
+        self._region = region
+        self._views = region.views
+        self._turned = turned
+        self._made: dict[ir.Value, ir.Value] = {}
+        self._fetched: dict[tuple[ir.Value, Layout], ir.Value] = {}
+        self._lifted: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+        self.members: dict[ir.Node, Plan] = {node: region.plans[node] for node in region.plans if node in turned}
+        self.transposes = [node for root in region.roots for node in self._views.transposes(root)]
+        self._demanded = {root: region.demanded(root, turned) for root in region.roots}
+        for root in region.roots:
+            for port in self._views.ports(root):
+                if (
+                    port.node is not None
+                    and port.node not in self.members
+                    and isinstance(region.demand(port, turned), Flexible)
+                    and not self._is_there(root, inverse(port.perm))
+                ):
+                    self.members[port.node] = in_place(port.node)
+
+    def replacements(self) -> dict[ir.Value, ir.Value]:
+        """Old value to new value.
+
+        Raises:
+            Refusal: If something cannot be built after all; nothing is left behind.
+        """
+        try:
+            return self._replacements()
+        except BaseException:
+            touched = dict.fromkeys(self._region.roots)
+            for node in self.members:
+                touched.update(dict.fromkeys(value for value in node.inputs if value is not None))
+            for value in touched:
+                discard([use.node for use in value.uses() if use.node.graph is None])
+            raise
+
+    def _replacements(self) -> dict[ir.Value, ir.Value]:
+        for node in self._in_order():
+            self._build(node)
+        found: dict[ir.Value, ir.Value] = {}
+        for root in self._region.roots:
+            for port in self._views.ports(root):
+                if port.node in self.members:
+                    continue
+                new = self._fetch(root, inverse(port.perm))
+                if new is not port.value:
+                    found[port.value] = new
+        for node in self.members:
+            for value in node.outputs:
+                if value in self._made and value not in self._region.roots and _is_needed(value):
+                    found[value] = self._made[value]
+        return self._with_own_outputs(found)
+
+    def _with_own_outputs(self, found: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+        """Give each graph output a new node of its own; outputs come last, so that names end with them."""
+        inner = {old: new for old, new in found.items() if not old.is_graph_output()}
+        taken: set[ir.Value] = set()
+        for old, new in found.items():
+            if not old.is_graph_output():
+                continue
+            producer = new.producer()
+            own = new
+            if new in taken or producer is None or producer.graph is not None:
+                own = ir.node("Identity", [new]).outputs[0]
+            taken.add(own)
+            inner[old] = own
+        return inner
+
+    def _in_order(self) -> list[ir.Node]:
+        """The members, each after those that it is built on."""
+        done: dict[ir.Node, None] = {}
+        for start in self.members:
+            pending = [(start, False)]
+            while pending:
+                node, ready = pending.pop()
+                if node in done:
+                    continue
+                if ready:
+                    done[node] = None
+                    continue
+                pending.append((node, True))
+                for value in node.inputs:
+                    producer = None if value is None else self._views.of(value).root.producer()
+                    if producer in self.members and producer is not None:
+                        pending.append((producer, False))
+        return list(done)
+
+    def _build(self, node: ir.Node) -> None:
+        found = self.members[node]
+        values: list[ir.Value | None] = []
+        swapped: list[bool] = []
+        for value, demand in zip(node.inputs, found.inputs, strict=True):
+            if value is None:
+                values.append(None)
+                continue
+            root, perm = self._views.of(value)
+            if isinstance(demand, Flexible):
+                there = self._is_there(root, inverse(perm))
+                layout = inverse(perm) if there else self._supply(root)
+                values.append(self._fetch(root, layout))
+                swapped.append(not there)
+                continue
+            layout = layout_of(demand)
+            if layout is None and root not in self._region.roots:
+                operand = value
+            else:
+                operand = self._fetch(root, demanded_layout(perm, layout))
+            values.append(self._lift(operand, demand.axes, node) if isinstance(demand, Lift) else operand)
+        outputs = found.build(Operands(values, tuple(swapped)))
+        self._made.update(zip(node.outputs, outputs, strict=False))
+
+    # -- values in layouts --------------------------------------------------------------------------------------------
+
+    def _supply(self, root: ir.Value) -> Layout:
+        return self._region.supply(root, self._turned)
+
+    def _is_there(self, root: ir.Value, layout: Layout) -> bool:
+        """Whether a root is to be had in a layout without a Transpose for a node that can do without."""
+        if is_constant(root):
+            return layout is None
+        return layout == self._supply(root) or layout in self._demanded.get(root, ())
+
+    def _fetch(self, root: ir.Value, layout: Layout) -> ir.Value:
+        """A root in a layout: ``u`` with ``root = Transpose(u, layout)``."""
+        found = self._fetched.get((root, layout))
+        if found is None:
+            found = self._fetched[root, layout] = self._made_or_found(root, layout)
+        return found
+
+    def _made_or_found(self, root: ir.Value, layout: Layout) -> ir.Value:
+        perm = inverse(layout)
+        if is_constant(root):
+            return root if perm is None else _transposed(root, perm)
+        base = self._made.get(root)
+        if base is None:
+            for node in self._views.transposes(root):
+                if node.inputs[0] is root and self._views.of(node.outputs[0]).perm == perm and perm is not None:
+                    return node.outputs[0]
+            base = root
+        perm = compose(self._supply(root), perm)
+        if perm is None:
+            return base
+        made = ir.node("Transpose", [base], attributes={"perm": perm})
+        old = self.transposes[0] if self.transposes else None
+        if old is not None:
+            made.metadata_props.update(old.metadata_props)
+            made.doc_string = old.doc_string
+        return made.outputs[0]
+
+    def _lift(self, operand: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Value:
+        found = self._lifted.get((operand, axes))
+        if found is None:
+            found = self._lifted[operand, axes] = _unsqueezed(operand, axes, node)
+        return found
+
+
+def _is_needed(value: ir.Value) -> bool:
+    return value.is_graph_output() or bool(value.uses())
+
+
+def _content(value: ir.Value) -> ir.TensorProtocol:
+    tensor = value.const_value if value.producer() is None else semantics.constant_tensor(value)
+    assert tensor is not None
+    return tensor
+
+
+def _transposed(value: ir.Value, perm: tuple[int, ...]) -> ir.Value:
+    """A constant in another layout; computed when it is written, if it is big."""
+    tensor = _content(value)
+    dims = tuple(int(dim) for dim in tensor.shape.numpy())
+    shape = tuple(dims[axis] for axis in perm)
+    return constant(_derived(tensor, shape, perm))
+
+
+def _derived(tensor: ir.TensorProtocol, shape: tuple[int, ...], perm: tuple[int, ...] | None) -> ir.TensorProtocol:
+    """A tensor with other dimensions, after a transposition."""
+
+    def compute() -> ir.TensorProtocol:
+        array = tensor.numpy()
+        array = array if perm is None else array.transpose(perm)
+        array = np.ascontiguousarray(array).reshape(shape)
+        if tensor.dtype == ir.DataType.STRING:
+            return ir.StringTensor(array, shape=ir.Shape(shape))
+        return ir.Tensor(array, dtype=tensor.dtype)
+
+    if tensor.nbytes <= MEGABYTE or tensor.dtype == ir.DataType.STRING:
+        return compute()
+    return ir.LazyTensor(compute, dtype=tensor.dtype, shape=ir.Shape(shape))
+
+
+def _unsqueezed(value: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Value:
+    tensor = value.const_value if value.producer() is None and value.graph is None else None
+    if tensor is None and is_constant(value):
+        tensor = _content(value)
+    if tensor is not None:
+        dims = [int(dim) for dim in tensor.shape.numpy()]
+        for axis in axes:
+            dims.insert(axis, 1)
+        return constant(_derived(tensor, tuple(dims), None))
+    if opset(node) >= _UNSQUEEZE_AXES_INPUT:
+        return ir.node("Unsqueeze", [value, constant(list(axes))]).outputs[0]
+    return ir.node("Unsqueeze", [value], attributes={"axes": axes}).outputs[0]

@@ -1,0 +1,193 @@
+"""Ops along axes: reductions, normalizations, running sums, and those that add or drop axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import attribute, integers, need, opset, optional, rank
+from ortopt.transpose.layout import Perm, normal, with_axes, without_axes
+from ortopt.transpose.plan import At, Plan, axes_by, handles, rebuilt
+
+_REDUCTIONS = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+_AXES_INPUT_SINCE = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
+
+
+def _axes_are_input(node: ir.Node) -> bool:
+    return opset(node) >= _AXES_INPUT_SINCE.get(node.op_type, 18)
+
+
+def _axes(node: ir.Node, of: int) -> tuple[int, ...] | None:
+    """The axes of a node, counted from the front; None where it names none."""
+    if _axes_are_input(node):
+        if optional(node, 1) is None:
+            return None
+        axes = integers(node.inputs[1])
+    else:
+        axes = attribute(node, "axes", ())
+    need(all(-of <= axis < of for axis in axes), "the axis is out of range", node)
+    return tuple(axis % of for axis in axes)
+
+
+def _with(node: ir.Node, x: ir.Value | None, axes: Sequence[int]) -> Sequence[ir.Value]:
+    if _axes_are_input(node):
+        return rebuilt(node, [x, constant(list(axes))])
+    return rebuilt(node, [x], {"axes": tuple(axes)})
+
+
+def _data(node: ir.Node) -> ir.Value:
+    x = node.inputs[0]
+    assert x is not None
+    return x
+
+
+def _input_layout(at: At, axes: Sequence[int], *, keeps: bool) -> Perm:
+    return with_axes(at.layout, axes) if at.is_output and not keeps else at.layout
+
+
+@handles(*_REDUCTIONS)
+def reduction(node: ir.Node, at: At) -> Plan:
+    """Axes follow the layout; without ``keepdims`` the axes that are left may even be in order."""
+    need(at.is_output or at.position == 0, "it is a list of axes", node)
+    of = rank(_data(node))
+    keeps = bool(attribute(node, "keepdims", 1))
+    axes = _axes(node, of)
+    if not axes and attribute(node, "noop_with_empty_axes", 0):
+        return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))
+    if not axes:
+        layout = _input_layout(at, range(of), keeps=keeps)
+        output = normal(layout) if keeps else None
+        return Plan((layout, *_none(node)), (output,), lambda operands: rebuilt(node, operands.values))
+    return _dropping(node, at, axes, keeps=keeps)
+
+
+def _none(node: ir.Node) -> tuple[None, ...]:
+    return (None,) * (len(node.inputs) - 1)
+
+
+def _dropping(node: ir.Node, at: At, axes: Sequence[int], *, keeps: bool) -> Plan:
+    layout = _input_layout(at, axes, keeps=keeps)
+    output = normal(layout if keeps else without_axes(layout, axes))
+    new_axes = axes_by(axes, layout)
+    return Plan((layout, *_none(node)), (output,), lambda operands: _with(node, operands.values[0], new_axes))
+
+
+@handles("Squeeze")
+def squeeze(node: ir.Node, at: At) -> Plan:
+    """The axes that are left keep their order, or take another."""
+    need(at.is_output or at.position == 0, "it is a list of axes", node)
+    axes = _axes(node, rank(_data(node)))
+    need(bool(axes), "the axes are not told", node)
+    assert axes is not None
+    return _dropping(node, at, axes, keeps=False)
+
+
+@handles("Unsqueeze")
+def unsqueeze(node: ir.Node, at: At) -> Plan:
+    """New axes stay where they are, unless the layout comes from below."""
+    need(at.is_output or at.position == 0, "it is a list of axes", node)
+    count = len(attribute(node, "axes", ())) if not _axes_are_input(node) else len(integers(optional(node, 1)))
+    axes = _axes(node, rank(_data(node)) + count)
+    assert axes is not None
+    layout = at.layout if at.is_output else with_axes(at.layout, axes)
+    new_axes = axes_by(axes, layout)
+    return Plan(
+        (normal(without_axes(layout, axes)), *_none(node)),
+        (layout,),
+        lambda operands: _with(node, operands.values[0], new_axes),
+    )
+
+
+def _axis(node: ir.Node, default: int, of: int) -> int:
+    axis = attribute(node, "axis", default)
+    need(-of <= axis < of, "the axis is out of range", node)
+    return axis % of
+
+
+@handles("ArgMax", "ArgMin")
+def arg_extremum(node: ir.Node, at: At) -> Plan:
+    """As a reduction of one axis."""
+    keeps = bool(attribute(node, "keepdims", 1))
+    axis = _axis(node, 0, rank(_data(node)))
+    layout = _input_layout(at, (axis,), keeps=keeps)
+    output = normal(layout if keeps else without_axes(layout, (axis,)))
+    return Plan((layout,), (output,), lambda operands: rebuilt(node, operands.values, {"axis": layout[axis]}))
+
+
+@handles("Softmax", "LogSoftmax", "Hardmax")
+def softmax(node: ir.Node, at: At) -> Plan:
+    """The axis follows; before opset 13 it is the last one, or all after it are one with it."""
+    of = len(at.layout)
+    flattens = opset(node) < 13
+    axis = _axis(node, 1 if flattens else -1, of)
+    new_axis = at.layout[axis]
+    last = axis == new_axis == of - 1
+    need(not flattens or last, f"{node.op_type} flattens before opset 13", node)
+    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axis": new_axis}))
+
+
+@handles("LpNormalization")
+def lp_normalization(node: ir.Node, at: At) -> Plan:
+    """The axis follows."""
+    axis = _axis(node, -1, len(at.layout))
+    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}))
+
+
+@handles("LayerNormalization", "RMSNormalization")
+def layer_normalization(node: ir.Node, at: At) -> Plan:
+    """The axes that are normalized, and so the scale's, stay; those before them may change."""
+    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
+    of = len(at.layout)
+    axis = _axis(node, -1, of)
+    stay = at.layout[axis:] == tuple(range(axis, of))
+    need(stay, "the axes that are normalized would move", node)
+    return Plan(
+        (at.layout, *_none(node)),
+        (at.layout,) * len(node.outputs),
+        lambda operands: rebuilt(node, operands.values, {"axis": axis}),
+    )
+
+
+@handles("InstanceNormalization")
+def instance_normalization(node: ir.Node, at: At) -> Plan:
+    """Batch and channel stay; the others are all normalized."""
+    need(at.is_output or at.position == 0, "it is a parameter of InstanceNormalization", node)
+    need(at.layout[:2] == (0, 1), "the channel would move", node)
+    return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))
+
+
+@handles("CumSum")
+def cumulative_sum(node: ir.Node, at: At) -> Plan:
+    """The axis follows, where it is known."""
+    need(at.is_output or at.position == 0, "it is an axis", node)
+    (axis,) = integers(node.inputs[1])
+    new_axis = at.layout[axis % len(at.layout)]
+    return Plan(
+        (at.layout, None), (at.layout,), lambda operands: rebuilt(node, [operands.values[0], constant(new_axis)])
+    )
+
+
+@handles("TopK")
+def top_k(node: ir.Node, at: At) -> Plan:
+    """The axis follows; both outputs have the data's layout."""
+    need(at.is_output or at.position == 0, "it is a count", node)
+    axis = _axis(node, -1, len(at.layout))
+    return Plan(
+        (at.layout, *_none(node)),
+        (at.layout,) * len(node.outputs),
+        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+    )
+
+
+@handles("Trilu")
+def triangle(node: ir.Node, at: At) -> Plan:
+    """The matrices stay; the axes before them may change."""
+    need(at.is_output or at.position == 0, "it is a parameter of Trilu", node)
+    of = len(at.layout)
+    need(at.layout[-2:] == (of - 2, of - 1), "the matrices would be transposed", node)
+    return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))

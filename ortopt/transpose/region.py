@@ -1,0 +1,439 @@
+"""Which nodes around a Transpose should work in the other layout: the cheapest choice, found as a minimal cut.
+
+Transposes are no nodes here. A value behind a chain of them is its *root*, the value before the chain, in some layout.
+Nodes, subgraphs and graph outputs *demand* roots in layouts; the node behind a root *supplies* one. A Transpose is
+needed for each (root, layout) that is demanded and not supplied, once for all who demand it; constants supply all.
+Each node of a region has two ways to work, as it is or turned, each with demands and a supply of its own. What a choice
+costs is charged to the arcs of a network whose cheapest cut is the choice; where two turned nodes would have to be
+charged together, which no network can, one is charged alone: a choice never costs more than its cut.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.match import Refusal, is_constant, shape_of
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.transpose.cut import UNBOUNDED, Network
+from ortopt.transpose.layout import Layout, compose, inverse, normal
+from ortopt.transpose.linear import flexible_inputs
+from ortopt.transpose.plan import At, Demand, Flexible, Lift, Plan, is_one, plan
+
+OVERHEAD = 16_384
+"""What a Transpose costs besides its bytes, in bytes."""
+
+TYPICAL_SIZE = 16
+"""What a dimension that is not known counts."""
+
+MOST_NODES = 20_000
+"""A region is not followed further."""
+
+MOST_FOLLOWED = 256
+"""A value with more uses is not followed to find more of a region."""
+
+
+def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None:
+    """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
+    if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
+        return None
+    found = node.attributes.get("perm")
+    x = node.inputs[0]
+    shape = None if x is None else shape_of(x)
+    if x is None or (found is not None and found.is_ref()):
+        return None
+    if shape is not None and is_one(x):
+        return tuple(range(len(shape)))
+    if found is not None:
+        perm = tuple(found.value)
+        return perm if sorted(perm) == list(range(len(perm))) else None
+    return None if shape is None else tuple(reversed(range(len(shape))))
+
+
+class Cost(NamedTuple):
+    """What transposes cost: how many there are, the bytes through them, and that of small nodes for their sake."""
+
+    number: int
+    nbytes: int
+    small: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it, in bytes."""
+        return self.number * OVERHEAD + self.nbytes + self.small
+
+
+def bytes_of(value: ir.Value) -> int:
+    """The bytes of a value; a dimension that is not known counts `TYPICAL_SIZE`, a size that is not known, two."""
+    shape = shape_of(value)
+    if shape is None:
+        return TYPICAL_SIZE**2
+    elements = 1
+    for dim in shape:
+        elements *= dim if isinstance(dim, int) else _typical(dim.value)
+    bits = 32 if value.dtype is None or value.dtype == ir.DataType.STRING else value.dtype.bitwidth
+    return max(elements * bits // 8, 1)
+
+
+@lru_cache(1 << 12)
+def _typical(text: str | None) -> int:
+    if text is None:
+        return TYPICAL_SIZE
+    dim = symbolic.canonical(text)
+    found = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
+    return max(found, 1) if isinstance(found, int) else TYPICAL_SIZE
+
+
+class View(NamedTuple):
+    """A value as what its root becomes by a chain of transposes: ``value = Transpose(root, perm)``."""
+
+    root: ir.Value
+    perm: Layout
+
+
+class Port(NamedTuple):
+    """A need of a root: by a node's input, or, without node, by a graph output."""
+
+    node: ir.Node | None
+    position: int
+    value: ir.Value
+    perm: Layout
+
+
+class Views:
+    """The roots of one graph's values, and who needs them; to be made anew after a change.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._views: dict[ir.Value, View] = {}
+        self._ports: dict[ir.Value, tuple[list[Port], list[ir.Node]]] = {}
+        self._weights: dict[ir.Value, int] = {}
+
+    def of(self, value: ir.Value) -> View:
+        """A value's root, and how it comes from there."""
+        chain: list[tuple[ir.Value, tuple[int, ...]]] = []
+        at = value
+        while at not in self._views:
+            node = at.producer()
+            perm = permutation(node, self.graph)
+            if node is None or perm is None or node.inputs[0] is None:
+                self._views[at] = View(at, None)
+                break
+            chain.append((at, perm))
+            at = node.inputs[0]
+        view = self._views[at]
+        for passed, perm in reversed(chain):
+            view = View(view.root, compose(view.perm, normal(perm)))
+            self._views[passed] = view
+        return view
+
+    def ports(self, root: ir.Value) -> list[Port]:
+        """Every need of a root, directly or through transposes."""
+        return self._below(root)[0]
+
+    def transposes(self, root: ir.Value) -> list[ir.Node]:
+        """The transposes of a root that somebody uses, each after the one above it."""
+        return self._below(root)[1]
+
+    def _below(self, root: ir.Value) -> tuple[list[Port], list[ir.Node]]:
+        if root in self._ports:
+            return self._ports[root]
+        ports: list[Port] = []
+        transposes: list[ir.Node] = []
+        constant = is_constant(root)
+        pending: list[tuple[ir.Value, Layout]] = [(root, None)]
+        while pending:
+            value, perm = pending.pop()
+            if value.is_graph_output():
+                ports.append(Port(None, 0, value, perm))
+            for node, position in value.uses():
+                own = permutation(node, self.graph)
+                if own is None:
+                    if not constant or value is not root:
+                        ports.append(Port(node, position, value, perm))
+                elif use_count(node.outputs[0]) or node.outputs[0].is_graph_output():
+                    transposes.append(node)
+                    pending.append((node.outputs[0], compose(perm, normal(own))))
+        self._ports[root] = (ports, transposes)
+        return ports, transposes
+
+    def weight(self, root: ir.Value) -> int:
+        """The bytes through a Transpose of a root."""
+        found = self._weights.get(root)
+        if found is None:
+            found = self._weights[root] = bytes_of(root)
+        return found
+
+
+def layout_of(demand: Demand) -> Layout:
+    """The layout that a demand asks for."""
+    if isinstance(demand, Lift):
+        return demand.layout
+    return None if isinstance(demand, Flexible) else demand
+
+
+class Region:
+    """The nodes that a layout reaches from a Transpose, each with its other way to work.
+
+    Args:
+        views: The graph.
+        start: A Transpose's root: its needs always count.
+
+    Attributes:
+        plans: How each node works if it is turned.
+        refusals: Why nodes at the border do not.
+    """
+
+    def __init__(self, views: Views, start: ir.Value) -> None:
+        self.views = views
+        self.plans: dict[ir.Node, Plan] = {}
+        self.refusals: list[Refusal] = []
+        self._roots: dict[ir.Value, None] = {start: None}
+
+    # -- growing ------------------------------------------------------------------------------------------------------
+
+    def grow(self, seeds: Iterable[tuple[ir.Node, At]]) -> None:
+        """Follow layouts as far as ops let them pass.
+
+        Args:
+            seeds: Where they come in.
+        """
+        pending = deque(seeds)
+        refused: set[tuple[ir.Node, At]] = set()
+        while pending and len(self.plans) < MOST_NODES:
+            node, at = pending.popleft()
+            if node in self.plans or (node, at) in refused:
+                continue
+            try:
+                found = plan(node, at)
+            except Refusal as refusal:
+                refused.add((node, at))
+                self.refusals.append(refusal.with_traceback(None))  # its frames would hold everything
+                continue
+            self.plans[node] = found
+            pending.extend(self._neighbours(node, found))
+        for node, found in self.plans.items():
+            for value, demand in zip(node.inputs, found.inputs, strict=True):
+                if value is not None and (demand is not None):
+                    self._roots[self.views.of(value).root] = None
+            self._roots.update(dict.fromkeys(node.outputs))
+
+    def _neighbours(self, node: ir.Node, found: Plan) -> Iterator[tuple[ir.Node, At]]:
+        for value, demand in zip(node.inputs, found.inputs, strict=True):
+            layout = layout_of(demand)
+            if value is None or layout is None or is_constant(value):
+                continue
+            view = self.views.of(value)
+            producer = value.producer()
+            if view.perm is None and producer is not None and producer.graph is self.views.graph:
+                yield producer, At(True, output_index(producer, value), layout)
+            yield from self.users(value, layout)
+        for value, layout in zip(node.outputs, found.outputs, strict=True):
+            if layout is not None:
+                yield from self.users(value, layout)
+
+    def users(self, value: ir.Value, layout: tuple[int, ...]) -> Iterator[tuple[ir.Node, At]]:
+        """The nodes of the graph that use a value in a layout, transposes left out."""
+        if use_count(value) > MOST_FOLLOWED:
+            return
+        graph = self.views.graph
+        for node, position in value.uses():
+            if node.graph is graph and permutation(node, graph) is None:
+                yield node, At(False, position, layout)
+
+    def ways_in(self) -> Iterator[tuple[ir.Node, At]]:
+        """From where the same region would be reached."""
+        for node, found in self.plans.items():
+            for position, demand in enumerate(found.inputs):
+                layout = layout_of(demand)
+                if layout is not None:
+                    yield node, At(False, position, layout)
+            for position, layout in enumerate(found.outputs):
+                if layout is not None:
+                    yield node, At(True, position, layout)
+
+    # -- costs --------------------------------------------------------------------------------------------------------
+
+    @property
+    def roots(self) -> Collection[ir.Value]:
+        """The values whose transposes may change."""
+        return self._roots
+
+    def supply(self, root: ir.Value, turned: Collection[ir.Node]) -> Layout:
+        """The layout of a root relative to what is there of it when some nodes are turned."""
+        producer = root.producer()
+        if producer is None or producer not in turned:
+            return None
+        return self.plans[producer].outputs[output_index(producer, root)]
+
+    def demand(self, port: Port, turned: Collection[ir.Node]) -> Layout | Flexible:
+        """The layout in which a need wants a root when some nodes are turned."""
+        if port.node is not None and port.node.graph is self.views.graph:
+            if port.node in turned:
+                demand = self.plans[port.node].inputs[port.position]
+                if isinstance(demand, Flexible):
+                    return demand
+                return demanded_layout(port.perm, layout_of(demand))
+            if port.position in flexible_inputs(port.node):
+                return Flexible()
+        return inverse(port.perm)
+
+    def demanded(self, root: ir.Value, turned: Collection[ir.Node]) -> dict[Layout, None]:
+        """The layouts in which a root is wanted."""
+        found: dict[Layout, None] = {}
+        for port in self.views.ports(root):
+            layout = self.demand(port, turned)
+            if not isinstance(layout, Flexible):
+                found[layout] = None
+        return found
+
+    def cost(self, turned: Collection[ir.Node]) -> Cost:
+        """What all transposes around the region cost when some nodes are turned."""
+        count = nbytes = 0
+        for root in self._roots:
+            if is_constant(root):
+                continue
+            supplied = self.supply(root, turned)
+            missing = sum(layout != supplied for layout in self.demanded(root, turned))
+            count += missing
+            nbytes += missing * self.views.weight(root)
+        return Cost(count, nbytes, sum(self.plans[node].cost for node in turned))
+
+    def present_cost(self) -> Cost:
+        """What the transposes that are there cost."""
+        count = nbytes = 0
+        for root in self._roots:
+            own = len(self.views.transposes(root))
+            count += own
+            nbytes += own * self.views.weight(root)
+        return Cost(count, nbytes)
+
+    # -- the choice ---------------------------------------------------------------------------------------------------
+
+    def best(self, overhead: int = OVERHEAD) -> frozenset[ir.Node]:
+        """The nodes to turn so that transposes cost least.
+
+        Args:
+            overhead: What each Transpose costs besides its bytes.
+        """
+        if not self.plans:
+            return frozenset()
+        network = Network()
+        vertices = {node: network.vertex() for node in self.plans}
+        for node, found in self.plans.items():
+            network.arc(vertices[node], network.SINK, found.cost + 1)
+        for root in self._roots:
+            if not is_constant(root):
+                self._charge(network, vertices, root, self.views.weight(root) + overhead)
+        side = network.source_side()
+        return frozenset(node for node, vertex in vertices.items() if vertex in side)
+
+    def _charge(self, network: Network, vertices: dict[ir.Node, int], root: ir.Value, cost: int) -> None:
+        """Charge the transposes of a root to whoever makes them needed."""
+        always: dict[Layout, None] = {}
+        plain: dict[Layout, dict[int, None]] = {}
+        turned: dict[Layout, dict[int, None]] = {}
+        for port in self.views.ports(root):
+            if port.node is None or port.node not in self.plans or port.node.graph is not self.views.graph:
+                layout = self.demand(port, ())
+                if not isinstance(layout, Flexible):
+                    always[layout] = None
+                continue
+            for into, members in ((plain, ()), (turned, (port.node,))):
+                layout = self.demand(port, members)
+                if not isinstance(layout, Flexible):
+                    into.setdefault(layout, {})[vertices[port.node]] = None
+        producer = root.producer()
+        own = vertices.get(producer) if producer is not None else None
+        other = None
+        if own is not None and producer is not None:
+            other = self.plans[producer].outputs[output_index(producer, root)]
+        for layout in {**always, **plain, **turned}:
+            if other is None:  # always as it is
+                if layout is None:
+                    continue
+                payer = reverse_payer = None
+            else:
+                assert own is not None
+                payer = own if layout is None else None  # pays if it is turned
+                reverse_payer = own if layout == other else None  # pays if it is not
+            self._charge_layout(
+                network, layout in always, plain.get(layout, {}), turned.get(layout, {}), payer, reverse_payer, cost
+            )
+
+    @staticmethod
+    def _charge_layout(
+        network: Network,
+        always: bool,
+        plain: Collection[int],
+        turned: Collection[int],
+        payer: int | None,
+        reverse_payer: int | None,
+        cost: int,
+    ) -> None:
+        """Charge one Transpose: if somebody demands it, and `payer` is turned or `reverse_payer` is not."""
+        source, sink = network.SOURCE, network.SINK
+        if payer is not None:
+            if always:
+                network.arc(payer, sink, cost)
+                return
+            if plain:
+                _any(network, payer, plain, cost)
+            if turned:
+                _any_turned(network, turned, sink, cost)
+        elif reverse_payer is not None:
+            if always or plain:
+                network.arc(source, reverse_payer, cost)
+            elif turned:
+                _any_turned(network, turned, reverse_payer, cost)
+        elif not always:
+            if plain:
+                _any(network, source, plain, cost)
+            if turned:
+                _any_turned(network, turned, sink, cost)
+
+
+def _any(network: Network, payer: int, plain: Collection[int], cost: int) -> None:
+    """Charge once if the payer is on the source's side and any of some vertices is not."""
+    if len(plain) == 1:
+        (only,) = plain
+        network.arc(payer, only, cost)
+        return
+    gate = network.vertex()
+    network.arc(payer, gate, cost)
+    for vertex in plain:
+        network.arc(gate, vertex, UNBOUNDED)
+
+
+def _any_turned(network: Network, turned: Collection[int], payer: int, cost: int) -> None:
+    """Charge once if any of some vertices is on the source's side and the payer is not."""
+    if len(turned) == 1:
+        (only,) = turned
+        network.arc(only, payer, cost)
+        return
+    gate = network.vertex()
+    network.arc(gate, payer, cost)
+    for vertex in turned:
+        network.arc(vertex, gate, UNBOUNDED)
+
+
+def demanded_layout(perm: Layout, layout: Layout) -> Layout:
+    """The layout of a root that gives ``u``: ``value = Transpose(u, layout)``, ``value = Transpose(root, perm)``."""
+    return inverse(compose(perm, inverse(layout)))
+
+
+def output_index(node: ir.Node, value: ir.Value) -> int:
+    """Which output of a node a value is."""
+    found = value.index()
+    assert found is not None
+    assert node.outputs[found] is value
+    return found

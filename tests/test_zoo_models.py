@@ -1,0 +1,197 @@
+"""The whole zoo, at every level: the same numbers and interface, a valid model, no more nodes, no harm downstream."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+import pytest
+
+from ortopt import optimize, zoo
+from ortopt.graph.load import load
+from ortopt.graph.save import to_bytes
+from ortopt.options import GROWTH_SHARE, MEGABYTE
+from ortopt.verification_comparison import Comparison, tolerances
+
+LEVELS = (1, 2, 3)
+WEIGHT_BYTES = 1 << 16
+SKELETONS = tuple(name for name in zoo.names() if not name.startswith("light_"))
+HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", "resnet18_qdq__qdq", "yolo_v8ish__ts17")
+NOT_FUSED = {
+    "com.microsoft.nchwc::ReorderInput",
+    "com.microsoft.nchwc::ReorderOutput",
+}
+
+
+def session(path: Path, level: ort.GraphOptimizationLevel, written: Path | None = None) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    if written is not None:
+        options.optimized_model_filepath = str(written)
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    return ort.InferenceSession(path, options, ["CPUExecutionProvider"])
+
+
+class Written:
+    """A model in a file, without its weights in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nbytes = path.stat().st_size
+        self.digest = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    @cached_property
+    def weightless(self) -> onnx.ModelProto:
+        """The model with its big weights as inputs."""
+        model = onnx.load(self.path)
+        told = {value.name for value in model.graph.input}
+        big = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) > WEIGHT_BYTES]
+        for tensor in big:
+            if tensor.name not in told:
+                model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            model.graph.initializer.remove(tensor)
+        return model
+
+    @cached_property
+    def for_the_checker(self) -> onnx.ModelProto:
+        """The weightless model, with ONNX Runtime's own ops in the domain of ai.onnx spelled as what they are."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.weightless)
+        opset = next(imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx"))
+        own = {"SimplifiedLayerNormalization"} | ({"LayerNormalization"} if opset < 17 else set())
+        for node in nodes(model.graph.node):
+            if node.op_type in own:
+                node.domain = "com.microsoft"
+        if "com.microsoft" not in {imported.domain for imported in model.opset_import}:
+            model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+        return model
+
+    @cached_property
+    def interface(self) -> tuple[list[bytes], list[bytes]]:
+        """Inputs that must be fed, and outputs, as the file spells them."""
+        loaded = load(self.path)
+        names = {value.name for value in loaded.graph.inputs}
+        graph = self.weightless.graph
+        return (
+            [value.SerializeToString() for value in graph.input if value.name in names],
+            [value.SerializeToString() for value in graph.output],
+        )
+
+    @cached_property
+    def ops(self) -> Counter[str]:
+        """How many nodes there are by op, subgraphs and functions included."""
+        bodies = (self.weightless.graph.node, *(function.node for function in self.weightless.functions))
+        return Counter(
+            f"{node.domain}::{node.op_type}" if node.domain else node.op_type for body in bodies for node in nodes(body)
+        )
+
+    def run(self, inputs: dict[str, Any]) -> tuple[list[tuple[str, str]], list[Any]]:
+        """Names and types of the outputs, and what ONNX Runtime computes without optimization."""
+        runs = session(self.path, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        return [(output.name, output.type) for output in runs.get_outputs()], runs.run(None, inputs)
+
+
+def nodes(body: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in body:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nodes(attribute.g.node)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path: Path) -> None:
+    original = Written(zoo.grow(name, tmp_path / "original.onnx"))
+    inputs = zoo.inputs(name)
+    outputs, expected = original.run(inputs)
+    comparison = Comparison(tolerances(load(original.path)))
+    most_bytes = original.nbytes + max(MEGABYTE, int(original.nbytes * GROWTH_SHARE))
+    seen: set[str] = set()
+    for level in LEVELS:
+        result = optimize(original.path, level=level, verify=False)
+        assert not result.summary.failures
+        assert not result.summary.bound_reached
+        target = tmp_path / f"{level}.onnx"
+        result.save(target, external_data="inline")
+        written = Written(target)
+        if written.digest in seen:
+            continue
+        seen.add(written.digest)
+        onnx.checker.check_model(written.weightless if level == 1 else written.for_the_checker)
+        assert written.interface == original.interface
+        assert written.nbytes <= most_bytes
+        assert written.ops.total() <= original.ops.total()
+        names, got = written.run(inputs)
+        assert names == outputs
+        rows = [comparison.of(*output, *both) for output, *both in zip(outputs, expected, got, strict=True)]
+        wrong = [row for row in rows if not row.agrees]
+        assert not wrong, f"-O{level}: {wrong}"
+        # The light models' weights are computed: every run may grow by a megabyte of what the one before had to leave.
+        again = optimize(target, level=level, max_growth=0 if name.startswith("light_") else None, verify=False)
+        assert [one.transformer for one in again.summary.passes] == [], f"-O{level} on its own result"
+        assert to_bytes(again.model) == target.read_bytes(), f"-O{level} on its own result"
+
+
+HASHES = """
+import hashlib, sys
+from ortopt import optimize, zoo
+from ortopt.graph.save import to_bytes
+for name, path in zip(sys.argv[1::2], sys.argv[2::2]):
+    result = optimize(path, level=3, verify=False)
+    print(name, hashlib.sha256(to_bytes(result.model)).hexdigest())
+"""
+
+
+def test_the_same_bytes_with_any_hash_seed(tmp_path: Path) -> None:
+    arguments = [text for name in HASHED for text in (name, str(zoo.grow(name, tmp_path / f"{name}.onnx")))]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", HASHES, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        for seed in ("0", "1", "4242")
+    ]
+    printed = {process.communicate()[0] for process in started}
+    assert [process.returncode for process in started] == [0, 0, 0]
+    (lines,) = printed
+    assert len(lines.splitlines()) == len(HASHED)
+
+
+def optimized_by_ort(path: Path, folder: Path) -> Counter[str]:
+    written = folder / "by_ort.onnx"
+    session(path, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, written)
+    return Written(written).ops
+
+
+def fused(ops: Counter[str]) -> Counter[str]:
+    """The ops that only a fusion makes."""
+    return Counter({op: count for op, count in ops.items() if op.startswith("com.microsoft") and op not in NOT_FUSED})
+
+
+@pytest.mark.parametrize("name", SKELETONS)
+def test_onnx_runtime_makes_no_less_of_the_result(name: str, tmp_path: Path) -> None:
+    original = zoo.grow(name, tmp_path / "original.onnx")
+    before = optimized_by_ort(original, tmp_path)
+    ways: dict[str, Callable[[], Any]] = {
+        "-O1": lambda: optimize(original, level=1, verify=False),
+        "-O3 --target onnx": lambda: optimize(original, level=3, target="onnx", verify=False),
+    }
+    for way, run in ways.items():
+        target = tmp_path / "result.onnx"
+        run().save(target, external_data="inline")
+        onnx.checker.check_model(Written(target).weightless)
+        after = optimized_by_ort(target, tmp_path)
+        assert after.total() <= before.total(), f"{way}: {after - before} more"
+        assert fused(before) - fused(after) == Counter(), f"{way}: fewer fused ops"

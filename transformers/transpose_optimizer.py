@@ -1,0 +1,36 @@
+"""A Transpose moves every byte and computes nothing; most stand in pairs around ops that work in any layout."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+from ortopt.transpose.optimizer import TransposeReducer
+
+
+class TransposeOptimizer(GraphTransformer):
+    """``Transpose⁻¹(op(Transpose(x)))`` → ``op(x)``: transposes move through ops to where they cancel.
+
+    A rewrite happens only where there are fewer transposes after it, and no more bytes go through them.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    apply_once = True
+    after = (
+        "common_subexpression_elimination",
+        "constant_folding",
+        "identity_elimination",
+        "matmul_add_fusion",
+        "noop_elimination",
+        "reshape_fusion",
+        "shape_folding",
+        "transpose_chain",
+        "transpose_elimination",
+    )
+    numerics = Numerics.REORDERED
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Rearrange the regions around a graph's transposes."""
+        return TransposeReducer(graph, context).run()
