@@ -1,0 +1,49 @@
+"""Flatten goes if a matrix keeps its shape."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "flatten_elimination"
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [("N,M", 1), ("N,4", -1), ("1,M", 0), ("1,M", -2), ("N,1", 2), ("0,4", 1), ("1,0", 0)]
+)
+def test_goes(shape: str, axis: int) -> None:
+    check_rewrites(
+        PASS,
+        f"main (float[{shape}] x) => (float[{shape}] y) {{ t = Flatten <axis = {axis}> (x) y = Neg (t) }}",
+        after="y = Neg (x)",
+    )
+
+
+def test_below_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (bool c, float[2,3] x) => (float[2,3] y) {
+            y = If (c) <
+                then_branch = t () => (float[2,3] p) { a = Flatten (x) p = Neg (a) },
+                else_branch = e () => (float[2,3] q) { q = f.F (x) }
+            >
+        }
+        <domain: "f", opset_import: ["" : 17]>
+        F (x) => (q) { a = Flatten (x) q = Neg (a) }""",
+        ops={"Flatten": 0},
+    )
+
+
+KEPT = [
+    ("the rank is not 2", "(float[N] x) => (float[A,B] y) { t = Flatten (x) y = Neg (t) }"),
+    ("the rank is not 2", "(float[N,4,1] x) => (float[A,B] y) { t = Flatten (x) y = Neg (t) }"),
+    ("the shape may change", "(float[N,4] x) => (float[A,B] y) { t = Flatten <axis = 0> (x) y = Neg (t) }"),
+    ("the shape may change", "(float[1,4] x) => (float[A,B] y) { t = Flatten <axis = 2> (x) y = Neg (t) }"),
+    ("the shape is unknown", "(float[] x) => (float[A,B] y) { t = Flatten (x) y = Neg (t) }"),
+    ("keep its own name", "(float[N,M] x) => (float[N,M] y) { y = Flatten (x) }"),
+]
+
+
+@pytest.mark.parametrize(("because", "model"), KEPT)
+def test_keeps(because: str, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because)

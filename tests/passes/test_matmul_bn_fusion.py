@@ -1,0 +1,66 @@
+"""BatchNormalization after MatMul goes into its matrix, if the columns are the channels."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "matmul_bn_fusion"
+B = "float[2,3] w = {1, -2, 3, 0.5, 0.25, 4}"
+NORM = "float[3] g = {1, 2, -3}, float[3] b = {0, 1, 2}, float[3] m = {0.5, 0.25, 2}, float[3] v = {1, 4, 0.25}"
+BN = "BatchNormalization <epsilon = 0.1> (%s, g, b, m, v)"
+
+
+@pytest.mark.parametrize(
+    ("result", "lists", "path", "counts"),
+    [
+        ("N,3", "", "s = Identity (t)", {}),
+        ("N,3,1,1", ", int64[2] p = {2, 3}", "s = Unsqueeze (t, p)", {"Unsqueeze": 1}),
+        ("A,3,B", ", int64[3] p = {-1, 3, 1}", "s = Reshape (t, p)", {"Reshape": 1}),
+        ("N,3", "", "u = Transpose (t) s = Transpose <perm = [1, 0]> (u)", {"Transpose": 2}),
+        ("A,3,N", ", int64[1] p = {0}", "u = Unsqueeze (t, p) s = Transpose <perm = [0, 2, 1]> (u)", {"Transpose": 1}),
+    ],
+)
+def test_fuses(result: str, lists: str, path: str, counts: dict[str, int]) -> None:
+    at = "s"
+    if "Identity" in path:
+        path, at = "", "t"
+    check_rewrites(
+        PASS,
+        f"main (float[N,2] x) => (float[{result}] y) <{B}, {NORM}{lists}> {{ t = MatMul (x, w) {path} y = {BN % at} }}",
+        ops={"Gemm": 1, "MatMul": 0, "BatchNormalization": 0, **counts},
+    )
+
+
+def test_below_and_in_a_function() -> None:
+    parameters = " ".join(f"{name} = Constant <value_floats = [2.0, 1.0]> ()" for name in "gbmv")
+    body = f"w = Constant <value = float[2,2] {{1, 2, 3, 4}}> () {parameters} t = MatMul (x, w)"
+    check_rewrites(
+        PASS,
+        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (bool c, float[3,2] x) => (float[3,2] y) {{
+            y = If (c) <
+                then_branch = t () => (float[3,2] p) {{ {body} p = BatchNormalization (t, g, b, m, v) }},
+                else_branch = e () => (float[3,2] q) {{ q = f.F (x) }}
+            >
+        }}
+        <domain: "f", opset_import: ["" : 17]>
+        F (x) => (q) {{ {body} q = BatchNormalization (t, g, b, m, v) }}""",
+        ops={"Gemm": 2, "BatchNormalization": 0},
+    )
+
+
+KEPT = [
+    # ONNX Runtime normalizes the columns here, and not the rows that the transposed product has there
+    ("the columns are not the channels", f"(float[3,2] x) => (float[3,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) s = Transpose (t) y = {BN % 's'} }}"),  # noqa: E501
+    ("may be cut or joined", f"(float[3,2] x) => (float[1,3,3] y) <{B}, {NORM}, int64[1] p = {{9}}, int64[3] q = {{1, 3, 3}}> {{ t = MatMul (x, w) r = Reshape (t, p) s = Reshape (r, q) y = {BN % 's'} }}"),  # noqa: E501
+    ("the columns are not the channels", f"(float[3,2] x) => (float[1,3,3] y) <{B}, {NORM}, int64[3] p = {{1, 3, 3}}> {{ t = MatMul (x, w) s = Reshape (t, p) y = {BN % 's'} }}"),  # noqa: E501
+    ("Gemm multiplies matrices only", f"(float[5,3,2] x) => (float[5,3,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
+    ("it is not a constant", f"(float[N,2] x, float[2,3] w) => (float[N,3] y) <{NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
+    ("used elsewhere", f"(float[N,2] x) => (float[N,3] y, float[N,3] t) <{B}, {NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
+    ("in training mode", f"(float[N,2] x) => (float[N,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) y, p, q = BatchNormalization <training_mode = 1> (t, g, b, m, v) }}"),  # noqa: E501
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("because", "model"), KEPT)
+def test_keeps(because: str, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because)

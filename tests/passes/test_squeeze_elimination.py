@@ -1,0 +1,47 @@
+"""Squeeze goes if it drops nothing, which is sure only where no dimension may be 1."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "squeeze_elimination"
+
+
+@pytest.mark.parametrize(("opset", "shape"), [(11, "2,3"), (13, "2,3"), (13, "0,3"), (13, "2")])
+def test_goes(opset: int, shape: str) -> None:
+    check_rewrites(
+        PASS,
+        f"main (float[{shape}] x) => (float[{shape}] y) {{ t = Squeeze (x) y = Neg (t) }}",
+        after="y = Neg (x)",
+        opset=opset,
+    )
+
+
+def test_below_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+        main (bool c, float[2,3] x) => (float[2,3] y) {
+            y = If (c) <
+                then_branch = t () => (float[2,3] p) { a = Squeeze (x) p = Neg (a) },
+                else_branch = e () => (float[2,3] q) { q = f.F (x) }
+            >
+        }
+        <domain: "f", opset_import: ["" : 17]>
+        F (x) => (q) { a = Squeeze (x) q = Neg (a) }""",
+        ops={"Squeeze": 0},
+    )
+
+
+KEPT = [
+    ("a dimension may be 1", "(float[N] x) => (float[] y) { t = Squeeze (x) y = Neg (t) }"),
+    ("a dimension may be 1", "(float[2,1] x) => (float[2] y) { t = Squeeze (x) y = Neg (t) }"),
+    ("it names axes", "(float[2,1] x) => (float[2] y) <int64[1] a = {1}> { t = Squeeze (x, a) y = Neg (t) }"),
+    ("it names axes", "(float[2,1] x, int64[1] a) => (float[] y) { t = Squeeze (x, a) y = Neg (t) }"),
+    ("the shape is unknown", "(float[] x) => (float[] y) { t = Squeeze (x) y = Neg (t) }"),
+]
+
+
+@pytest.mark.parametrize(("because", "model"), KEPT)
+def test_keeps(because: str, model: str) -> None:
+    check_keeps(PASS, f"main {model}", because)

@@ -1,0 +1,46 @@
+"""To divide by a number costs less than to multiply by its reciprocal."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import FLOATS, dtype, fits, need, operand_from, scalar, values
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes that go away, and what is divided by what."""
+
+    nodes: tuple[ir.Node, ...]
+    above: ir.Value
+    below: ir.Value
+
+
+class DivMulFusion(RewriteRule[Found]):
+    """``(1 / a) * b``, ``Reciprocal(a) * b`` → ``b / a``.
+
+    Floats only: among integers 1 / a is 0 for nearly every a (ONNX Runtime fuses them all the same).
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Mul",)
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A division of a constant 1 that does not enlarge the rank, or a Reciprocal."""
+        division, above = operand_from(root, "Div", "Reciprocal")
+        need(above is not division.outputs[0], "the quotient is multiplied by itself", root)
+        if division.op_type == "Reciprocal":
+            (below,) = values(division, 1)
+        else:
+            one, below = values(division, 2)
+            need(scalar(one) == 1.0, "it does not divide 1", one)
+            need(fits(one, below), "the 1 would enlarge the rank", one)
+        need(dtype(below) in FLOATS, "only floats divide without a remainder", below)
+        return Found((division, root), above, below)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the division."""
+        return ir.node("Div", [found.above, found.below])

@@ -1,0 +1,105 @@
+"""A BatchNormalization scales columns of a constant matrix, also where the axes are moved before it."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.batch_normalization import scale_and_shift
+from ortopt.graph import symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOATS,
+    Refusal,
+    array_of,
+    attribute,
+    dims,
+    is_op,
+    need,
+    rank,
+    same_dim,
+    tensor_of,
+    values,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOVING = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+LONGEST = 4
+
+
+class Found(NamedTuple):
+    """The MatMul, what moves its axes in order, and the normalization; the new B and what is added to each column."""
+
+    nodes: tuple[ir.Node, ...]
+    b: np.ndarray
+    c: np.ndarray
+
+
+class MatMulBnFusion(RewriteRule[Found]):
+    """``BatchNormalization(MatMul(a, B))`` → ``Gemm(a, B', c)``, with Reshapes and Transposes between too.
+
+    Only where these bring the columns to the channels' place: ONNX Runtime does not look, and normalizes rows.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("BatchNormalization",)
+    opsets = (7, NEWEST_OPSET)
+    reach = LONGEST + 1
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A matrix times a constant matrix, and a path on which the columns become the second axis."""
+        path: list[ir.Node] = []
+        node = values(root, 1)[0].producer()
+        while node is not None and is_op(node, *MOVING) and len(path) < LONGEST:
+            path.insert(0, node)
+            node = values(node, 1)[0].producer()
+        if node is None or not is_op(node, "MatMul"):
+            raise Refusal("no MatMul comes before", root)
+        a, weight = values(node, 2)
+        need(rank(a) == 2, "Gemm multiplies matrices only", a)
+        tensor = tensor_of(weight)
+        need(tensor.dtype in FLOATS and len(tensor.shape) == 2, "B is no matrix of floats", weight)
+        matrix = array_of(weight)
+        position = 1
+        for step in path:
+            position = _moved(step, position)
+        need(position == 1, "the columns are not the channels", root)
+        scale, shift = scale_and_shift(root, matrix.shape[1])
+        kind = tensor.dtype.numpy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            b = (matrix.astype(np.float64) * scale).astype(kind)
+            c = shift.astype(kind)
+        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in (b, c))
+        need(finite, "a folded number would not be finite", node)
+        return Found((node, *path, root), b, c)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the Gemm, and what moves its axes anew."""
+        matmul, *path, _ = found.nodes
+        a, weight = values(matmul, 2)
+        dtype = tensor_of(weight).dtype
+        node = ir.node("Gemm", [a, constant(found.b, dtype), constant(found.c, dtype)])
+        for step in path:
+            node = ir.Node("", step.op_type, [node.outputs[0], *step.inputs[1:]], list(step.attributes.values()))
+        return node
+
+
+def _moved(node: ir.Node, position: int) -> int:
+    """Where a node puts an axis that stays whole.
+
+    Raises:
+        Refusal: If it is not known, or the axis is cut or joined with another one.
+    """
+    source = dims(values(node, 1)[0])
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm", tuple(reversed(range(len(source)))))
+        need(sorted(order) == list(range(len(source))), "it is no permutation", node)
+        return order.index(position)
+    result = dims(node.outputs[0])
+    before = symbolic.product(source[:position])
+    for axis, dim in enumerate(result):
+        if same_dim(dim, source[position]) and same_dim(symbolic.product(result[:axis]), before):
+            return axis
+    raise Refusal("the columns may be cut or joined", node)

@@ -1,0 +1,126 @@
+"""Convolutions and averages pad with zeros themselves."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    FLOATS,
+    Refusal,
+    attribute,
+    dtype,
+    need,
+    opset,
+    optional,
+    plain_attributes,
+    producer,
+    rank,
+    scalar,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+PADS_ARE_AN_INPUT = 11
+
+
+class Found(NamedTuple):
+    """The Pad, the op that pads itself, what it reads, and by how much."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    pads: tuple[int, ...]
+
+
+class PadFusion(RewriteRule[Found]):
+    """``Conv(Pad(x))``, ``AveragePool(Pad(x))`` with zeros around the image → one op with ``pads``.
+
+    Never a MaxPool, which pads with -inf and not with 0 (ONNX Runtime fuses it all the same).
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("AveragePool", "Conv")
+    opsets = (7, NEWEST_OPSET)  # before, an AveragePool never counted its padding
+
+    def match(self, root: ir.Node) -> Found:
+        """A Pad by known numbers of zeros, along spatial axes only."""
+        (padded,) = values(root, 1)
+        pad = producer(padded, "Pad")
+        (x,) = values(pad, 1)
+        need(dtype(x) in FLOATS, "it pads no floats", pad)
+        need(attribute(pad, "mode", "constant") == "constant", "it does not pad with a constant", pad)
+        need(_filling(pad) == 0, "it does not pad with 0", pad)
+        automatic = attribute(root, "auto_pad", "NOTSET")
+        need(automatic in ("NOTSET", "VALID", ""), "the padding depends on the size", root)
+        amounts = _amounts(pad, x)
+        spatial = len(amounts) // 2 - 2
+        need(spatial >= 1, "there are no spatial axes", pad)
+        begins, ends = amounts[: spatial + 2], amounts[spatial + 2 :]
+        need(begins[:2] == (0, 0) == ends[:2], "it pads batch or channels", pad)
+        need(min(amounts) >= 0, "it takes something away", pad)
+        own = attribute(root, "pads", (0,) * 2 * spatial) if automatic != "VALID" else (0,) * 2 * spatial
+        need(len(own) == 2 * spatial, "the paddings do not fit one another", root)
+        added = begins[2:] + ends[2:]
+        pads = tuple(more + less for more, less in zip(added, own, strict=True))
+        if root.op_type == "AveragePool":
+            _check_average(root, own, pads)
+        plain_attributes(root)
+        return Found((pad, root), x, pads)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the op; an average counts the zeros as the Pad's users did."""
+        root = found.nodes[-1]
+        kept = [item for name, item in root.attributes.items() if name not in ("auto_pad", "pads", "count_include_pad")]
+        attributes = [*kept, ir.AttrInt64s("pads", found.pads)]
+        if root.op_type == "AveragePool":
+            attributes.append(ir.AttrInt64("count_include_pad", 1))
+        return ir.Node("", root.op_type, [found.source, *root.inputs[1:]], attributes)
+
+
+def _filling(pad: ir.Node) -> float:
+    """The number that a Pad puts around."""
+    if opset(pad) < PADS_ARE_AN_INPUT:
+        return attribute(pad, "value", 0.0)
+    value = optional(pad, 2)
+    return 0.0 if value is None else scalar(value)
+
+
+def _amounts(pad: ir.Node, x: ir.Value) -> tuple[int, ...]:
+    """How much a Pad adds before each axis, then after each; negative where it takes away."""
+    if opset(pad) < PADS_ARE_AN_INPUT:
+        empty: tuple[int, ...] = ()
+        return attribute(pad, "pads", empty)
+    amounts = _numbers(values(pad, 2)[1])
+    axes = optional(pad, 3)
+    if axes is None:
+        return amounts
+    named, size = _numbers(axes), rank(x)
+    need(2 * len(named) == len(amounts), "the paddings do not fit one another", pad)
+    need(all(-size <= axis < size for axis in named), "an axis is out of range", pad)
+    need(len({axis % size for axis in named}) == len(named), "an axis is named twice", pad)
+    full = [0] * 2 * size
+    for index, axis in enumerate(named):
+        full[axis % size] = amounts[index]
+        full[size + axis % size] = amounts[len(named) + index]
+    return tuple(full)
+
+
+def _numbers(value: ir.Value) -> tuple[int, ...]:
+    known = contents(value)
+    if known is None:
+        raise Refusal("the paddings are not known", value)
+    numbers = tuple(dim for dim in known if isinstance(dim, int))
+    need(len(numbers) == len(known), "the paddings are not known", value)
+    return numbers
+
+
+def _check_average(root: ir.Node, own: tuple[int, ...], pads: tuple[int, ...]) -> None:
+    """Refuse where an average would be over another number of elements, or where no kernel pads so far."""
+    counts = attribute(root, "count_include_pad", 0) != 0
+    need(counts or not any(own), "it does not count its own padding", root)
+    need(attribute(root, "ceil_mode", 0) == 0, "a window may begin in the padding", root)
+    empty: tuple[int, ...] = ()
+    kernel = attribute(root, "kernel_shape", empty)
+    need(2 * len(kernel) == len(pads), "the kernel does not fit the paddings", root)
+    need(all(more < size for more, size in zip(pads, kernel * 2, strict=True)), "a window may lie in the padding", root)
