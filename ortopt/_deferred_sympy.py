@@ -10,10 +10,12 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:  # importlib.abc costs 20 ms
+    from importlib.abc import Loader
 
 _NAME = "onnx_ir"
 _IMPORTING = threading.local()
@@ -39,7 +41,7 @@ def _call_later(name: str) -> Callable[..., Any]:
     return call
 
 
-class _Loader(Loader):
+class _Loader:
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
@@ -64,7 +66,7 @@ class _Loader(Loader):
         return getattr(self._loader, name)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -73,7 +75,7 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = cast("Loader", _Loader(spec.loader))
         return spec
 
 

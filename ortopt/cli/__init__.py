@@ -6,18 +6,24 @@ under ``--strict``, 130 cancelled; and 70, a mistake in ortopt itself.
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the command line on the process's arguments, and exit."""
+    # A process of one command makes next to no garbage, and ends soon: collections would only walk over the graph, the
+    # last of them, when the interpreter ends, as well.
+    gc.disable()
     try:
         from ortopt.cli.group import commands
     except KeyboardInterrupt:  # as early as this, nothing else is there to catch it
         sys.exit(130)
-    commands.main()
-    raise AssertionError("click returned")  # `commands.main` exits
+    try:
+        commands.main()
+    finally:
+        gc.freeze()
 
 
 __all__ = ["main"]
