@@ -202,8 +202,8 @@ def test_onnx_runtime_makes_no_less_of_the_result(name: str, tmp_path: Path) -> 
         after = optimized_by_ort(target, tmp_path)
         assert after.total() <= before.total(), f"{way}: {after - before} more"
         fewer = fused(before) - fused(after)
-        # A FusedMatMul is a MatMul that has swallowed a Transpose. Where the Transpose is gone altogether, a plain MatMul
-        # is no loss: there are as many products, and no more transposes are left.
+        # A FusedMatMul is a MatMul that has swallowed a Transpose. Where the Transpose is gone altogether, a plain
+        # MatMul is no loss: there are as many products, and no more transposes are left.
         if fewer.pop(FUSED_MATMUL, 0):
             assert products(after) == products(before), f"{way}: other products"
             assert after["Transpose"] <= before["Transpose"], f"{way}: more transposes"

@@ -246,8 +246,8 @@ class _Inference:
         completed = self._completed(value, dims)
         if value.type is not None and not isinstance(value.type, ir.TensorType | ir.SparseTensorType):
             completed = None
-        if interface and value.shape is not None:
-            same = completed is None or value.shape.dims == completed
+        if interface:  # what the file declares, or leaves open, stays
+            same = completed is None or (value.shape is not None and value.shape.dims == completed)
             set_better_shape(value, None if same else completed)
         else:
             value.shape = None if completed is None else shape_from(completed)

@@ -124,3 +124,8 @@ def test_two_outputs_of_one_value() -> None:
     assert run(PASS, model)[0]
     assert [node.op_type for node in model.graph] == ["Relu", "Identity"]
     assert [value.name for value in model.graph.outputs] == ["y", "z"]
+
+
+def test_an_output_without_a_declared_shape_keeps_none() -> None:
+    model = check_rewrites(PASS, "main (float[N] x) => (float[] y) { t = Identity (x) y = Neg (t) }", "y = Neg (x)")
+    assert model.graph.outputs[0].shape is None
