@@ -15,7 +15,7 @@ from ortopt.testing import parse
 def test_passes_are_listed_with_their_formulas(ortopt: Any) -> None:
     done = ortopt("passes")
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("matmul_add_fusion"))
-    assert line.split()[1:4] == ["1", "exact", "on"]
+    assert line.split()[1:4] == ["1", "reordered", "on"]
     assert "Gemm(a, b, c)" in line
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("approximation"))
     assert line.split()[1:4] == ["1", "approximate", "off"]
