@@ -8,7 +8,8 @@
   (`ortopt.graph.symbolic`); a dimension that nobody knows is an invented symbol, the same one wherever it must be the
   same number. Values of which not even the rank is known have no shape.
 - Inputs and outputs of graphs: declared types and shapes are interface and stay; a missing type is filled in, a missing
-  shape is not; what is known better is kept in ``value.meta`` and read with `shape_of`, as everything is that asks for shapes.
+  shape is not; what is known better is kept in ``value.meta`` and read with `shape_of`, as everything is that asks for
+  shapes.
 - The elements of small integer tensors are kept in ``value.meta`` and read with `contents`.
 
 A local function is inferred for each different set of argument types that it is called with; its body ends up with what
