@@ -12,10 +12,11 @@ from ortopt.transpose.optimizer import TransposeReducer
 class TransposeOptimizer(GraphTransformer):
     """``Transpose⁻¹(op(Transpose(x)))`` → ``op(x)``: transposes move through ops to where they cancel.
 
-    A rewrite happens only where there are fewer transposes after it, and no more bytes go through them.
+    A rewrite happens only where there are fewer transposes after it, and no more bytes go through them. Level 3 looks
+    again, at what the fusions of level 2 have left.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     apply_once = True
     after = (
         "common_subexpression_elimination",

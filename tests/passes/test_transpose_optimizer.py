@@ -28,6 +28,15 @@ def test_moves_and_cancels(shape: str) -> None:
     )
 
 
+def test_level_3_looks_again_at_what_the_fusions_left() -> None:
+    check_rewrites(
+        PASS,
+        f"main (float[2,4,5,3] x) => (float[2,4,5,3] y) {{ a = {DOWN} (x) b = Relu (a) y = {BACK} (b) }}",
+        "y = Relu (x)",
+        level=3,
+    )
+
+
 def test_merges_and_drops() -> None:
     check_rewrites(
         PASS,
