@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 _WIDTH = 16
 _THIN = 4
 _LONGEST = 512  # tokens that BERT has positions for
-_BUNDLE = 64  # no value has thousands of uses: ONNX Runtime is quadratic there, and real graphs have none
+_BUNDLE = 64  # no value has thousands of uses, as in real graphs: ONNX Runtime took much longer with them
 _OPSET = 17
 _IR_VERSION = 8
 Weights = Callable[[str, Sequence[int]], onnx.TensorProto]
@@ -227,7 +227,8 @@ def _gelu(graph: _Graph, x: str) -> str:
 def wide(nodes: int) -> onnx.ModelProto:
     """Many branches side by side, every fourth repeating its neighbour; 64 start at one node and end in one Concat.
 
-    ONNX Runtime is quadratic in Add(MatMul) of rank two, so there is none here: it would make any other tool look good.
+    There is no Add(MatMul) of rank two: ONNX Runtime took several times longer with it, for reasons that we have not
+    found, and any other tool would look good beside it.
 
     Args:
         nodes: About how many nodes; whole branches are made, at least one.
