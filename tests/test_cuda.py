@@ -1,4 +1,4 @@
-"""What is optimized for CUDA runs on it and gives the original's numbers (`make gpu`); what can be asked anywhere is."""
+"""What is optimized for CUDA runs on it, with the original's numbers (`make gpu`); what can be asked anywhere is."""
 
 from __future__ import annotations
 
