@@ -27,7 +27,7 @@ class Registration:
     """A transformer and where it comes from.
 
     Attributes:
-        kind: The class, or None for an instance that a user handed over.
+        kind: The class.
         origin: The module, plug-in or call that it comes from.
     """
 

@@ -30,18 +30,8 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
 """The element types that round: real arithmetic holds in them up to rounding, and for nothing else."""
 
-INTEGERS = frozenset(
-    {
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-        ir.DataType.UINT64,
-    }
-)
+INTEGERS = facts.INTEGERS - {ir.DataType.BOOL}
+"""The element types of whole numbers; arithmetic in them is exact, and wraps around."""
 
 
 class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
