@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope
+from ortopt.graph import facts, scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.options import TransformerLevel
@@ -38,6 +38,7 @@ class CommonSubexpressionElimination(GraphTransformer):
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
         changed = False
+        readers: list[ir.Node] = []
         numbering = _Numbering(graph)
         while numbering.stack:
             item = next(numbering.stack[-1].walk, None)
@@ -49,9 +50,12 @@ class CommonSubexpressionElimination(GraphTransformer):
                 first = numbering.first_equal(item)
                 if first is not None:
                     alone = _only_users(first)
+                    learned = _better_known(item, first)
                     if _merge(item, first, context):
                         changed = True
                         numbering.take_up(alone)
+                        readers.extend(learned)
+        context.edit.infer_again(graph, readers)
         return changed
 
 
@@ -134,6 +138,16 @@ def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:
         yield node
         if node.attributes and node.graph is not None:
             yield from semantics.subgraphs(node)
+
+
+def _better_known(node: ir.Node, first: ir.Node) -> list[ir.Node]:
+    """Who reads results of a node that inference took for others than those of the equal one: sizes that it invented."""
+    return [
+        use.node
+        for value, other in zip(node.outputs, first.outputs, strict=False)
+        if facts.dims_of(value) != facts.dims_of(other) or facts.contents(value) != facts.contents(other)
+        for use in value.uses()
+    ]
 
 
 def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:

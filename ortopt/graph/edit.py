@@ -602,6 +602,8 @@ class Editor:
                 facts.set_better_shape(new, known)
         else:
             shape = _better_shape(new.shape, old.shape)
+            if new.is_graph_output() or new.is_graph_input():  # interface too
+                shape = new.shape
             if shape is not new.shape or new.type is None:
                 self.set_type(new, new.type or old.type, shape)
         self._carry_metadata(old, new)
