@@ -62,7 +62,7 @@ def _taken(node: ir.Node) -> ir.Graph:
 
 
 def _decided_above(node: ir.Node, condition: ir.Value) -> bool | None:
-    """What the condition of an If is because the If stands in a branch of another that asks the same, or the opposite."""
+    """What the condition of an If is because it stands in a branch of another that asks the same, or the opposite."""
     if constant_tensor(condition) is not None:
         return None
     asked, negated = _without_not(condition)

@@ -591,7 +591,19 @@ class Editor:
             if value is not None and _is_loose(value):
                 self._materialize(value, before)
 
-    def _materialize(self, value: ir.Value, before: ir.Node) -> None:
+    def place(self, value: ir.Value, before: ir.Node) -> ir.Value:
+        """Give a new constant (see `constant`) a place, so that every node from `before` on may use it.
+
+        Args:
+            value: A constant of no graph, without users.
+            before: A node of the graph.
+
+        Returns:
+            The value to use: `value`, or the output of a Constant node.
+        """
+        return self._materialize(value, before)
+
+    def _materialize(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Give a loose constant a place: in the initializers, or as a Constant node in front of `before`."""
         graph = scope.graph_of(before)
         assert value.const_value is not None
@@ -599,12 +611,13 @@ class Editor:
             if value.name is None:
                 value.name = self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant")
             self.add_initializer(graph, value)
-            return
+            return value
         node = ir.node("Constant", [], attributes={"value": value.const_value})
         node.outputs[0].const_value = value.const_value
         self.insert([node], before)
         for user, position in value.uses():
             user.replace_input_with(position, node.outputs[0])
+        return node.outputs[0]
 
     def needs_constant_nodes(self, graph: ir.Graph) -> bool:
         """Whether a graph cannot hold new initializers: functions, and before IR version 4 what has no inputs."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
 
 LOOPS = ("Loop", "Scan")
@@ -89,3 +90,28 @@ def copied(value: ir.Value) -> ir.Value:
             break
         value = node.inputs[0]
     return value
+
+
+AXES_ARE_INPUT_SINCE = 13
+
+
+def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
+    """A new node that takes an axis of size 1 away.
+
+    Args:
+        value: A value.
+        axis: The axis.
+        version: The opset of ai.onnx where the node will stand.
+    """
+    return _reshaped("Squeeze", value, axis, version)
+
+
+def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
+    """A new node that puts an axis of size 1 in (see `without_axis`)."""
+    return _reshaped("Unsqueeze", value, axis, version)
+
+
+def _reshaped(op: str, value: ir.Value, axis: int, version: int) -> ir.Node:
+    if version < AXES_ARE_INPUT_SINCE:
+        return ir.node(op, [value], attributes={"axes": [axis]})
+    return ir.node(op, [value, constant([axis])])
