@@ -11,7 +11,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.loops import Repeated, repeated
 from ortopt.graph.match import Refusal, attribute, is_op, need
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import is_needed, use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -31,7 +31,7 @@ class ControlFlowOutputElimination(GraphTransformer):
             return False
         changed = False
         for node in reversed([node for node in graph if is_op(node, *OPS)]):
-            if node.graph is None or not any(map(_is_used, node.outputs)):
+            if node.graph is None or not any(map(is_needed, node.outputs)):
                 continue  # it is dead as a whole
             try:
                 changed |= _trim_if(node, context) if node.op_type == "If" else _trim_loop(node, context)
@@ -40,12 +40,8 @@ class ControlFlowOutputElimination(GraphTransformer):
         return changed
 
 
-def _is_used(value: ir.Value) -> bool:
-    return bool(use_count(value)) or value.is_graph_output()
-
-
 def _trim_if(node: ir.Node, context: Context) -> bool:
-    kept = [position for position, value in enumerate(node.outputs) if _is_used(value)]
+    kept = [position for position, value in enumerate(node.outputs) if is_needed(value)]
     if len(kept) == len(node.outputs):
         return False
     branches = [attribute(node, name, None) for name in ("then_branch", "else_branch")]
@@ -111,7 +107,7 @@ def _needed(loop: Repeated, context: Context) -> tuple[list[int], set[ir.Value]]
         The positions of these outputs, and the values that they are computed from.
     """
     functions = context.model.functions
-    live = {position for position, value in enumerate(loop.node.outputs) if _is_used(value)}
+    live = {position for position, value in enumerate(loop.node.outputs) if is_needed(value)}
     state_of = {loop.given(state): state for state in range(loop.states)}
     pending: list[ir.Value] = [*loop.body.outputs[: loop.before_results], *(loop.returned(i) for i in live)]
     for node in loop.body:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.loops import copied
 from ortopt.graph.match import Refusal, attribute, need
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.graph.structure import graph_key
 from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor, same_constant
@@ -68,7 +68,7 @@ def _share_results(node: ir.Node, then: ir.Graph, other: ir.Graph, context: Cont
     """Let what both branches give stand for those results; control_flow_output_elimination then drops them."""
     changed = False
     for result, a, b in zip(tuple(node.outputs), tuple(then.outputs), tuple(other.outputs), strict=True):
-        if not use_count(result) and not result.is_graph_output():
+        if not is_needed(result):
             continue
         new = _same_value(copied(a), copied(b))
         if new is None or not context.rewrite((node,), f"both branches give the same for {result.name}"):

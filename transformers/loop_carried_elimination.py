@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import Conflict
 from ortopt.graph.loops import LOOPS, Repeated, copied, repeated
 from ortopt.graph.match import Refusal, is_op
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -44,8 +44,7 @@ def _is_constant(loop: Repeated, state: int) -> bool:
     given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
     if initial is None or copied(loop.returned(state)) not in (given, initial):
         return False
-    needed = use_count(given) or use_count(result) or given.is_graph_output() or result.is_graph_output()
-    return bool(needed)
+    return is_needed(given) or is_needed(result)
 
 
 def _capture(loop: Repeated, state: int, context: Context) -> bool:
@@ -59,7 +58,7 @@ def _capture(loop: Repeated, state: int, context: Context) -> bool:
             if value is given:
                 edit.set_output(loop.body, position, copy.outputs[0])
     edit.replace_uses(given, initial)
-    if use_count(result) or result.is_graph_output():
+    if is_needed(result):
         new = ir.node("Identity", [initial]).outputs[0] if result.is_graph_output() else initial
         try:
             context.replace({result: new}, before=node, origin=(node,))

@@ -9,7 +9,7 @@ from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.facts import contents
 from ortopt.graph.loops import Repeated, copied, repeated, with_axis
 from ortopt.graph.match import Refusal, need, opset, shape_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context, GraphTransformer
@@ -88,7 +88,7 @@ def _empty_results(loop: Repeated) -> list[ir.Value | None]:
     empty: list[ir.Value | None] = []
     for output in range(loop.states, len(loop.node.outputs)):
         result = loop.node.outputs[output]
-        if not use_count(result) and not result.is_graph_output():
+        if not is_needed(result):
             empty.append(None)
             continue
         slice_ = loop.returned(output)
@@ -105,7 +105,8 @@ def _empty_results(loop: Repeated) -> list[ir.Value | None]:
 def _skip(loop: Repeated, empty: list[ir.Value | None], context: Context) -> list[ir.Node]:
     """Let the initial states, and empty tensors, stand for the results."""
     results = [*(loop.initial(state) for state in range(loop.states)), *empty]
-    found = {old: new for old, new in zip(loop.node.outputs, results, strict=True) if new is not None}
+    pairs = zip(loop.node.outputs, results, strict=True)
+    found = {old: new for old, new in pairs if new is not None and is_needed(old)}
     context.edit.take_place(loop.node, found, ())
     return []
 
@@ -115,7 +116,7 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
     edit, node, body = context.edit, loop.node, loop.body
     given: dict[ir.Value, ir.Value] = {}
     for value, content in zip(body.inputs[:2], (np.int64(0), np.True_), strict=True):
-        if use_count(value) or value.is_graph_output():
+        if is_needed(value):
             shape = shape_of(value)
             given[value] = edit.place(constant(np.full((1,) * len(shape or ()), content)), node)
     for state in range(loop.states):
@@ -129,10 +130,12 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
     moved, returned = edit.inline(body, node, prefix)
     results = [given.get(value, value) for value in returned[1:]]
     for output in range(loop.states, len(node.outputs)):
-        if use_count(node.outputs[output]) or node.outputs[output].is_graph_output():
+        if is_needed(node.outputs[output]):
             first = with_axis(results[output], 0, version)
             edit.insert([first], node, [node])
             moved.append(first)
             results[output] = first.outputs[0]
-    edit.take_place(node, dict(zip(node.outputs, results, strict=True)), moved)
-    return moved
+    replacements = {old: new for old, new in zip(node.outputs, results, strict=True) if is_needed(old)}
+    edit.take_place(node, replacements, moved)
+    edit.sweep(moved)  # what only the condition needed
+    return [inner for inner in moved if inner.graph is not None]

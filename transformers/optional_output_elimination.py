@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph.match import Refusal, attribute, need, opset
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -45,7 +45,7 @@ def _unused(node: ir.Node) -> list[ir.Value]:
     named = [
         value
         for position, value in enumerate(node.outputs)
-        if position in optional and value.name and not use_count(value) and not value.is_graph_output()
+        if position in optional and value.name and not is_needed(value)
     ]
     return [] if len(named) == sum(bool(value.name) for value in node.outputs) else named
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import Conflict
 from ortopt.graph.loops import Repeated, copied, repeated, with_axis, without_axis
 from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -25,14 +25,15 @@ class ScanElimination(GraphTransformer):
         changed = False
         while pending:
             node = pending.pop()
+            reasons: list[str] = []
             try:
                 loop = repeated(node)
-                changed |= _bypass_copies(loop, context)
+                changed |= _bypass_copies(loop, context, reasons)
                 if node.graph is None:
                     continue
                 _need_one_slice(loop)
             except Refusal as refusal:
-                context.refuse(node, refusal)
+                context.refuse(node, "; ".join([*reasons, str(refusal)]))
                 continue
             if not context.rewrite((node,), "it scans one slice"):
                 continue
@@ -64,25 +65,25 @@ def _direction(loop: Repeated, kind: str, position: int) -> int:
     return directions[position] if position < len(directions) else 0
 
 
-def _bypass_copies(loop: Repeated, context: Context) -> bool:
-    """Let scanned inputs stand for results that put their slices together again in their order."""
+def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> bool:
+    """Let scanned inputs stand for results that put their slices together again in their order; why not for others."""
     node = loop.node
     slices = {inner: position for position, (_, inner) in enumerate(loop.scanned_inputs)}
     changed = False
     for output in range(loop.states, len(node.outputs)):
         result = node.outputs[output]
         position = slices.get(copied(loop.returned(output)))
-        if position is None or not (use_count(result) or result.is_graph_output()):
+        if position is None or not is_needed(result):
             continue
         source = loop.scanned_inputs[position][0]
         dims = None if source is None else shape_of(source)
         if source is None or dims is None:
-            context.refuse(node, "the rank of a scanned input is not known")
+            reasons.append("the rank of a scanned input is not known")
             continue
         number = output - loop.states
         axes = _axis(loop, "input", position) % len(dims), _axis(loop, "output", number) % len(dims)
         if axes[0] != axes[1] or _direction(loop, "input", position) != _direction(loop, "output", number):
-            context.refuse(node, "a copy runs along another axis or in another direction")
+            reasons.append("a copy runs along another axis or in another direction")
             continue
         if not context.rewrite((node,), f"{result.name} is {source.name} again"):
             continue
@@ -91,7 +92,7 @@ def _bypass_copies(loop: Repeated, context: Context) -> bool:
             context.replace({result: new}, before=node, origin=(node,))
         except Conflict as conflict:
             context.rewrites -= 1
-            context.refuse(node, conflict)
+            reasons.append(str(conflict))
             continue
         context.mark = context.edit.version
         changed = True
@@ -118,7 +119,7 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
         given[loop.given(state)] = initial
     for position, (value, inner) in enumerate(loop.scanned_inputs):
         assert value is not None
-        if use_count(inner) or inner.is_graph_output():
+        if is_needed(inner):
             slice_ = without_axis(value, _axis(loop, "input", position), version)
             edit.insert([slice_], node, [node])
             added.append(slice_)
@@ -128,10 +129,12 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
     moved, returned = edit.inline(body, node, node.name or node.outputs[0].name or node.op_type)
     results = [given.get(value, value) for value in returned]
     for output in range(loop.states, len(node.outputs)):
-        if use_count(node.outputs[output]) or node.outputs[output].is_graph_output():
+        if is_needed(node.outputs[output]):
             whole = with_axis(results[output], _axis(loop, "output", output - loop.states), version)
             edit.insert([whole], node, [node])
             moved.append(whole)
             results[output] = whole.outputs[0]
-    edit.take_place(node, dict(zip(node.outputs, results, strict=True)), [*added, *moved])
-    return [*added, *moved]
+    replacements = {old: new for old, new in zip(node.outputs, results, strict=True) if is_needed(old)}
+    edit.take_place(node, replacements, [*added, *moved])
+    edit.sweep(moved)
+    return [inner for inner in (*added, *moved) if inner.graph is not None]

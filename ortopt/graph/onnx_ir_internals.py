@@ -21,6 +21,11 @@ def use_count(value: ir.Value) -> int:
     return len(value._uses)
 
 
+def is_needed(value: ir.Value) -> bool:
+    """Whether a node uses a value, or a graph returns it."""
+    return bool(value._uses) or value.is_graph_output()
+
+
 def first_use(value: ir.Value) -> Usage | None:
     """A use of a value (the oldest), or None."""
     return next(iter(value._uses), None)
@@ -61,4 +66,4 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
     return owner._metadata
 
 
-__all__ = ["Usage", "first_use", "meta_of", "previous_node", "properties_of", "set_outputs", "use_count"]
+__all__ = ["Usage", "first_use", "is_needed", "meta_of", "previous_node", "properties_of", "set_outputs", "use_count"]
