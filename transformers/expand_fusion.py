@@ -22,7 +22,7 @@ class Found(NamedTuple):
 
 
 class ExpandFusion(RewriteRule[Found]):
-    """``Expand(x, Concat(Shape(x)…))`` → ``Expand(x, constant)`` of numbers, and of 1 for what are x's own dimensions."""
+    """``Expand(x, Concat(Shape(x)…))`` → ``Expand(x, constant)`` of numbers, and of 1 for dimensions of x itself."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Expand",)
