@@ -122,6 +122,8 @@ class _Plan:
                 if not _is_needed_outside(value, members):
                     continue
                 pieces = _pieces(value, sources)
+                if pieces is None:  # what it was computed from stands before it too
+                    pieces = _pieces(value, sources + _sized(_with_operands([node], members)))
                 if pieces is None:
                     kept.append(node)
                 else:
@@ -134,15 +136,15 @@ def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in members for use in value.uses())
 
 
-def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node]) -> set[ir.Node]:
+def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node]) -> dict[ir.Node, None]:
     """Some nodes of a group, and those of it that they depend on."""
-    found: set[ir.Node] = set()
+    found: dict[ir.Node, None] = {}
     pending = list(nodes)
     while pending:
         node = pending.pop()
         if node in found:
             continue
-        found.add(node)
+        found[node] = None
         pending.extend(p for v in node.inputs if v is not None and (p := v.producer()) is not None and p in members)
     return found
 
@@ -154,6 +156,15 @@ def _interface(graph: ir.Graph) -> list[ir.Value]:
         graph = scope.graph_of(parent)
         inputs.extend(graph.inputs)
     return [value for value in inputs if value.type is None or isinstance(value.type, ir.TensorType)]
+
+
+def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    """What some nodes take the shapes of."""
+    found: dict[ir.Value, None] = {}
+    for node in nodes:
+        if node.op_type in SIZES and node.inputs and node.inputs[0] is not None:
+            found[node.inputs[0]] = None
+    return list(found)
 
 
 def _pieces(value: ir.Value, sources: Iterable[ir.Value]) -> list[Piece] | None:
