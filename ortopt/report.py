@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
 import ortopt
+from ortopt.analysis.shape_demand import SIZES, Demand, demands
 from ortopt.api import OptimizeResult
+from ortopt.graph import scope
 from ortopt.graph.load import SOURCE_KEY
 from ortopt.graph.text import one_line, quoted
 
@@ -78,6 +83,7 @@ def as_dict(
             {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
             for e in summary.failures
         ],
+        "shape_arithmetic": shape_arithmetic(result),
         "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
@@ -87,6 +93,29 @@ def as_dict(
         "seconds": {**summary.seconds, **(seconds or {})},
         "error": error,
     }
+
+
+def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
+    """What is left in a result of the nodes that depend on dimensions alone: who needs each of them, and why."""
+    if not any(op in result.summary.after.ops for op in SIZES):
+        return []
+    return [_demand(found) for found in demands(result.model)]
+
+
+def _demand(found: Demand) -> dict[str, Any]:
+    user = found.user
+    return {
+        "node": _node_name(found.node),
+        "op": found.node.op_type,
+        "graph": scope.label(scope.graph_of(found.node)),
+        "needed_by": None if user is None else {"node": _node_name(user), "op": user.op_type},
+        "why": found.why,
+    }
+
+
+def _node_name(node: ir.Node) -> str:
+    """A node's name for people: where it has none, its first result's."""
+    return node.name or (node.outputs[0].name or "" if node.outputs else "")
 
 
 def _output(saved: Saved) -> dict[str, Any]:
@@ -219,6 +248,7 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
     for failure in data["failures"]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
+    yield from _left(data["shape_arithmetic"])
     for kept in data["too_large"]:
         yield (
             f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
@@ -233,6 +263,23 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
     yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
+
+
+MOST_REASONS = 8
+"""So many reasons are shown why shape arithmetic is left; the data has all."""
+
+
+def _left(left: list[dict[str, Any]]) -> Iterable[str]:
+    """Why shape arithmetic is left, the most frequent reasons first."""
+    if not left:
+        return
+    reasons = Counter(one["why"] for one in left)
+    yield f"shape arithmetic: {len(left)} nodes are left"
+    for why, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]:
+        yield f"  {count}: {one_line(why)}"
+    if len(reasons) > MOST_REASONS:
+        others = sum(sorted(reasons.values())[:-MOST_REASONS])
+        yield f"  {others}: {len(reasons) - MOST_REASONS} other reasons (all of them with --json)"
 
 
 def _fixed_point(data: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ def test_gathered_one_by_one(shape: tuple[int, ...]) -> None:
         PASS,
         before=f"""main (float[B,L] x) => (float[B,L,4] z)
             <int64 zero = {{0}}, int64 one = {{1}}, int64[1] at0 = {{0}}, int64[1] n4 = {{4}}> {{ {GATHERED} }}""",
-        after="s = Shape (x) n = Constant <value = int64[1] {4}> () t = Concat<axis = 0> (s, n) z = ConstantOfShape (t)",
+        after="s = Shape (x) n = Constant <value = int64[1] {4}> () t = Concat<axis=0> (s, n) z = ConstantOfShape (t)",
         inputs={"x": np.ones(shape, np.float32)},
     )
 
