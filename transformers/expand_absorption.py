@@ -10,7 +10,20 @@ import onnx_ir as ir
 
 from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, array_of, dims, fill, is_constant, is_op, need, same_dim, shape_of, users, values
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    array_of,
+    dims,
+    fill,
+    is_constant,
+    is_op,
+    need,
+    same_dim,
+    shape_of,
+    users,
+    values,
+)
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 

@@ -9,7 +9,19 @@ import onnx_ir as ir
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, is_constant, need, opset, optional, producer, same_dim, shape_of, values
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    is_constant,
+    need,
+    opset,
+    optional,
+    producer,
+    same_dim,
+    shape_of,
+    values,
+)
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 

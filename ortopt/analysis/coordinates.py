@@ -95,7 +95,9 @@ def is_never_negative(found: Linear) -> bool:
 
 def is_never_positive(found: Linear) -> bool:
     """Whether no element is above 0, whatever the dimensions are."""
-    return is_never_negative(Linear(found.dims, symbolic.sub(0, found.offset), tuple(symbolic.sub(0, one) for one in found.strides)))
+    return is_never_negative(
+        Linear(found.dims, symbolic.sub(0, found.offset), tuple(symbolic.sub(0, one) for one in found.strides))
+    )
 
 
 def counts_up(found: Linear, total: Dim) -> bool:

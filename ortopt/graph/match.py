@@ -575,7 +575,19 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
 
 
 FILL_KEEPERS = frozenset(
-    {"Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Gather", "Split"}
+    {
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+        "Gather",
+        "Split",
+    }
 )
 """Ops that give nothing but elements of their first input."""
 
