@@ -178,7 +178,7 @@ def _reshaped(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:
             result.append(source[axis])
         elif isinstance(dim, int) or symbolic.at_least(dim, 1) or not copies:
             result.append(dim)
-        else:  # a computed 0 copies what is 0 then too if it is a multiple; where nothing is to be copied it is an error
+        else:  # a computed 0 copies a multiple of it, which is 0 then too; where nothing is to be copied it is an error
             result.append(dim if axis >= len(source) or symbolic.divides(dim, source[axis]) else symbolic.UNKNOWN)
     for axis, dim in enumerate(result):
         if same_dim(dim, INFER):
