@@ -6,8 +6,19 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.facts import contents
-from ortopt.graph.match import array_of, axis, dims, integers, is_used_once, need, optional, producer, tensor_of, values
+from ortopt.graph.match import (
+    array_of,
+    axis,
+    dims,
+    integers,
+    is_used_once,
+    need,
+    optional,
+    producer,
+    static_dims,
+    tensor_of,
+    values,
+)
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -40,7 +51,7 @@ class GatherOfSliceFusion(RewriteRule[Found]):
         counting = np.arange(tensor.size).reshape(tensor.shape.numpy())
         need(bool(np.array_equal(array_of(numbers), counting)), "the positions are in another order", numbers)
         axes = optional(cut, 3)
-        need(axes is None or contents(axes) is not None, "the axes are not known", axes)
+        _ = static_dims(values(cut, 2)[1], 1) if axes is None else integers(axes)
         return Found((cut, root), table, place)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -52,7 +63,7 @@ class GatherOfSliceFusion(RewriteRule[Found]):
         shape = tensor.shape.numpy()
         full = (*shape[: found.place], *tensor_of(numbers).shape.numpy(), *shape[found.place + 1 :])
         given = optional(cut, 3)
-        axes = range(dims(starts)[0]) if given is None else integers(given)
+        axes = range(static_dims(starts, 1)[0]) if given is None else integers(given)
         moved = constant(np.array([found.place + axis % rank for axis in axes], np.int64))
         table = found.table if len(full) == len(shape) else constant(array_of(found.table).reshape(full), tensor.dtype)
         steps = optional(cut, 4)

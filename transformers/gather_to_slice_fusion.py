@@ -84,10 +84,8 @@ class GatherToSliceFusion(RewriteRule[Found]):
         found = linear(indices)
         if found is None:
             raise Refusal("the indices are not known", indices)
-        result = (*dims(x)[:place], *found.dims, *dims(x)[place + 1 :])
         if counts_up(found, dims(x)[place]):
-            source, ones = _renamed(x, result)
-            return Found((root,), source, (), ones, root.outputs[0])
+            return _all_of(root, x)
         if len(found.moving) > 1:
             return _by_rows(root, x, indices, found)
         need(len(found.moving) == 1, "it takes one element", indices)
@@ -152,15 +150,16 @@ def _never_negative(value: ir.Value) -> bool:
     return known is not None and len(known) == 1 and symbolic.at_least(known[0], 0)
 
 
-def _renamed(x: ir.Value, result: Sequence[Dim]) -> tuple[ir.Value, tuple[int, ...]]:
-    """What has the result's dimensions but for ones: x, or what x is a renaming of."""
+def _all_of(root: ir.Node, x: ir.Value) -> Found:
+    """Everything, in its order: of x, or of what x is a renaming of."""
     at = x
     for _ in range(MOST_RENAMES):
-        own = shape_of(at)
-        ones = None if own is None else _ones_beside(own, result)
-        if ones is not None:
-            return at, ones
-        at = values(producer(at, *RENAMING), 1)[0]
+        try:
+            nodes, result, ones = _reshaped(root, dims(at))
+        except Refusal:
+            at = values(producer(at, *RENAMING), 1)[0]
+        else:
+            return Found(nodes, at, (), ones, result)
     raise Refusal("the result is another cut of the elements", x)
 
 

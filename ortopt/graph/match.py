@@ -612,9 +612,10 @@ def fill(value: ir.Value | None) -> np.ndarray:
     node = None if at is None else at.producer()
     if node is not None and is_op(node, "ConstantOfShape"):
         given: ir.TensorProtocol | None = attribute(node, "value", None)
-        return np.zeros((), np.float32) if given is None else np.asarray(given.numpy()).reshape(-1)[0].reshape(())
+        return np.zeros((), np.float32) if given is None else np.asarray(given.numpy()).reshape(-1)[:1].reshape(())
     content = array_of(at).reshape(-1)
     need(content.size > 0 and content.dtype != object, "it has no one number", value)
     bits = content.view(f"V{content.dtype.itemsize}")
     need(bool((bits == bits[0]).all()), "its elements differ", value)
-    return content[0].reshape(())
+    number: np.ndarray = content[:1].reshape(())
+    return number
