@@ -93,6 +93,19 @@ def quantizer(value: ir.Value | None) -> ir.Node:
     return node
 
 
+def is_unit(first: ir.Node, result: ir.Value) -> bool:
+    """Whether a quantized kernel may stand for some nodes: their first operands are dequantized, the result quantized.
+
+    Args:
+        first: The first of the nodes.
+        result: What the last of them gives.
+    """
+    users = [use.node for use in result.uses()]
+    if not users or result.is_graph_output() or not all(is_quantizer(user) for user in users):
+        return False
+    return all(value is not None and is_dequantizer(value.producer()) for value in first.inputs[:2])
+
+
 def has_one_scale(node: ir.Node) -> bool:
     """Whether a QuantizeLinear or DequantizeLinear has one scale for the whole tensor."""
     shape = shape_of(values(node, 2)[1])
