@@ -22,6 +22,7 @@ LAYERS = (
     {"observers", "transformer"},
     {"rule", "adapters"},
     {"transpose", "partition", "attention", "batch_normalization", "convolution", "normalization", "activation", "slicing"},
+    {"quantization"},
     {"transformers"},
     {"registry", "manager"},
     {"opset_conversion", "opset_conversion_child"},
