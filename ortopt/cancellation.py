@@ -12,6 +12,10 @@ class DeadlinePassed(OptimizationCancelled):
     """The deadline of a run has passed: the best so far is what it returns."""
 
 
+class DeadlineForced(DeadlinePassed):
+    """The deadline has passed long ago, and the run had to be stopped in the midst of an edit: its graph is torn."""
+
+
 class CancellationToken:
     """Stops a run from any thread.
 
@@ -23,6 +27,16 @@ class CancellationToken:
     def __init__(self, timeout: float | None = None) -> None:
         self._event = threading.Event()
         self.deadline = None if timeout is None else time.monotonic() + timeout
+
+    def renewed(self, timeout: float | None) -> CancellationToken:
+        """A token that `cancel` of this one stops too, with a deadline of its own.
+
+        Args:
+            timeout: Seconds until its deadline, from now; None is none.
+        """
+        token = CancellationToken(timeout)
+        token._event = self._event  # noqa: SLF001 -- of its own class
+        return token
 
     def cancel(self) -> None:
         """Ask the run to stop at its next rewrite; it raises `OptimizationCancelled`."""

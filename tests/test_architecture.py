@@ -20,7 +20,7 @@ LAYERS = (
     {"analysis"},
     {"evaluate", "evaluation_numpy", "evaluation_child"},
     {"observers", "transformer"},
-    {"rule", "adapters"},
+    {"rule", "adapters", "check_each"},
     {"transpose", "partition", "attention", "batch_normalization", "convolution", "normalization", "activation"},
     {"transformers"},
     {"registry", "manager"},
