@@ -35,7 +35,7 @@ class CancellationToken:
             timeout: Seconds until its deadline, from now; None is none.
         """
         token = CancellationToken(timeout)
-        token._event = self._event  # noqa: SLF001 -- of its own class
+        token._event = self._event
         return token
 
     def cancel(self) -> None:
@@ -46,6 +46,11 @@ class CancellationToken:
     def is_cancelled(self) -> bool:
         """Whether `cancel` has been called."""
         return self._event.is_set()
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the deadline, never less than a millisecond; None where there is none."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
 
     @property
     def is_expired(self) -> bool:

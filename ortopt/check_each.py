@@ -99,6 +99,15 @@ class CheckEach(Observer):
             raise Defect(wrong, self._latest)
 
 
+def is_sound(model: ir.Model) -> bool:
+    """Whether a model's structure is whole: for graphs whose editor was stopped in the midst of its work."""
+    try:
+        validate(model)
+        return next(_inconsistent(model), None) is None
+    except Exception:  # a graph that is torn may break whoever reads it
+        return False
+
+
 def _signature_of(model: ir.Model) -> _Signature:
     """Inputs and outputs as a reader of the file sees them."""
     return tuple(
@@ -195,4 +204,4 @@ def _of(node: ir.Node) -> str:
     return f"{quoted(node.op_type)} node {quoted(node.name)}" if node.name else f"a node {quoted(node.op_type)}"
 
 
-__all__ = ["CheckEach"]
+__all__ = ["CheckEach", "is_sound"]

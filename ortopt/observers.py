@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -35,12 +35,18 @@ class Observer:
 
     Attributes:
         listens_to_refusals: Whether `refused` is to be called; reasons are built only if somebody listens.
-        decides: Whether `should_run`, `offer` or `inspect` shape the run: then they are asked again, and must answer
-            alike, when a run is replayed to find out what went wrong in it; the other hooks are not called then.
+        decides: Whether it shapes the run, by `should_run`, `offer` or `inspect`: it is then called again, and must
+            answer alike, when a run is replayed to find out what went wrong in it. A class that overrides one of these
+            decides, unless it says otherwise.
     """
 
     listens_to_refusals = False
-    decides = True
+    decides = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "decides" not in cls.__dict__ and cls.__dict__.keys() & {"should_run", "offer", "inspect"}:
+            cls.decides = True
 
     def begin(self) -> None:
         """A run begins: the first, or another one after a repair."""
