@@ -11,7 +11,7 @@ from ortopt.analysis import shapes
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.options import Options
-from ortopt.partition import cost
+from ortopt.partition import balance, cost, literal, random_state
 from ortopt.partition.dag import Numbered, number, topological
 from ortopt.partition.groups import PREFIX, Group, groups_of
 from ortopt.partition.lifting import Cluster, lift
@@ -90,13 +90,28 @@ def partition_graph(graph: ir.Graph, placement: Placement, options: PartitionOpt
         placement: Who runs what.
         options: How to cut.
     """
-    providers = {name: color for color, name in enumerate(options.candidates, 1)}
-    colors = {node: providers.get(placement.provider_of(node) or "", cost.HOST) for node in graph}
-    numbered = number(graph, colors)
-    dag = numbered.dag
-    whole = cost.HOST not in dag.colors and scope.of(graph).parent is None
-    found = cost.clusters(dag, limit=options.argument_limit, horizontal=options.horizontal, whole=whole)
-    return _partition(numbered, found, options.candidates)
+    providers = options.candidates
+    functions = scope.of(graph).model.functions
+    places = {node: placement.provider_of(node) for node in graph}
+    drawing = random_state.bundle(graph, placement, functions, places)
+    together: list[list[ir.Node]] = []
+    if drawing is not None:
+        places.update(dict.fromkeys(drawing[0], drawing[1]))
+        together.append(drawing[0])
+    colors = {name: color for color, name in enumerate(providers, 1)}
+    numbered = number(graph, {node: colors[place] for node, place in places.items() if place is not None}, together)
+    if options.policy == "literal":
+        found = literal.clusters(numbered.dag, limit=options.argument_limit)
+    else:
+        found = balance.clusters(
+            numbered,
+            placement,
+            providers,
+            limit=options.argument_limit,
+            horizontal=options.horizontal,
+            whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
+        )
+    return _partition(numbered, found, providers)
 
 
 def _partition(numbered: Numbered, clusters: list[list[int]], providers: tuple[str, ...]) -> Partition:

@@ -55,6 +55,8 @@ class Placement:
     def _runs(self, provider: str, node: ir.Node) -> bool:
         if not self._has_kernel(provider, node):
             return False
+        if provider != CPU and not all(map(_is_numeric_tensor, node.outputs)):
+            return False  # a device holds tensors of numbers: sequences, optionals and strings stay with the CPU
         if not node.attributes:
             return True
         return all(
@@ -92,6 +94,10 @@ class Placement:
             )
             self._bodies[identifier, provider] = known
         return known
+
+
+def _is_numeric_tensor(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType | None) and value.dtype is not ir.DataType.STRING
 
 
 def _by_op(entries: Iterable[str]) -> dict[str, set[str]]:

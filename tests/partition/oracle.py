@@ -1,4 +1,4 @@
-"""The fuser's procedure as it is told: a plain list, every dependency searched for anew. Slow, and hard to get wrong."""
+"""The fuser's procedure as it is told: a plain list, each dependency searched for anew. Slow, and hard to get wrong."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """The fast version of the fuser's procedure gives the very partition of the slow one."""
 
-import os
-import time
-
 import pytest
 
 from ortopt.partition import literal
