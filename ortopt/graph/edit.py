@@ -488,6 +488,28 @@ class Editor:
         function.outputs.append(inner)
         self._did(function.outputs.__delitem__, -1)
 
+    def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.
+
+        Args:
+            function: A function of the model; the inputs that go are not used.
+            inputs: The indices of the inputs that stay.
+            outputs: The indices of the outputs that stay.
+        """
+        for values, kept in ((function.inputs, inputs), (function.outputs, outputs)):
+            old = tuple(values)
+            if len(kept) < len(old):
+                values[:] = [old[place] for place in kept]
+                self._did(values.__setitem__, slice(None), old)
+        self.touched.extend(node for node in function.graph if not any(map(use_count, node.outputs)))
+
+    def set_metadata(self, function: ir.Function, key: str, text: str) -> None:
+        """Set an entry of a function's metadata."""
+        said = function.metadata_props
+        if said.get(key) != text:
+            self._did(_restore_mapping, said, dict(said))
+            said[key] = text
+
     def set_ir_version(self, version: int) -> None:
         """Let the model be of another IR version."""
         if version == self.model.ir_version:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.options import Options
-from ortopt.semantics import subgraphs
+from ortopt.semantics import GROUP_DOMAIN, subgraphs
 
 _KEY = "ortopt.graph.scope"
 
@@ -35,6 +35,11 @@ class Scope:
     def in_function(self) -> bool:
         """Whether constants must be nodes: functions have no initializers."""
         return self.function is not None
+
+    @property
+    def in_group(self) -> bool:
+        """Whether it is, or is nested in, the function of a fusion group."""
+        return self.function is not None and self.function.domain == GROUP_DOMAIN
 
 
 def attach(model: ir.Model, options: Options) -> None:

@@ -9,8 +9,10 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Editor, constant
+from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.partition import groups
+from ortopt.partition.groups import Group
 from ortopt.partition.settings import SMALL_CONSTANT_BYTES
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
 
@@ -126,6 +128,50 @@ def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
     return call
 
 
+def _needed(group: Group) -> tuple[list[int], list[int]]:
+    """The indices of the inputs that a group uses, and of the outputs that somebody uses."""
+    taken = [place for place, value in enumerate(group.function.inputs) if use_count(value)]
+    given = [place for place, value in enumerate(group.call.outputs) if use_count(value) or value.is_graph_output()]
+    return taken, given
+
+
+def needs_tidying(group: Group) -> bool:
+    """Whether a group takes a value twice, takes what it does not need, or gives what nobody needs."""
+    taken, given = _needed(group)
+    call = group.call
+    return len(set(call.inputs)) < len(call.inputs) or len(taken) < len(call.inputs) or len(given) < len(call.outputs)
+
+
+def tidy(edit: Editor, group: Group) -> ir.Node:
+    """Let a group take each value once, only what it needs, and give only what somebody needs.
+
+    Args:
+        edit: The editor of the model.
+        group: A group of the model.
+
+    Returns:
+        The new call.
+    """
+    function, call = group.function, group.call
+    seen: dict[ir.Value, ir.Value] = {}
+    for outer, inner in zip(call.inputs, function.inputs, strict=True):
+        if outer is not None and seen.setdefault(outer, inner) is not inner:
+            edit.replace_uses(inner, seen[outer])
+    taken, given = _needed(group)
+    weights = sum(place >= len(call.inputs) - group.weights for place in taken)
+    edit.keep_arguments(function, taken, given)
+    edit.set_metadata(function, groups.WEIGHTS_KEY, str(weights))
+    fewer = ir.Node(
+        call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(given), name=None
+    )
+    edit.replace(
+        {call.outputs[place]: new for place, new in zip(given, fewer.outputs, strict=True)}, before=call, origin=[call]
+    )
+    if call.graph is not None:
+        edit.remove(call)
+    return fewer
+
+
 def _settle_large_constants(edit: Editor, nodes: Iterable[ir.Node]) -> None:
     """Let the large Constant nodes that some nodes use be initializers: weights are."""
     used = {value: None for node in nodes for value in (*node.inputs, *scope.captured(node)) if value is not None}
@@ -171,4 +217,4 @@ def _origin(nodes: Iterable[ir.Node]) -> list[str]:
     return list(names)
 
 
-__all__ = ["Cluster", "lift"]
+__all__ = ["Cluster", "lift", "needs_tidying", "tidy"]

@@ -11,13 +11,16 @@ from ortopt.analysis import shapes
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.options import Options
-from ortopt.partition import balance, cost, literal, random_state
+from ortopt.partition import balance, cost, exemplars, literal, motions, random_state
 from ortopt.partition.dag import Numbered, number, topological
+from ortopt.partition.exemplars import Offer
 from ortopt.partition.groups import PREFIX, Group, groups_of
 from ortopt.partition.lifting import Cluster, lift
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+
+_MOST_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,32 @@ def partition_graph(graph: ir.Graph, placement: Placement, options: PartitionOpt
     return _partition(numbered, found, providers)
 
 
+def settle(edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer) -> Partition:
+    """Change a graph so that it is cut better, and cut it.
+
+    Args:
+        edit: The editor of the model.
+        graph: A graph that is in no function.
+        options: How.
+        offer: Asked before each change.
+    """
+    placement = Placement(edit.model, options)
+
+    def cut() -> dict[ir.Node, int]:
+        found = partition_graph(graph, placement, options)
+        return {node: index for index, cluster in enumerate(found.clusters) for node in cluster.nodes}
+
+    if options.motions and edit.index.has_any(graph, motions.ROOTS):
+        motions.improve(edit, graph, cut, offer)
+    found = partition_graph(graph, placement, options)
+    for _ in range(_MOST_ROUNDS):
+        if not exemplars.drop(edit, [cluster.nodes for cluster in found.clusters], offer):
+            break
+        edit.restore_order()
+        found = partition_graph(graph, placement, options)
+    return found
+
+
 def _partition(numbered: Numbered, clusters: list[list[int]], providers: tuple[str, ...]) -> Partition:
     """Say in terms of nodes what has been found in terms of numbers."""
     dag = numbered.dag
@@ -179,11 +208,10 @@ def group(model: ir.Model, options: PartitionOptions | None = None) -> list[Grou
         return present
     prepare(model)
     edit = Editor(model, shapes.infer_node)
-    placement = Placement(model, chosen)
     number_of = 0
     pending = [model.graph]
     while pending:
-        found = partition_graph(pending.pop(), placement, chosen)
+        found = settle(edit, pending.pop(), chosen, lambda _: True)
         number_of += len(apply(edit, found, number_of))
         pending.extend(reversed([below for node in found.outside for below in subgraphs(node)]))
     edit.drop_freed_initializers()
@@ -200,4 +228,4 @@ def next_number(model: ir.Model) -> int:
     return max(numbers, default=-1) + 1
 
 
-__all__ = ["Partition", "apply", "group", "next_number", "partition", "partition_graph", "prepare"]
+__all__ = ["Partition", "apply", "group", "next_number", "partition", "partition_graph", "prepare", "settle"]

@@ -35,6 +35,7 @@ class PartitionOptions:
             Runtime's lazy-tensor fuser step by step (`ortopt.partition.literal`).
         argument_limit: How many runtime values a group may take and give in all; weights do not count.
         horizontal: Whether nodes that only share an operand may be in one group (``cost`` only).
+        motions: Whether nodes may be changed so that clusters grow (`ortopt.partition.motions`).
         allow: If not empty, only these ops are grouped: ``Add``, ``com.microsoft::Gelu``, or for one provider
             ``Add@cuda``.
         deny: Ops that are not grouped, spelled the same.
@@ -45,6 +46,7 @@ class PartitionOptions:
     policy: Policy = "cost"
     argument_limit: int = ARGUMENT_LIMIT
     horizontal: bool = True
+    motions: bool = True
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     predicate: Predicate | None = None
