@@ -38,6 +38,16 @@ def run_options(function: Any) -> Any:
             click.option("--strict", is_flag=True, help="A pass that fails ends the run (exit 4)."),
             click.option("--check-each", is_flag=True, help="Look at the model after every pass; name who breaks it."),
             click.option("--keep-functions", is_flag=True, help="Do not inline local functions."),
+            click.option(
+                "--group-policy",
+                type=click.Choice(["cost", "literal"]),
+                help="-O4: weigh sessions, or fuse whatever can be.  [default: cost]",
+            ),
+            click.option(
+                "--group-arg-limit",
+                type=click.IntRange(min=1),
+                help="-O4: values that a group may take and give.  [default: 128]",
+            ),
         )
     ):
         function = decorate(function)
@@ -73,7 +83,15 @@ def make_options(*, level: int, provenance: bool = False, **given: Any) -> Optio
         keep_pass=given.get("keep_pass", False),
         provenance=provenance,
         keep_functions=given["keep_functions"],
+        settings=_group_settings(given["group_policy"], given["group_arg_limit"]),
     )
+
+
+def _group_settings(policy: str | None, argument_limit: int | None) -> dict[str, dict[str, object]]:
+    """The settings of the pass that groups, as far as the user says something."""
+    said: dict[str, object] = {"policy": policy, "argument_limit": argument_limit}
+    given = {name: value for name, value in said.items() if value is not None}
+    return {"group_fusion": given} if given else {}
 
 
 def _commas(values: tuple[str, ...]) -> tuple[str, ...]:
