@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope
+from ortopt.graph import facts, scope
 from ortopt.graph.facts import OPSETS, shape_of
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
@@ -808,8 +808,12 @@ class Editor:
             name = old.name
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
-        if is_output:  # the interface: what the model declares stays, to the letter
-            self.set_type(new, old.type or new.type, old.shape if old.shape is not None else new.shape)
+        if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
+            known = facts.dims_of(new) if old.shape is None else None
+            self.set_type(new, old.type or new.type, old.shape)
+            if known is not None:
+                self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
+                facts.set_better_shape(new, known)
         else:
             shape = _better_shape(new.shape, old.shape)
             if shape is not new.shape or new.type is None:
@@ -842,7 +846,7 @@ class Editor:
         annotation = semantics.QUANTIZATION_KEY
         if annotation in old.meta and annotation not in new.meta:
             new.meta[annotation] = old.meta[annotation]
-            self._did(_forget, new, annotation)
+            self._did(_set_fact, new, annotation, None)
         if not old.metadata_props and not old.doc_string:
             return
         self._did(_restore_value, new, dict(new.metadata_props), new.doc_string)
@@ -1052,8 +1056,11 @@ def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | 
     value.doc_string = doc_string
 
 
-def _forget(value: ir.Value, key: str) -> None:
-    value.meta.pop(key, None)
+def _set_fact(value: ir.Value, key: str, fact: object | None) -> None:
+    if fact is None:
+        value.meta.pop(key, None)
+    else:
+        value.meta[key] = fact
 
 
 def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
