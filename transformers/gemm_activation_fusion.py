@@ -46,7 +46,8 @@ class GemmActivationFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A Gemm in single precision, whose result nobody else needs."""
         gemm = producer(values(root, 1)[0], "Gemm")
-        need(dtype(gemm.inputs[0]) == FLOAT, "the kernel is for single precision only", gemm)
+        a, _ = values(gemm, 2)
+        need(dtype(a) == FLOAT, "the kernel is for single precision only", a)
         plain_attributes(gemm)
         defaults = PARAMETERS[root.op_type]
         return Found(

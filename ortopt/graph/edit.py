@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph import facts, scope
-from ortopt.graph.facts import OPSETS, shape_of
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
@@ -530,7 +529,7 @@ class Editor:
         functions[function.identifier()] = function
         self._did(functions.__delitem__, function.identifier())
         scope.attach_function(function, self.model, scope.of(graph).options)
-        body.meta[OPSETS] = function.opset_imports
+        body.meta[facts.OPSETS] = function.opset_imports
         self.index.build(body)
         self._did(self.index.drop, body)
         self._count(sum(map(_constant_bytes, body)))
@@ -579,7 +578,7 @@ class Editor:
         for position, value in enumerate(graph.outputs) if inner.is_graph_output() else ():
             if value is inner:
                 self.set_output(graph, position, outer)
-        self.set_type(inner, inner.type, shape_of(inner))  # in the function it is interface no more
+        self.set_type(inner, inner.type, facts.shape_of(inner))  # in the function it is interface no more
         function.outputs.append(inner)
         self._did(function.outputs.__delitem__, -1)
 
