@@ -18,14 +18,16 @@ from ortopt.transformer import Context, GraphTransformer
 class CommonSubexpressionElimination(GraphTransformer):
     """Nodes with the same op, attributes and inputs → one node."""
 
-    levels = (TransformerLevel.LEVEL1,)
-    after = ("constant_sharing",)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
+    after = ("constant_sharing", "group_fusion")
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Number the values of a graph and of those nested in it, which see what stands before them outside."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
+        if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
+            return False  # level 4 only looks at what has just been grouped
         changed = False
         numbering = _Numbering(graph)
         while numbering.stack:
