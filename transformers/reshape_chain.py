@@ -67,7 +67,9 @@ class ReshapeChain(RewriteRule[Found]):
             merged = _merged(first, root, source)
             if merged is not None:
                 return Found((root,), x, root.op_type, merged)
-        if source is not None and result is not None and root.op_type == "Reshape" and not is_constant(root.inputs[1]):
+        mixed = {root.op_type, first.op_type} == {"Squeeze", "Unsqueeze"}
+        computed = root.op_type == "Reshape" and not is_constant(root.inputs[1])
+        if source is not None and result is not None and (mixed or computed):
             renamed = _by_ones(source, result)
             if renamed is not None:
                 return Found((root,), x, *renamed)
