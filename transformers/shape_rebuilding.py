@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -21,6 +22,12 @@ SIZES = ("Shape", "Size")
 SHAPE_HAS_BOUNDS = 15
 """The opset since which Shape gives a part of the dimensions; before, a Gather takes it."""
 
+MOST_OPERANDS = 256
+"""So many nodes above a result are looked at for what they take the shape of."""
+
+MOST_PLACES = 16
+"""At so many places a dimension is looked for."""
+
 
 class Part(NamedTuple):
     """Some of a value's dimensions: from the first to before the end."""
@@ -29,6 +36,9 @@ class Part(NamedTuple):
     first: int
     end: int
 
+
+Places: TypeAlias = dict[str, list[tuple[ir.Value, int]]]
+"""Where dimensions can be read: values and axes by expression."""
 
 Piece: TypeAlias = Part | tuple[int, ...]
 """What shapes are put together from: dimensions of a value, or numbers."""
@@ -115,15 +125,16 @@ class _Plan:
     def __post_init__(self) -> None:
         members = set(self.group)
         kept: list[ir.Node] = []
-        sources = _interface(self.graph)
+        places = _places(_interface(self.graph))
         version = scope.of(self.graph).opset_imports.get("", 1)
         for node in self.group:
             for value in node.outputs:
                 if not _is_needed_outside(value, members):
                     continue
-                pieces = _pieces(value, sources)
+                pieces = _pieces(value, places)
                 if pieces is None:  # what it was computed from stands before it too
-                    pieces = _pieces(value, sources + _sized(_with_operands([node], members)))
+                    own = _places(_sized(_with_operands([node], members, MOST_OPERANDS)))
+                    pieces = _pieces(value, {**own, **places})
                 if pieces is None:
                     kept.append(node)
                 else:
@@ -136,11 +147,11 @@ def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in members for use in value.uses())
 
 
-def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node]) -> dict[ir.Node, None]:
-    """Some nodes of a group, and those of it that they depend on."""
+def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node], most: int = sys.maxsize) -> dict[ir.Node, None]:
+    """Some nodes of a group, and those of it that they depend on, as far as they are not too many."""
     found: dict[ir.Node, None] = {}
     pending = list(nodes)
-    while pending:
+    while pending and len(found) < most:
         node = pending.pop()
         if node in found:
             continue
@@ -167,7 +178,17 @@ def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return list(found)
 
 
-def _pieces(value: ir.Value, sources: Iterable[ir.Value]) -> list[Piece] | None:
+def _places(values: Iterable[ir.Value]) -> Places:
+    """Where the dimensions of some values are, but for numbers."""
+    found: Places = {}
+    for value in values:
+        for axis, dim in enumerate(facts.dims_of(value) or ()):
+            if not isinstance(dim, int) and dim.value is not None:
+                found.setdefault(dim.value, []).append((value, axis))
+    return found
+
+
+def _pieces(value: ir.Value, places: Places) -> list[Piece] | None:
     """The pieces that an int64 tensor of rank 0 or 1 is put together from; None where one is nowhere to be read."""
     dims = shape_of(value)
     if value.dtype != ir.DataType.INT64 or dims is None or len(dims) > 1 or value.is_graph_output():
@@ -185,7 +206,7 @@ def _pieces(value: ir.Value, sources: Iterable[ir.Value]) -> list[Piece] | None:
             pieces.append(tuple(dim for dim in elements[position:end] if isinstance(dim, int)))
             position = end
             continue
-        part = _longest(elements[position:], sources)
+        part = _longest(elements[position:], places)
         if part is None:
             return None
         pieces.append(part)
@@ -193,22 +214,18 @@ def _pieces(value: ir.Value, sources: Iterable[ir.Value]) -> list[Piece] | None:
     return pieces
 
 
-def _longest(elements: tuple[Dim, ...], sources: Iterable[ir.Value]) -> Part | None:
+def _longest(elements: tuple[Dim, ...], places: Places) -> Part | None:
     """The part of a shape that the most elements begin with; of equal ones the first."""
     best: Part | None = None
-    length = 0
-    for source in sources:
+    first = elements[0]
+    assert not isinstance(first, int)
+    for source, axis in places.get(first.value or "", ())[:MOST_PLACES]:
         dims = facts.dims_of(source) or ()
-        for axis in range(len(dims)):
-            count = 0
-            while (
-                axis + count < len(dims)
-                and count < len(elements)
-                and symbolic.equal(dims[axis + count], elements[count])
-            ):
-                count += 1
-            if count > length:
-                best, length = Part(source, axis, axis + count), count
+        end = axis + 1
+        while end < len(dims) and end - axis < len(elements) and symbolic.equal(dims[end], elements[end - axis]):
+            end += 1
+        if best is None or end - axis > best.end - best.first:
+            best = Part(source, axis, end)
     return best
 
 
