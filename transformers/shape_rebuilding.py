@@ -139,8 +139,10 @@ class _Plan:
                     kept.append(node)
                 else:
                     self.shapes[value] = pieces
+        staying = _with_operands(kept, members)
+        self.shapes = {value: pieces for value, pieces in self.shapes.items() if value.producer() not in staying}
         if self.shapes:
-            self.saves = len(members) - len(_with_operands(kept, members)) - _cost(self.shapes, version)
+            self.saves = len(members) - len(staying) - _cost(self.shapes, version)
 
 
 def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
