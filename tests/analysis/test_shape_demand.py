@@ -24,7 +24,7 @@ CASES = {
         main (float[N] x, float[L] y) => (float[K] z) { s = Shape (y) z = Tile (x, s) }""",
     "Gather needs it: its indices depend on L": """
         main (float[9] x, float[L] y) => (float[L] z) <int64 zero = {0}, int64 one = {1}> {
-            s = Shape (y) l = Squeeze (s) r = Range (zero, l, one) z = Gather (x, r) }""",
+            s = Shape (y) l = Squeeze (s) r = Range (zero, l, one) q = Mul (r, r) z = Gather (x, q) }""",
     "Add computes with it: it depends on L": """
         main (int64[1] x, float[L] y) => (int64[1] z) { s = Shape (y) z = Add (x, s) }""",
     "the graph returns s": "main (float[L] y) => (int64[1] s) { s = Shape (y) }",
