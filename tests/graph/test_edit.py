@@ -346,3 +346,17 @@ def test_edits_of_nested_graphs_come_back(name: str) -> None:
     assert to_bytes(work.model) == before
     assert work.edit.added_bytes == nbytes
     assert {graph: work.edit.index.counts(graph) for graph in scope.graphs(work.model)} == indexed
+
+
+def test_what_an_output_or_an_input_declares_stays_where_it_stands_for_something_better_known() -> None:
+    work = Workspace(
+        parse("""main (float[N,?] x, float[?,4] k) => (float[?,?] y, float[N,4] z) {
+            y = Add (x, k) a = Add (x, k) i = Identity (k) b = Mul (a, i) z = Neg (b) }"""),
+        Options(),
+    )
+    model = work.model
+    declared = [str(value.shape) for value in (*model.graph.inputs, *model.graph.outputs)]
+    first, second, identity = list(model.graph)[:3]
+    work.edit.replace({second.outputs[0]: first.outputs[0]}, before=second)
+    work.edit.replace({identity.outputs[0]: model.graph.inputs[1]}, before=identity)
+    assert [str(value.shape) for value in (*model.graph.inputs, *model.graph.outputs)] == declared
