@@ -1,0 +1,135 @@
+"""A constant factor behind a linear layer, or behind the reshaping of its result, can be in its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOATS,
+    Refusal,
+    array_of,
+    attribute,
+    dims,
+    dtype,
+    fits,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    operand_constant,
+    optional,
+    scalar,
+    tensor_of,
+    values,
+)
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+LINEAR = ("Gemm", "MatMul")
+MOST_MOVES = 6
+MOST_BYTES = 1 << 25
+"""Larger weights stay mapped from the file: a scaled copy would be in memory."""
+
+
+class Found(NamedTuple):
+    """The scaling, the layer above it and what stands between; and the layer's constants, old to new."""
+
+    nodes: tuple[ir.Node, ...]
+    scaled: Mapping[ir.Value, np.ndarray]
+
+
+class ScaleFolding(RewriteRule[Found]):
+    """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape and Transpose.
+
+    Attention exports scale queries and keys so, in each layer. (For convolutions see `conv_mul_fusion`.)
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_reassociation", "reshape_chain", "transpose_chain")
+    roots = ("Div", "Mul")
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    numerics = Numerics.REORDERED
+    reach = 6
+
+    def match(self, root: ir.Node) -> Found:
+        """One number, and above it a MatMul or Gemm with constant weights that nobody else uses."""
+        if is_op(root, "Mul"):
+            number, at = operand_constant(root)
+        else:
+            at, number = values(root, 2)
+        factor = scalar(number)
+        need(dtype(at) in FLOATS and np.isfinite(factor) and factor != 0, "it is no factor", number)
+        need(fits(number, at), "the factor would raise the rank", number)
+        if is_op(root, "Div"):
+            factor = 1 / factor
+        path = [root]
+        path.append(_producer_for_it_alone(at, root))
+        while is_op(path[-1], *MOVING) and len(path) <= MOST_MOVES:
+            path.append(_producer_for_it_alone(values(path[-1], 1)[0], root))
+        scaled: dict[ir.Value, np.ndarray] = {}
+        layer = path[-1]
+        if is_op(layer, "Add"):
+            bias, product = operand_constant(layer)
+            _scale(bias, factor, scaled)
+            layer = _producer_for_it_alone(product, root)
+            path.append(layer)
+        need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
+        need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
+        _scale(values(layer, 2)[1], factor, scaled)
+        bias_of_gemm = optional(layer, 2)
+        if bias_of_gemm is not None and attribute(layer, "beta", 1.0) != 0:
+            _scale(bias_of_gemm, factor, scaled)
+        return Found(tuple(reversed(path)), scaled)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the layer and what follows it, up to the scaling."""
+        new: dict[ir.Value, ir.Value] = {
+            old: constant(content, tensor_of(old).dtype) for old, content in found.scaled.items()
+        }
+        node = found.nodes[0]
+        for old in found.nodes[:-1]:
+            inputs = [None if value is None else new.get(value, value) for value in old.inputs]
+            node = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
+            new[old.outputs[0]] = node.outputs[0]
+        return node
+
+
+def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
+    node = value.producer()
+    if node is None or node.graph is not root.graph or not is_used_once(value):
+        raise Refusal("no linear layer is above it alone", value)
+    return node
+
+
+def _scale(value: ir.Value, factor: float, scaled: dict[ir.Value, np.ndarray]) -> None:
+    """Scale a constant, if every number of it stays one with all its digits."""
+    need(is_constant(value), "the weights are no constant", value)
+    tensor = tensor_of(value)
+    need(tensor.dtype in FLOATS, "the weights are no floats", value)
+    need(use_count(value) == 1 and not value.is_graph_output(), "the weights are used elsewhere", value)
+    need(tensor.nbytes <= MOST_BYTES, "the weights are large", value)
+    content = array_of(value)
+    wide = content.astype(np.float64 if tensor.dtype == ir.DataType.DOUBLE else np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        result = np.asarray(wide * np.asarray(factor, wide.dtype)).astype(content.dtype)
+        back = result.astype(wide.dtype)
+    smallest = SMALLEST[tensor.dtype]
+    fine = np.isfinite(back) & ((np.abs(back) >= smallest) | (wide == 0))
+    need(bool(fine.all()), "a weight would overflow or vanish", value)
+    scaled[value] = result
+
+
+SMALLEST = {
+    ir.DataType.FLOAT: 2.0**-126,
+    ir.DataType.DOUBLE: 2.0**-1022,
+    ir.DataType.FLOAT16: 2.0**-14,
+    ir.DataType.BFLOAT16: 2.0**-126,
+}
+"""Numbers from here on have all their digits."""
