@@ -12,7 +12,7 @@ def test_goes(inner: int, outer: int) -> None:
     check_rewrites(
         PASS,
         f"""main (float[N,1] a, float[N,2] b, float[N,3] c) => (float[N,9] y) {{
-            k = Concat <axis = {inner}> (a, b) l = Concat <axis = {inner}> (c, b) y = Concat <axis = {outer}> (k, a, l) }}""",
+            k = Concat <axis = {inner}> (a, b) l = Concat <axis = {inner}> (c, b) y = Concat <axis = {outer}> (k, a, l) }}""",  # noqa: E501
         f"y = Concat <axis = {outer}> (a, b, a, c, b)",
     )
 

@@ -26,7 +26,7 @@ def test_a_slice(start: int, end: int, axis: int, part: str) -> None:
         ("takes no operand whole", TEXT.format(s=0, e=5, axis=1)),
         ("takes no operand whole", TEXT.format(s=3, e=5, axis=1)),
         ("along another axis", TEXT.format(s=0, e=2, axis=0)),
-        ("steps are not 1", TEXT.format(s=0, e=2, axis=1).replace("e, x)", "e, x, p)").replace("int64[1] s", "int64[1] p = {2}, int64[1] s")),
+        ("steps are not 1", TEXT.format(s=0, e=2, axis=1).replace("e, x)", "e, x, p)").replace("int64[1] s", "int64[1] p = {2}, int64[1] s")),  # noqa: E501
         ("several axes", TEXT.format(s="0, 0", e="2, 1", axis="1, 0").replace("[1] ", "[2] ")),
     ],
 )  # fmt: skip
@@ -39,7 +39,7 @@ def test_by_symbols() -> None:
         PASS,
         f"""main (float[P] past, float[S] x) => (float[P] y, float[S] z) <int64[1] zero = {{0}}, int64[1] long = {{{LONG}}}> {{
             p = Shape (past) k = Concat <axis = 0> (past, x) a = Slice (k, zero, p) y = Neg (a)
-            b = Slice (k, p, long) z = Neg (b) }}""",
+            b = Slice (k, p, long) z = Neg (b) }}""",  # noqa: E501
         "y = Neg (past) z = Neg (x)",
     )
 
@@ -65,7 +65,7 @@ def test_a_split(opset: int) -> None:
         .replace("(float[N,2] y, float[N,3] z)", "(float[A,B] y, float[C,D] z)"),
         "another axis",
         opset=opset,
-    )  # noqa: E501
+    )
     other = text.replace("2, 3", "3, 2").replace("(float[N,2] y, float[N,3] z)", "(float[N,3] y, float[N,2] z)")
     check_keeps(PASS, other, "other parts", opset=opset)
 

@@ -58,7 +58,7 @@ def test_integers_wrap_around(body: str, a: int, b: int) -> None:
 def test_shapes() -> None:
     check_rewrites(
         PASS,
-        """main (float[N,2] x) => (float[N,2] y) <float[2] a = {1, 2}, float[1,1] b = {3}> { t = Add (x, a) y = Add (t, b) }""",
+        """main (float[N,2] x) => (float[N,2] y) <float[2] a = {1, 2}, float[1,1] b = {3}> { t = Add (x, a) y = Add (t, b) }""",  # noqa: E501
         "main (float[N,2] x) => (float[N,2] y) <float[1,2] c = {4, 5}> { y = Add (x, c) }",
     )
     check_keeps(
@@ -87,7 +87,7 @@ def test_shapes() -> None:
         ("no Mul or Div comes before", text("t = Add (x, a) y = Mul (t, b)")),
         ("used elsewhere", text("t = Add (x, a) y = Add (t, b)").replace("[N] y)", "[N] y, float[N] t)")),
         ("not a constant", text("t = Add (x, a) y = Add (t, x)")),
-        ("it is computed in another graph", "main (bool c, float[N] x) => (float[N] y) <float a = {1}, float b = {2}> { t = Add (x, a) y = If (c) <then_branch = p () => (o) { o = Add (t, b) }, else_branch = q () => (r) { r = Neg (x) }> }"),
+        ("it is computed in another graph", "main (bool c, float[N] x) => (float[N] y) <float a = {1}, float b = {2}> { t = Add (x, a) y = If (c) <then_branch = p () => (o) { o = Add (t, b) }, else_branch = q () => (r) { r = Neg (x) }> }"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_keeps(because: str, given: str) -> None:

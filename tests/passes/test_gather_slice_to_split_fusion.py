@@ -20,7 +20,7 @@ def test_their_order_in_the_graph_does_not_matter() -> None:
     text = HALVES.replace(
         "a = Slice (x, zero, two, one) b = Slice (x, two, long, one)",
         "b = Slice (x, two, long, one) a = Slice (x, zero, two, one)",
-    )  # noqa: E501
+    )
     check_rewrites(PASS, text, ops={"Slice": 0, "Split": 1})
     check_rewrites(
         PASS, text.replace("z = Abs (b)", "").replace("a = Slice", "z = Abs (b) a = Slice"), ops={"Split": 1}
@@ -72,7 +72,7 @@ def test_keeps_gathers_by_scalars() -> None:
     check_keeps(
         PASS,
         """main (float[3,N] x) => (float[N] a, float[N] b, float[N] c) <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
-            a = Gather (x, zero) b = Gather (x, one) c = Gather (x, two) }""",
+            a = Gather (x, zero) b = Gather (x, one) c = Gather (x, two) }""",  # noqa: E501
         "no fewer nodes",
     )
 
@@ -85,7 +85,7 @@ def test_keeps_gathers_by_scalars() -> None:
         ("not fixed", HALVES.replace("[N,6]", "[N,M]")),
         ("not the first part", HALVES.replace("(x, zero, two", "(x, one, two")),
         ("no node takes the next part", HALVES.replace("(x, two, long, one)", "(x, two, long, zero)")),
-        ("shape arithmetic", f"main (float[P,Q,R,S] x) => (int64[2] y, int64[2] z) <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] long = {{{LONG}}}> {{ s = Shape (x) a = Slice (s, zero, two) b = Slice (s, two, long) y = Neg (a) z = Abs (b) }}"),
+        ("shape arithmetic", f"main (float[P,Q,R,S] x) => (int64[2] y, int64[2] z) <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] long = {{{LONG}}}> {{ s = Shape (x) a = Slice (s, zero, two) b = Slice (s, two, long) y = Neg (a) z = Abs (b) }}"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
@@ -108,7 +108,7 @@ def test_in_a_branch_and_in_a_function() -> None:
         PASS,
         f"""main (bool c, float[6] x) => (float[3] y) <int64[1] zero = {{0}}, int64[1] three = {{3}}, int64[1] six = {{6}}> {{
             y = If (c) <then_branch = p () => (float[3] o) {{ {body} o = Add (a, b) }},
-                        else_branch = q () => (float[3] r) {{ r = Slice (x, zero, three) }}> }}""",
+                        else_branch = q () => (float[3] r) {{ r = Slice (x, zero, three) }}> }}""",  # noqa: E501
         ops={"Split": 1, "Slice": 1},
     )
     check_rewrites(
@@ -117,6 +117,6 @@ def test_in_a_branch_and_in_a_function() -> None:
         main (float[6] x) => (float[3] y) {{ y = own.f (x) }}
         <domain: "own", opset_import: ["" : 17]> f (x) => (y) {{
             zero = Constant <value_ints = [0]> () three = Constant <value_ints = [3]> () six = Constant <value_ints = [6]> ()
-            {body} y = Sub (a, b) }}""",
+            {body} y = Sub (a, b) }}""",  # noqa: E501
         ops={"Split": 1, "Slice": 0},
     )

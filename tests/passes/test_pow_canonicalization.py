@@ -68,7 +68,7 @@ def test_keeps_the_square_of_a_normalization() -> None:
     cast = text.replace(
         "y = ReduceMean <axes = [1]> (p)",
         "c = Cast <to = 11> (p) m = ReduceMean <axes = [1]> (c) y = Cast <to = 1> (m)",
-    )  # noqa: E501
+    )
     check_keeps(PASS, cast, "a normalization is found by it")
 
 

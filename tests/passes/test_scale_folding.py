@@ -8,7 +8,7 @@ PASS = "scale_folding"
 HEADS = """main (float[N,S,4] x) => (float[N,2,S,2] y)
     <float[4,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, float[4] b = {1, 2, 3, 4}, int64[4] k = {0, 0, 2, 2},
      float c = {0.5}> {
-    m = MatMul (x, w) a = Add (m, b) r = Reshape (a, k) t = Transpose <perm = [0, 2, 1, 3]> (r) y = Mul (t, c) }"""
+    m = MatMul (x, w) a = Add (m, b) r = Reshape (a, k) t = Transpose <perm = [0, 2, 1, 3]> (r) y = Mul (t, c) }"""  # noqa: E501
 GEMM = """main (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] b = {5, 6}, float c = {4}> {
     g = Gemm <alpha = 0.5, beta = 2.0> (x, w, b) y = Mul (c, g) }"""
 
@@ -20,7 +20,7 @@ def test_through_heads() -> None:
         """main (float[N,S,4] x) => (float[N,2,S,2] y)
             <float[4,4] w = {0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5, 8}, float[4] b = {0.5, 1, 1.5, 2},
              int64[4] k = {0, 0, 2, 2}> {
-            m = MatMul (x, w) a = Add (m, b) r = Reshape (a, k) y = Transpose <perm = [0, 2, 1, 3]> (r) }""",
+            m = MatMul (x, w) a = Add (m, b) r = Reshape (a, k) y = Transpose <perm = [0, 2, 1, 3]> (r) }""",  # noqa: E501
     )
 
 
@@ -40,10 +40,10 @@ def test_a_gemm() -> None:
 @pytest.mark.parametrize(
     ("because", "text"),
     [
-        ("no linear layer", HEADS.replace("t = Transpose <perm = [0, 2, 1, 3]> (r)", "t0 = Transpose <perm = [0, 2, 1, 3]> (r) t = Relu (t0)")),
+        ("no linear layer", HEADS.replace("t = Transpose <perm = [0, 2, 1, 3]> (r)", "t0 = Transpose <perm = [0, 2, 1, 3]> (r) t = Relu (t0)")),  # noqa: E501
         ("no linear layer", HEADS.replace("S,2] y)", "S,2] y, float[N,S,4] a)")),
-        ("not a constant", HEADS.replace("(float[N,S,4] x)", "(float[N,S,4] x, float[4] b)").replace("float[4] b = {1, 2, 3, 4}, ", "")),
-        ("weights are no constant", GEMM.replace("x)", "x, float[2,2] w)", 1).replace("float[2,2] w = {1, 2, 3, 4}, ", "")),
+        ("not a constant", HEADS.replace("(float[N,S,4] x)", "(float[N,S,4] x, float[4] b)").replace("float[4] b = {1, 2, 3, 4}, ", "")),  # noqa: E501
+        ("weights are no constant", GEMM.replace("x)", "x, float[2,2] w)", 1).replace("float[2,2] w = {1, 2, 3, 4}, ", "")),  # noqa: E501
         ("used elsewhere", GEMM.replace("y)", "y, float[N,2] z)", 1).replace("y = Mul", "z = MatMul (x, w) y = Mul")),
         ("divides", HEADS.replace("Mul (t, c)", "Div (c, t)")),
         ("not one number", GEMM.replace("float c = {4}", "float[2] c = {4, 4}")),

@@ -10,7 +10,7 @@ LONG = 2**63 - 1
 TWO = """main (float[{n},6] x) => (float[A,B] y)
     <int64[1] s = {{{s}}}, int64[1] e = {{{e}}}, int64[1] p = {{{p}}}, int64[1] t = {{{t}}}, int64[1] f = {{{f}}}, int64[1] q = {{{q}}},
      int64[1] a = {{0}}, int64[1] b = {{{axis}}}> {{
-    m = Slice (x, s, e, a, p) y = Slice (m, t, f, b, q) }}"""
+    m = Slice (x, s, e, a, p) y = Slice (m, t, f, b, q) }}"""  # noqa: E501
 
 
 def two(s: int, e: int, t: int, f: int, *, n: int | str = 9, p: int = 1, q: int = 1, axis: int = 0) -> str:
@@ -65,8 +65,8 @@ def test_attributes_of_old_opsets() -> None:
         ("steps backwards", two(8, 1, 0, 3, p=-1)),
         ("counts from its end", two(-4, LONG, 0, 2, n="N")),
         ("counts from its end", two(1, LONG, 0, 2, n="N", p=2)),
-        ("are not known", two(1, 8, 2, 4).replace("x)", "x, int64[1] k)").replace("m, t", "m, k").replace("int64[1] t = {2}, ", "")),
-        ("no Slice comes before", "main (float[9] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice (x, s, e) }"),
+        ("are not known", two(1, 8, 2, 4).replace("x)", "x, int64[1] k)").replace("m, t", "m, k").replace("int64[1] t = {2}, ", "")),  # noqa: E501
+        ("no Slice comes before", "main (float[9] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice (x, s, e) }"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
