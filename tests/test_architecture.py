@@ -21,7 +21,10 @@ LAYERS = (
     {"evaluate", "evaluation_numpy", "evaluation_child"},
     {"observers", "transformer"},
     {"rule", "adapters"},
-    {"transpose", "partition", "attention", "batch_normalization", "convolution", "normalization", "activation", "slicing"},
+    {
+        *("transpose", "partition", "attention", "batch_normalization", "convolution", "normalization", "activation"),
+        "slicing",
+    },
     {"transformers"},
     {"registry", "manager"},
     {"opset_conversion", "opset_conversion_child"},

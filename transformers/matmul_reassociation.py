@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, array_of, is_used_once, need, producer, tensor_of, values
+from ortopt.graph.match import FLOATS, array_of, dtype, is_used_once, need, producer, tensor_of, values
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -19,8 +19,7 @@ class Found(NamedTuple):
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
-    first: ir.Value
-    second: ir.Value
+    weight: np.ndarray
 
 
 class MatmulReassociation(RewriteRule[Found]):
@@ -48,12 +47,12 @@ class MatmulReassociation(RewriteRule[Found]):
         need(between == again and between > 0, "the weights do not fit one another", root)
         need(inputs * outputs <= between * (inputs + outputs), "both weights together are larger", root)
         need(inputs * between * outputs <= MOST_WORK, "the weights are large", root)
-        return Found((product, root), x, first, second)
+        with np.errstate(over="ignore", invalid="ignore"):
+            exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
+            weight = exact.astype(one.dtype.numpy())  # rounded once
+        need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", first)
+        return Found((product, root), x, weight)
 
     def rewrite(self, found: Found) -> ir.Node:
-        """Multiply the weights in double precision, and round once."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            product = array_of(found.first).astype(np.float64) @ array_of(found.second).astype(np.float64)
-            weight = product.astype(tensor_of(found.first).dtype.numpy())
-        need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", found.first)
-        return ir.node("MatMul", [found.x, constant(weight, tensor_of(found.first).dtype)])
+        """Build the one product."""
+        return ir.node("MatMul", [found.x, constant(found.weight, dtype(found.x))])
