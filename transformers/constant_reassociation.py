@@ -71,9 +71,9 @@ class ConstantReassociation(RewriteRule[Found]):
         if root.op_type in SUMS:
             # root = ±(±x + a) + b
             flips = is_op(root, "Sub") and outer_first, is_op(inner_node, "Sub") and inner_first
-            a = -a if is_op(inner_node, "Sub") and not inner_first else a
-            b = -b if is_op(root, "Sub") and not outer_first else b
-            number = _sum(-a if flips[0] else a, b, kind)
+            a = _negative(a) if is_op(inner_node, "Sub") and not inner_first else a
+            b = _negative(b) if is_op(root, "Sub") and not outer_first else b
+            number = _sum(_negative(a) if flips[0] else a, b, kind)
             reverse = flips[0] != flips[1]
             return Found((inner_node, root), "Sub" if reverse else "Add", x, number, reverse)
         need(kind in FLOATS or (is_op(root, "Mul") and is_op(inner_node, "Mul")), "whole numbers divide with a rest", x)
@@ -99,6 +99,12 @@ def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value, bool]:
 def _broadcasts(a: np.ndarray, b: np.ndarray) -> bool:
     pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)
     return all(one == other or 1 in (one, other) for one, other in pairs)
+
+
+def _negative(a: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # the smallest whole number is its own negative
+        negative: np.ndarray = np.negative(a)
+    return negative
 
 
 def _sum(a: np.ndarray, b: np.ndarray, kind: ir.DataType) -> np.ndarray:

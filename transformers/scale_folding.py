@@ -37,6 +37,9 @@ MOST_MOVES = 6
 MOST_BYTES = 1 << 25
 """Larger weights stay mapped from the file: a scaled copy would be in memory."""
 
+SMALL_BYTES = 1 << 14
+"""Biases are often alike, and shared: so few bytes may be stored anew."""
+
 
 class Found(NamedTuple):
     """The scaling, the layer above it and what stands between; and the layer's constants, old to new."""
@@ -113,7 +116,8 @@ def _scale(value: ir.Value, factor: float, scaled: dict[ir.Value, np.ndarray]) -
     need(is_constant(value), "the weights are no constant", value)
     tensor = tensor_of(value)
     need(tensor.dtype in FLOATS, "the weights are no floats", value)
-    need(use_count(value) == 1 and not value.is_graph_output(), "the weights are used elsewhere", value)
+    private = use_count(value) == 1 or tensor.nbytes <= SMALL_BYTES
+    need(private and not value.is_graph_output(), "the weights are used elsewhere", value)
     need(tensor.nbytes <= MOST_BYTES, "the weights are large", value)
     content = array_of(value)
     wide = content.astype(np.float64 if tensor.dtype == ir.DataType.DOUBLE else np.float32)

@@ -55,6 +55,13 @@ def test_integers_wrap_around(body: str, a: int, b: int) -> None:
     check_rewrites(PASS, text(body, a, b, "int32"), inputs={"x": x})
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint64"])
+def test_other_integers(kind: str) -> None:
+    body = text("t = Sub (x, a) y = Sub (b, t)", 3, 5, kind)
+    model = check_rewrites(PASS, body, ops={"Sub": 1}, numbers=kind not in {"int8", "uint8"})
+    assert next(iter(model.graph.initializers.values())).const_value.numpy().item() == 8
+
+
 def test_shapes() -> None:
     check_rewrites(
         PASS,
