@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 LINEAR = ("Gemm", "MatMul")
+ABOVE = frozenset((*MOVING, *LINEAR, "Add"))
 MOST_MOVES = 6
 MOST_BYTES = 1 << 25
 """Larger weights stay mapped from the file: a scaled copy would be in memory."""
@@ -63,32 +65,28 @@ class ScaleFolding(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """One number, and above it a MatMul or Gemm with constant weights that nobody else uses."""
-        if is_op(root, "Mul"):
-            number, at = operand_constant(root)
-        else:
-            at, number = values(root, 2)
+        number, at = operand_constant(root) if is_op(root, "Mul") else values(root, 2)[::-1]
+        path = [root, _producer_for_it_alone(at, root)]
+        while path[-1].op_type in MOVING and len(path) <= MOST_MOVES:
+            path.append(_producer_for_it_alone(values(path[-1], 1)[0], root))
+        constants = []
+        if is_op(path[-1], "Add"):
+            bias, product = operand_constant(path[-1])
+            constants.append(bias)
+            path.append(_producer_for_it_alone(product, root))
+        layer = path[-1]
+        need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
+        need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
         factor = scalar(number)
-        need(dtype(at) in FLOATS and np.isfinite(factor) and factor != 0, "it is no factor", number)
+        need(dtype(at) in FLOATS and math.isfinite(factor) and factor != 0, "it is no factor", number)
         need(fits(number, at), "the factor would raise the rank", number)
         if is_op(root, "Div"):
             factor = 1 / factor
-        path = [root]
-        path.append(_producer_for_it_alone(at, root))
-        while is_op(path[-1], *MOVING) and len(path) <= MOST_MOVES:
-            path.append(_producer_for_it_alone(values(path[-1], 1)[0], root))
-        scaled: dict[ir.Value, np.ndarray] = {}
-        layer = path[-1]
-        if is_op(layer, "Add"):
-            bias, product = operand_constant(layer)
-            _scale(bias, factor, scaled)
-            layer = _producer_for_it_alone(product, root)
-            path.append(layer)
-        need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
-        need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
-        _scale(values(layer, 2)[1], factor, scaled)
+        constants.append(values(layer, 2)[1])
         bias_of_gemm = optional(layer, 2)
         if bias_of_gemm is not None and attribute(layer, "beta", 1.0) != 0:
-            _scale(bias_of_gemm, factor, scaled)
+            constants.append(bias_of_gemm)
+        scaled = {value: _scaled(value, factor) for value in constants}
         return Found(tuple(reversed(path)), scaled)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -106,13 +104,19 @@ class ScaleFolding(RewriteRule[Found]):
 
 def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
     node = value.producer()
-    if node is None or node.graph is not root.graph or not is_used_once(value):
+    if (
+        node is None
+        or node.op_type not in ABOVE
+        or node.domain
+        or node.graph is not root.graph
+        or not is_used_once(value)
+    ):
         raise Refusal("no linear layer is above it alone", value)
     return node
 
 
-def _scale(value: ir.Value, factor: float, scaled: dict[ir.Value, np.ndarray]) -> None:
-    """Scale a constant, if every number of it stays one with all its digits."""
+def _scaled(value: ir.Value, factor: float) -> np.ndarray:
+    """A scaled constant, if every number of it stays one with all its digits."""
     need(is_constant(value), "the weights are no constant", value)
     tensor = tensor_of(value)
     need(tensor.dtype in FLOATS, "the weights are no floats", value)
@@ -122,12 +126,12 @@ def _scale(value: ir.Value, factor: float, scaled: dict[ir.Value, np.ndarray]) -
     content = array_of(value)
     wide = content.astype(np.float64 if tensor.dtype == ir.DataType.DOUBLE else np.float32)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        result = np.asarray(wide * np.asarray(factor, wide.dtype)).astype(content.dtype)
+        result: np.ndarray = np.asarray(wide * np.asarray(factor, wide.dtype)).astype(content.dtype)
         back = result.astype(wide.dtype)
     smallest = SMALLEST[tensor.dtype]
     fine = np.isfinite(back) & ((np.abs(back) >= smallest) | (wide == 0))
     need(bool(fine.all()), "a weight would overflow or vanish", value)
-    scaled[value] = result
+    return result
 
 
 SMALLEST = {
