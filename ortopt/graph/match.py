@@ -48,8 +48,16 @@ class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
         self.about = about
 
     def __str__(self) -> str:
-        names = [getattr(item, "name", None) or str(item) for item in self.about if item is not None]
+        names = [_name(item) for item in self.about if item is not None]
         return f"{self.reason} ({', '.join(names)})" if names else self.reason
+
+
+def _name(item: object) -> str:
+    """What people know a value or a node by; a node without a name by its first result."""
+    name = getattr(item, "name", None)
+    if not name and isinstance(item, ir.Node):
+        name = next((value.name for value in item.outputs if value.name), item.op_type)
+    return name or str(item)
 
 
 def need(condition: bool, reason: str, *about: object) -> None:
