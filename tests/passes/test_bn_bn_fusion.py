@@ -40,3 +40,14 @@ def test_in_a_function() -> None:
             y = BatchNormalization (t, g, g, g, g) }""",
         ops={"BatchNormalization": 1},
     )
+
+
+def test_in_a_branch() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool c, float[2,1] x) => (float[2,1] y) <float[1] g = {2}> {
+            y = If (c) <then_branch = p () => (o) { t = BatchNormalization (x, g, g, g, g)
+                            o = BatchNormalization (t, g, g, g, g) },
+                        else_branch = q () => (r) { r = Neg (x) }> }""",
+        ops={"BatchNormalization": 1},
+    )

@@ -48,3 +48,26 @@ def test_along_another_axis_of_the_table() -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
+
+
+def test_in_a_branch_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool c, int64[S] ids) => (float[A,2] y)
+            <float[3,2] t = {1, 2, 3, 4, 5, 6}, int64[3] all = {0, 1, 2}, int64[1] zero = {0}> {
+            s = Shape (ids)
+            y = If (c) <then_branch = p () => (o) { i = Slice (all, zero, s) o = Gather (t, i) },
+                        else_branch = q () => (r) { r = Gather (t, ids) }> }""",
+        ops={"Gather": 1, "Slice": 1},
+        inputs={"c": np.array(True), "ids": np.zeros(2, np.int64)},
+    )
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (int64[S] ids) => (float[S,2] y) { y = own.f (ids) }
+        <domain: "own", opset_import: ["" : 17]> f (ids) => (y) {
+            t = Constant <value = float[3,2] {1, 2, 3, 4, 5, 6}> () all = Constant <value_ints = [0, 1, 2]> ()
+            zero = Constant <value_ints = [0]> () s = Shape (ids) i = Slice (all, zero, s) y = Gather (t, i) }""",
+        ops={"Gather": 0, "Slice": 1},
+        inputs={"ids": np.zeros(2, np.int64)},
+    )

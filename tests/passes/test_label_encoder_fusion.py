@@ -83,3 +83,12 @@ def test_in_a_branch() -> None:
                         o = ai.onnx.ml.LabelEncoder <keys_int64s = [2], values_int64s = [3]> (t) },
                     else_branch = q () => (r) { r = Neg (x) }> }"""
     check_rewrites(PASS, HEAD.format(opset=2) + text, ops={"ai.onnx.ml::LabelEncoder": 1})
+
+
+def test_in_a_function() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 2, "own" : 1]>
+        main (int64[3] x) => (int64[3] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17, "ai.onnx.ml" : 2]> f (x) => (y) {
+            t = ai.onnx.ml.LabelEncoder <keys_int64s = [1], values_int64s = [2]> (x)
+            y = ai.onnx.ml.LabelEncoder <keys_int64s = [2], values_int64s = [3]> (t) }"""
+    check_rewrites(PASS, text, ops={"ai.onnx.ml::LabelEncoder": 1})

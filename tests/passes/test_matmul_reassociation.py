@@ -41,3 +41,13 @@ def test_in_a_function() -> None:
             w = Constant <value = float[1,1] {2}> () t = MatMul (x, w) y = MatMul (t, w) }""",
         ops={"MatMul": 1},
     )
+
+
+def test_in_a_branch() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool c, float[1,1] x) => (float[1,1] y) <float[1,1] w = {2}> {
+            y = If (c) <then_branch = p () => (o) { t = MatMul (x, w) o = MatMul (t, w) },
+                        else_branch = q () => (r) { r = Neg (x) }> }""",
+        ops={"MatMul": 1},
+    )

@@ -112,3 +112,12 @@ def test_in_a_function() -> None:
             y = Concat <axis = 1> (p, q, u, v) }""",  # noqa: E501
         ops={"SpaceToDepth": 1, "Slice": 0},
     )
+
+
+def test_in_a_branch() -> None:
+    body = YOLO[YOLO.index("a = Slice") : YOLO.rindex("}")].replace("y = Neg", "o = Neg")
+    head = YOLO[: YOLO.index("a = Slice")].replace("(float[N", "(bool cond, float[N", 1)
+    text = (
+        f"{head} y = If (cond) <then_branch = p () => (o) {{ {body} }}, else_branch = q () => (r) {{ r = Abs (x) }}> }}"
+    )
+    check_rewrites(PASS, text, ops={"SpaceToDepth": 1, "Gather": 1, "Slice": 0}, numbers=False)
