@@ -813,7 +813,7 @@ class Editor:
             if known is not None:
                 self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
                 facts.set_better_shape(new, known)
-        else:
+        elif not new.is_graph_output() and not new.is_graph_input():  # what those declare is interface too
             shape = _better_shape(new.shape, old.shape)
             if shape is not new.shape or new.type is None:
                 self.set_type(new, new.type or old.type, shape)
