@@ -47,7 +47,7 @@ class ConcatSliceElimination(RewriteRule[Found]):
         concat = producer(joined, "Concat")
         place = axis(concat, rank(joined), 0)
         operands = values(concat, len(concat.inputs))
-        sizes = [dims(operand)[place] for operand in operands]
+        sizes = [dims(operand, rank(joined))[place] for operand in operands]
         if root.op_type == "Slice":
             return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})
         need(axis(root, rank(joined), 0) == place, "it is along another axis", root)

@@ -87,7 +87,7 @@ class ExpandAbsorption(RewriteRule[Found]):
             for user in users(value):
                 _check(user, root)
                 result = user.outputs[0]
-                before, after = dims(result), _broadcast(user, shapes)
+                before, after = _broadcast(user, {}), _broadcast(user, shapes)
                 smaller = len(before) != len(after) or not all(map(same_dim, before, after))
                 touched[user] = smaller
                 need(len(touched) <= MOST_NODES, "too many nodes use it", root)

@@ -199,7 +199,9 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, found: Linear) -> Fo
     addition = producer(indices, "Add")
     for operand in values(addition, 2):
         part = linear(operand)
-        if part is not None and len(part.moving) == 1 and same_dim(part.dims[part.moving[0]], found.dims[column]):
+        if part is None or len(part.moving) != 1 or not same_dim(part.offset, 0):
+            continue
+        if part.moving[0] - len(part.dims) == column - len(found.dims):
             bound = _bound(operand, part, part.moving[0], 1)
             nodes, result, ones = _reshaped(root, (rows, found.dims[column]))
             return Found(nodes, at, (bound,), ones, result)

@@ -42,7 +42,7 @@ def test_an_operand_of_two_paths() -> None:
 def test_a_constant_of_shape(value: str) -> None:
     check_rewrites(
         PASS,
-        f"main (float[N,4] x) => (float[N,4] y) {{ s = Shape (x) c = ConstantOfShape <value = {value}> (s) y = Add (x, c) }}",
+        f"main (float[N,4] x) => (float[N,4] y) {{ s = Shape (x) c = ConstantOfShape <value = {value}> (s) y = Add (x, c) }}",  # noqa: E501
         ops={"Shape": 0, "ConstantOfShape": 0, "Add": 1},
     )
 
@@ -51,7 +51,7 @@ ALWAYS = """main (float[N,S] x, bool[N,1,1,S] m) => (float[N,1,S,S] y)
     <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[3] columns = {0, 1, 3}, float low = {-9}, float high = {1}> {
     n = Shape <start = 1, end = 2> (x) k = Squeeze (n, first) r = Range (START, k, STEP)
     u = Unsqueeze (r, columns) c = COMPARE (u, zero) a = And (c, m) w = Where (a, high, low)
-    xs = Unsqueeze (x, two) xt = Unsqueeze (x, four) b = Mul (xs, xt) y = Add (b, w) }"""
+    xs = Unsqueeze (x, two) xt = Unsqueeze (x, four) b = Mul (xs, xt) y = Add (b, w) }"""  # noqa: E501
 ALWAYS = ALWAYS.replace("float low", "int64[2] two = {1, 2}, int64[2] four = {1, 3}, float low").replace(
     "START", "zero"
 )
@@ -85,11 +85,11 @@ EXPANDED = "main (float[N,4] x, float[1,4] y) => (float[N,4] z) { s = Shape (x) 
 @pytest.mark.parametrize(
     ("because", "text"),
     [
-        ("the expanded value is a graph output", EXPANDED.replace("z)", "z, float[N,4] e)").replace("BODY", "z = Add (e, x)")),
+        ("the expanded value is a graph output", EXPANDED.replace("z)", "z, float[N,4] e)").replace("BODY", "z = Add (e, x)")),  # noqa: E501
         ("the expanded value is a graph output", EXPANDED.replace("BODY", "z = Neg (e)")),
         ("does not treat each element alike", EXPANDED.replace("BODY", "z = Softmax (e)")),
-        ("not known what the operands broadcast to", EXPANDED.replace("float[N,4] x,", "float[N,4] x, float[M,1] o,").replace("float[N,4] z", "float[A,B] z").replace("BODY", "p = Add (e, o) z = Add (p, x)")),
-        ("a subgraph uses it", EXPANDED.replace("x,", "x, bool c,").replace("BODY", "z = If (c) <then_branch = a () => (p) { p = Add (x, e) }, else_branch = b () => (q) { q = Neg (x) }>")),
+        ("not known what the operands broadcast to", EXPANDED.replace("float[N,4] x,", "float[N,4] x, float[M,1] o,").replace("float[N,4] z", "float[A,B] z").replace("BODY", "p = Add (e, o) z = Add (p, x)")),  # noqa: E501
+        ("a subgraph uses it", EXPANDED.replace("x,", "x, bool c,").replace("BODY", "z = If (c) <then_branch = a () => (p) { p = Add (x, e) }, else_branch = b () => (q) { q = Neg (x) }>")),  # noqa: E501
         ("nobody uses it", "main (float[N,4] x, float[1,4] y) => (float[N,4] e) { s = Shape (x) e = Expand (y, s) }"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def test_constants_that_count(indices: str, bounds: tuple[int, int, int]) -> Non
 def test_axes_between(axis: int) -> None:
     check_rewrites(
         PASS,
-        f"main (float[5,2] x) => (float[1,3,1,2] y) <int64[1,3,1] i = {{1, 2, 3}}> {{ y = Gather <axis = {axis}> (x, i) }}",
+        f"main (float[5,2] x) => (float[1,3,1,2] y) <int64[1,3,1] i = {{1, 2, 3}}> {{ y = Gather <axis = {axis}> (x, i) }}",  # noqa: E501
         ops={"Gather": 0, "Slice": 1, "Unsqueeze": 1},
     )
 
@@ -113,12 +113,12 @@ MASK = """main (int64[B,S] ids, bool[B,{columns}] mask) => (bool[B,U,V,W] y)
     ss = Shape <start = 1, end = 2> (ids) s = Squeeze (ss, first)
     rb = Range (zero, b, one) i = Unsqueeze (rb, rows)
     rs = Range (zero, s, one) j = Unsqueeze (rs, columns)
-    {body} }}"""
+    {body} }}"""  # noqa: E501
 BY_COORDINATES = """big = Max (i, j) shape = Shape (big)
     ie = Expand (i, shape) je = Expand (j, shape) iu = Unsqueeze (ie, minus) ju = Unsqueeze (je, minus)
     c = Concat <axis = -1> (iu, ju) y = GatherND (mask, c)"""
 BY_ROWS = """ms = Shape <start = 1, end = 2> (mask) m = Squeeze (ms, first) r = Mul (i, m) k = Add (r, j) f = Flatten <axis = 2> (mask) g = Gather (f, k)
-    shape = Shape (k) h = Reshape (g, minus) y = Reshape (h, shape)"""
+    shape = Shape (k) h = Reshape (g, minus) y = Reshape (h, shape)"""  # noqa: E501
 FED = {"ids": np.zeros((2, 3), np.int64)}
 
 
@@ -146,7 +146,7 @@ def test_a_mask_for_the_first_positions(body: str) -> None:
     ("because", "body"),
     [
         ("in another order", BY_COORDINATES.replace("(iu, ju)", "(ju, iu)")),
-        ("a coordinate does not count up", BY_COORDINATES.replace("big =", "j2 = Add (j, one) big =").replace("Expand (j,", "Expand (j2,")),
+        ("a coordinate does not count up", BY_COORDINATES.replace("big =", "j2 = Add (j, one) big =").replace("Expand (j,", "Expand (j2,")),  # noqa: E501
         ("row times columns", BY_ROWS.replace("Mul (i, m)", "Mul (i, s)")),
         ("row times columns", BY_ROWS.replace("Add (r, j)", "Add (r, j1)").replace("r =", "j1 = Add (j, one) r =")),
         ("takes batches", BY_COORDINATES.replace("GatherND", "GatherND <batch_dims = 1>").replace("(iu, ju)", "(ju)")),
@@ -184,6 +184,6 @@ def test_in_a_branch_and_in_a_function() -> None:
 
 
 def test_keeps_an_index_that_a_caller_may_change() -> None:
-    text = '<ir_version: 10, opset_import: ["" : 17]> main (float[5] x, int64[3] i) => (float[3] y) <int64[3] i = {1, 2, 3}> { y = Gather (x, i) }'
+    text = '<ir_version: 10, opset_import: ["" : 17]> main (float[5] x, int64[3] i) => (float[3] y) <int64[3] i = {1, 2, 3}> { y = Gather (x, i) }'  # noqa: E501
     changed, _ = run(PASS, parse(text))
     assert not changed

@@ -60,7 +60,7 @@ def test_a_constant_of_zeros() -> None:
     [
         ("not a constant", recurrence("GRU", "given")),
         ("has no initial state", recurrence("GRU", "").replace(", , , )", ")")),
-        ("another shape", recurrence("GRU", "t", "m = Shape <start = 1, end = 2> (given) k = Concat <axis = 0> (one, m, four) t = ConstantOfShape (k)").replace("float[1,N,4] given", "float[1,M,4] given")),
+        ("another shape", recurrence("GRU", "t", "m = Shape <start = 1, end = 2> (given) k = Concat <axis = 0> (one, m, four) t = ConstantOfShape (k)").replace("float[1,N,4] given", "float[1,M,4] given")),  # noqa: E501
     ],
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:

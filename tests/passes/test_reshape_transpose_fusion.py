@@ -34,7 +34,7 @@ def test_numbers(shape: list[int], joined: list[int], perm: list[int], apart: li
         PASS,
         f"""main (float[{",".join(map(str, shape))}] x) => (float[{dims}] y)
             <int64[{len(joined)}] j = {{{", ".join(map(str, joined))}}}, int64[{len(apart)}] k = {{{", ".join(map(str, apart))}}}> {{
-            a = Reshape (x, j) t = Transpose <perm = {perm}> (a) b = Reshape (t, k) y = Neg (b) }}""",
+            a = Reshape (x, j) t = Transpose <perm = {perm}> (a) b = Reshape (t, k) y = Neg (b) }}""",  # noqa: E501
         f"b = Transpose <perm = {order}> (x) y = Neg (b)",
     )
 
@@ -51,11 +51,11 @@ def test_one_that_undoes_itself() -> None:
 @pytest.mark.parametrize(
     ("because", "text"),
     [
-        ("the axes come apart into others", HEADS.replace("(n, four, eight, s)", "(n, eight, four, s)").replace("float[N,4,8,S] y", "float[A,B,C,D] y")),
+        ("the axes come apart into others", HEADS.replace("(n, four, eight, s)", "(n, eight, four, s)").replace("float[N,4,8,S] y", "float[A,B,C,D] y")),  # noqa: E501
         ("no proof", HEADS.replace("y = Neg (b)", "").replace("b = Reshape", "y = Reshape")),
         ("used elsewhere", HEADS.replace("8,S] y", "8,S] y, float[A,B,C] t")),
         ("used elsewhere", HEADS.replace("8,S] y", "8,S] y, float[A,B,C] o").replace("y = Neg", "o = Neg (a) y = Neg")),
-        ("no run of axes", "main (float[2,6] x) => (float[6,2] y) <int64[2] j = {3, 4}, int64[2] k = {6, 2}> { a = Reshape (x, j) t = Transpose <perm = [1, 0]> (a) b = Reshape (t, k) y = Neg (b) }"),
+        ("no run of axes", "main (float[2,6] x) => (float[6,2] y) <int64[2] j = {3, 4}, int64[2] k = {6, 2}> { a = Reshape (x, j) t = Transpose <perm = [1, 0]> (a) b = Reshape (t, k) y = Neg (b) }"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
