@@ -481,12 +481,18 @@ class Editor:
             user.replace_input_with(position, outer)
             self.touched.append(user)
         self._did(_replace_back, inner, uses)
-        for position, value in enumerate(graph.outputs) if inner.is_graph_output() else ():
+        declared = inner.is_graph_output()
+        for position, value in enumerate(graph.outputs) if declared else ():
             if value is inner:
                 self.set_output(graph, position, outer)
-        self.set_type(inner, inner.type, shape_of(inner))  # in the function it is interface no more
         function.outputs.append(inner)
         self._did(function.outputs.__delitem__, -1)
+        if declared:  # what the graph declares says nothing about the function
+            self.set_type(inner, inner.type, None)
+            producer = inner.producer()
+            assert producer is not None
+            self._infer(producer)
+            self.set_type(inner, inner.type, shape_of(inner))
 
     def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.
