@@ -97,7 +97,9 @@ def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
         inputs.append(renamed[value])
     constants = []
     for value, tensor in arguments.constants.items():
-        node = ir.node("Constant", [], attributes={"value": tensor}, name=edit.fresh_name(f"{name}/{value.name}"))
+        # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
+        held = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
+        node = ir.Node("", "Constant", [], held, name=edit.fresh_name(f"{name}/{value.name}"))
         node.outputs[0].name = _unused(value.name, names)
         node.outputs[0].const_value = tensor
         node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
@@ -122,9 +124,9 @@ def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
     call.meta[PASS_KEY], call.meta[ORIGIN_KEY] = edit.author, tuple(origin)
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
-    held = [producer for value in renamed if (producer := value.producer()) is not None]
+    producers = [producer for value in renamed if (producer := value.producer()) is not None]
     edit.outline(nodes, function, call, renamed, arguments.outputs)
-    edit.sweep(node for node in held if node.op_type == "Constant")
+    edit.sweep(node for node in producers if node.op_type == "Constant")
     return call
 
 
