@@ -41,6 +41,7 @@ class GroupFusion(GraphTransformer):
     """Nodes of one execution provider → a function of the domain ``ortopt.group``, and a call."""
 
     levels = (TransformerLevel.LEVEL4,)
+    after = ("sibling_matmul_fusion",)
     apply_once = True
     numerics = Numerics.REORDERED
     offers_rewrites = True

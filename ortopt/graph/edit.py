@@ -7,7 +7,7 @@ the model serializes to the same bytes as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -486,7 +486,7 @@ class Editor:
             if value is inner:
                 self.set_output(graph, position, outer)
         function.outputs.append(inner)
-        self._did(function.outputs.__delitem__, -1)
+        self._did(_remove_last, function.outputs)
         if declared:  # what the graph declares says nothing about the function
             self.set_type(inner, inner.type, None)
             producer = inner.producer()
@@ -945,6 +945,10 @@ def _forget(value: ir.Value, key: str) -> None:
 def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
     for position, value in inputs:
         node.replace_input_with(position, value)
+
+
+def _remove_last(values: MutableSequence[ir.Value]) -> None:
+    values.pop()  # onnx-ir does not see a ``del``
 
 
 def _set_ir_version(model: ir.Model, version: int) -> None:
