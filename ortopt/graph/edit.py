@@ -14,10 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope
-from ortopt.graph.facts import OPSETS, shape_of
+from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, use_count
+from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
@@ -358,6 +357,101 @@ class Editor:
         graph.outputs.clear()
         self._did(graph.outputs.extend, old)
 
+    def set_inputs(self, node: ir.Node, values: Sequence[ir.Value | None]) -> None:
+        """Give a node other inputs, as many as there are values.
+
+        Args:
+            node: A node of the model.
+            values: Values in reach of the node, or None for an input left out.
+        """
+        old = tuple(node.inputs)
+        _replace_inputs(node, values)
+        for value in dict.fromkeys(old):
+            if value is not None and not use_count(value):
+                self._freed(value)
+        self.touched.append(node)
+        self._did(_replace_inputs, node, old)
+
+    def set_outputs(self, node: ir.Node, values: Sequence[ir.Value]) -> None:
+        """Leave a node some of its outputs; nothing uses the others.
+
+        Args:
+            node: A node of the model.
+            values: Those of its outputs that stay, in their order.
+        """
+        old = tuple(node.outputs)
+        set_outputs(node, values)
+        self.touched.append(node)
+        self._did(set_outputs, node, old)
+
+    def set_graph_inputs(self, graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+        """Leave a graph below a node some of its inputs; nothing uses the others."""
+        old = tuple(graph.inputs)
+        _replace_list(graph.inputs, values)
+        self._did(_replace_list, graph.inputs, old)
+
+    def set_graph_outputs(self, graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+        """Leave a graph below a node some of its outputs, and remove what only the others needed."""
+        old = tuple(graph.outputs)
+        _replace_list(graph.outputs, values)
+        self._did(_replace_list, graph.outputs, old)
+        self.sweep([producer for value in old if (producer := value.producer()) is not None])
+
+    def inline(self, graph: ir.Graph, before: ir.Node, prefix: str) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Move what a graph below a node holds in front of the node.
+
+        Args:
+            graph: The graph; it is empty afterwards. Nothing uses its inputs any more.
+            before: The node that holds it, in the graph that gets its nodes and initializers.
+            prefix: What the new names of its values begin with: elsewhere the same names may be used.
+
+        Returns:
+            The moved nodes, and the values that the graph returned.
+        """
+        results = list(graph.outputs)
+        self.clear_outputs(graph)
+        for value in tuple(graph.initializers.values()):
+            adopted = self.adopt_initializer(value, before)
+            results = [adopted if result is value else result for result in results]
+        moved = list(graph)
+        for inner in moved:
+            self.move_before(inner, before)
+            for value in inner.outputs:
+                if value.name:
+                    self.rename(value, self.fresh_name(f"{prefix}/{value.name}"))
+        return moved, results
+
+    def take_place(self, node: ir.Node, replacements: Mapping[ir.Value, ir.Value], own: Iterable[ir.Node]) -> None:
+        """Let existing values stand for the outputs of a node, and remove the node with all that it holds.
+
+        Args:
+            node: A node; each output that is needed is replaced.
+            replacements: Output of the node to the value that stands for it, in reach of all users.
+            own: Nodes that came for this one: the values of these may take the names of what they replace.
+
+        Raises:
+            Conflict: If a replacement cannot be; what was changed before it has to be rolled back.
+        """
+        nameless = {value for inner in own for value in inner.outputs}
+        operands = [value for user in _with_nested(node) for value in user.inputs if value is not None]
+        settled: dict[ir.Value, ir.Value] = {}
+        for old, new in replacements.items():
+            result = new
+            if result in nameless and not old.is_graph_output():
+                name = old.name
+                self.rename(old, self.fresh_name(f"{name}/replaced"))
+                self.rename(result, name)
+            elif result not in nameless and old.is_graph_output():
+                copy = ir.node("Identity", [result])
+                self.insert([copy], node, [node])
+                result = copy.outputs[0]
+            nameless.discard(result)  # it has found its name
+            settled[old] = result
+        self.replace(settled, before=node, origin=[node])
+        if node.graph is not None:  # it may hold what is never removed on its own
+            self.remove(node)
+            self.sweep([producer for value in operands if (producer := value.producer()) is not None])
+
     def drop_freed_initializers(self) -> None:
         """Remove the initializers that edits have left without any use."""
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
@@ -435,7 +529,7 @@ class Editor:
         functions[function.identifier()] = function
         self._did(functions.__delitem__, function.identifier())
         scope.attach_function(function, self.model, scope.of(graph).options)
-        body.meta[OPSETS] = function.opset_imports
+        body.meta[facts.OPSETS] = function.opset_imports
         self.index.build(body)
         self._did(self.index.drop, body)
         self._count(sum(map(_constant_bytes, body)))
@@ -492,7 +586,7 @@ class Editor:
             producer = inner.producer()
             assert producer is not None
             self._infer(producer)
-            self.set_type(inner, inner.type, shape_of(inner))
+            self.set_type(inner, inner.type, facts.shape_of(inner))
 
     def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.
@@ -608,7 +702,19 @@ class Editor:
             if value is not None and _is_loose(value):
                 self._materialize(value, before)
 
-    def _materialize(self, value: ir.Value, before: ir.Node) -> None:
+    def place(self, value: ir.Value, before: ir.Node) -> ir.Value:
+        """Give a new constant (see `constant`) a place, so that every node from `before` on may use it.
+
+        Args:
+            value: A constant of no graph, without users.
+            before: A node of the graph.
+
+        Returns:
+            The value to use: `value`, or the output of a Constant node.
+        """
+        return self._materialize(value, before)
+
+    def _materialize(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Give a loose constant a place: in the initializers, or as a Constant node in front of `before`."""
         graph = scope.graph_of(before)
         assert value.const_value is not None
@@ -616,12 +722,13 @@ class Editor:
             if value.name is None:
                 value.name = self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant")
             self.add_initializer(graph, value)
-            return
+            return value
         node = ir.node("Constant", [], attributes={"value": value.const_value})
         node.outputs[0].const_value = value.const_value
         self.insert([node], before)
         for user, position in value.uses():
             user.replace_input_with(position, node.outputs[0])
+        return node.outputs[0]
 
     def needs_constant_nodes(self, graph: ir.Graph) -> bool:
         """Whether a graph cannot hold new initializers: functions, and before IR version 4 what has no inputs."""
@@ -706,8 +813,12 @@ class Editor:
             name = old.name
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
-        if is_output:  # the interface: what the model declares stays, to the letter
-            self.set_type(new, old.type or new.type, old.shape if old.shape is not None else new.shape)
+        if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
+            known = facts.dims_of(new) if old.shape is None else None
+            self.set_type(new, old.type or new.type, old.shape)
+            if known is not None:
+                self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
+                facts.set_better_shape(new, known)
         else:
             shape = _better_shape(new.shape, old.shape)
             if shape is not new.shape or new.type is None:
@@ -740,7 +851,7 @@ class Editor:
         annotation = semantics.QUANTIZATION_KEY
         if annotation in old.meta and annotation not in new.meta:
             new.meta[annotation] = old.meta[annotation]
-            self._did(_forget, new, annotation)
+            self._did(_set_fact, new, annotation, None)
         if not old.metadata_props and not old.doc_string:
             return
         self._did(_restore_value, new, dict(new.metadata_props), new.doc_string)
@@ -896,6 +1007,18 @@ def _constant_bytes(node: ir.Node) -> int:
     return 0 if content is None else content.nbytes
 
 
+def _replace_inputs(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
+    node.resize_inputs(0)
+    node.resize_inputs(len(values))
+    for position, value in enumerate(values):
+        node.replace_input_with(position, value)
+
+
+def _replace_list(values: MutableSequence[ir.Value], by: Sequence[ir.Value]) -> None:
+    values.clear()
+    values.extend(by)
+
+
 def _detach(node: ir.Node) -> None:
     for position in range(len(node.inputs)):
         node.replace_input_with(position, None)
@@ -938,8 +1061,11 @@ def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | 
     value.doc_string = doc_string
 
 
-def _forget(value: ir.Value, key: str) -> None:
-    value.meta.pop(key, None)
+def _set_fact(value: ir.Value, key: str, fact: object | None) -> None:
+    if fact is None:
+        value.meta.pop(key, None)
+    else:
+        value.meta[key] = fact
 
 
 def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
