@@ -18,11 +18,13 @@ version to compare with is in the tests. What makes it fast:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ortopt.partition.cost import HOST
 from ortopt.partition.dag import Dag
 
-_GAP = 1 << 128
-"""Between neighbours at first; halved by each move to the same place."""
+_GAP = 1 << 256
+"""Between neighbours at first; a move to the same place divides it by one more than what is moved."""
 
 
 class _Order:
@@ -52,22 +54,24 @@ class _Order:
         before, after = self.previous[element], self.next[element]
         self.next[before], self.previous[after] = after, before
 
-    def insert_after(self, element: int, place: int) -> None:
-        """Put an element that is out of the list behind another one."""
+    def insert_after(self, elements: Sequence[int], place: int) -> None:
+        """Put elements that are out of the list behind another one, at even distances."""
         after = self.next[place]
-        self.next[place], self.previous[after] = element, element
-        self.previous[element], self.next[element] = place, after
         low = 0 if place == self._end else self.label[place]
-        high = self.label[after] if after != self._end else low + 2 * _GAP
-        self.label[element] = (low + high) // 2
-        if self.label[element] in (low, high):
+        high = self.label[after] if after != self._end else low + (len(elements) + 1) * _GAP
+        step = (high - low) // (len(elements) + 1)
+        for element in elements:
+            self.next[place], self.previous[element] = element, place
+            low += step
+            self.label[element] = low
+            place = element
+        self.next[place], self.previous[after] = after, place
+        if not step:
             self._relabel()
-        if after == self._end:
-            self.label[self._end] = self.label[element] + _GAP
 
     def insert_before(self, element: int, place: int) -> None:
         """Put an element that is out of the list in front of another one."""
-        self.insert_after(element, self.previous[place])
+        self.insert_after((element,), self.previous[place])
 
     def _relabel(self) -> None:
         element, label = self.next[self._end], _GAP
@@ -139,11 +143,11 @@ class _Fuser:
             return False
         order.remove(producer)
         order.insert_before(producer, consumer)
-        behind = consumer
-        for cluster in sorted(dependent, key=order.label.__getitem__):
+        moved = sorted(dependent, key=order.label.__getitem__)
+        for cluster in moved:
             order.remove(cluster)
-            order.insert_after(cluster, behind)
-            behind = cluster
+        if moved:
+            order.insert_after(moved, consumer)
         return True
 
     def _between(self, producer: int, consumer: int) -> set[int] | None:
