@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortopt.analysis import kernels
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.onnx_ir_internals import use_count
@@ -15,6 +16,9 @@ from ortopt.partition import groups
 from ortopt.partition.groups import Group
 from ortopt.partition.settings import SMALL_CONSTANT_BYTES
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
+
+_CONTRIB_NORMALIZATIONS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Ops that ONNX Runtime adds to ai.onnx, where it does not define them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
     nodes = cluster.nodes
     graph = scope.graph_of(nodes[0])
     _settle_large_constants(edit, nodes)
+    _spell_out_defaults(edit, nodes)
     arguments = _Arguments(nodes)
     renamed: dict[ir.Value, ir.Value] = {}
     names = {value.name for node in nodes for value in node.outputs}
@@ -184,6 +189,18 @@ def _settle_large_constants(edit: Editor, nodes: Iterable[ir.Node]) -> None:
         tensor = constant_tensor(value)
         if tensor is not None and tensor.nbytes > SMALL_CONSTANT_BYTES:
             edit.replace({value: constant(tensor)}, before=producer, origin=[producer])
+
+
+def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
+    """Say the stash_type of ONNX Runtime's own normalizations: 1.31 crashes on a function that leaves it out."""
+    for node in nodes:
+        inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
+        for one in (node, *inside):
+            if one.domain or one.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in one.attributes:
+                continue
+            version = scope.of(scope.graph_of(one)).opset_imports.get("", 1)
+            if not kernels.is_official("", one.op_type, version):
+                edit.set_attribute(one, ir.AttrInt64("stash_type", int(ir.DataType.FLOAT)))
 
 
 def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:

@@ -88,6 +88,17 @@ def test_a_function_imports_what_it_uses_only() -> None:
     assert model.opset_imports["ortopt.group"] == 1
 
 
+@pytest.mark.parametrize(
+    ("op", "opset"), [("LayerNormalization", 13), ("LayerNormalization", 17), ("SimplifiedLayerNormalization", 17)]
+)
+def test_normalizations_of_onnxruntimes_own_say_their_stash_type(op: str, opset: int) -> None:
+    """ONNX Runtime 1.31 ends the process when it loads a function with one that does not."""
+    model = parse(f"main (float[N,4] x, float[4] s) => (float[N,4] y) {{ t = {op} (x, s) y = Relu (t) }}", opset)
+    original = load(model)
+    group(model)
+    assert verify(original, model).status == "verified"
+
+
 def group_with_spare_arguments() -> tuple[ir.Model, Editor, Group]:
     """A group of which one input and one output are needed no more, and that takes a value twice."""
     weight = ",".join(["1"] * 300)
