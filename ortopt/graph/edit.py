@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
@@ -513,6 +514,7 @@ class Editor:
         call: ir.Node,
         renamed: Mapping[ir.Value, ir.Value],
         outputs: Sequence[ir.Value],
+        token: CancellationToken,
     ) -> None:
         """Move nodes of a graph into a new function, and put a call in front of where the first of them stood.
 
@@ -524,6 +526,7 @@ class Editor:
             call: A new node that calls it, with an output for each of `outputs`.
             renamed: What each value of the outside that the nodes, or graphs below them, use is in the function.
             outputs: The results of the nodes that the outside needs.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
         graph, body, functions = scope.graph_of(nodes[0]), function.graph, self.model.functions
         functions[function.identifier()] = function
@@ -537,7 +540,7 @@ class Editor:
         self.index.add(graph, call)
         self.touched.append(call)
         self._did(self._undo_insert, graph, call)
-        for node in nodes:
+        for node in token.watch(nodes):
             self._move_into(body, node)
             self._rename_operands(node, renamed)
         for inner, outer in zip(outputs, call.outputs, strict=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.analysis import kernels
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.onnx_ir_internals import use_count
@@ -44,20 +45,20 @@ class _Arguments:
         outputs: Results that the outside needs.
     """
 
-    def __init__(self, nodes: Sequence[ir.Node]) -> None:
+    def __init__(self, nodes: Sequence[ir.Node], token: CancellationToken) -> None:
         self.runtime: dict[ir.Value, None] = {}
         self.constants: dict[ir.Value, ir.TensorProtocol] = {}
         self.weights: dict[ir.Value, None] = {}
         self.outputs: list[ir.Value] = []
         inside = set(nodes)
         own = {value for node in nodes for value in node.outputs}
-        for node in nodes:
+        for node in token.watch(nodes):
             for value in (*node.inputs, *scope.captured(node)):
                 if value is not None and value not in own:
                     self._take(value)
         graph = nodes[0].graph
         assert isinstance(graph, ir.Graph)
-        for node in nodes:
+        for node in token.watch(nodes):
             for value in node.outputs:
                 if value.is_graph_output() or any(
                     use.node not in inside and scope.ancestor_in(graph, use.node) not in inside for use in value.uses()
@@ -76,7 +77,7 @@ class _Arguments:
             self.weights[value] = None
 
 
-def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
+def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken | None = None) -> ir.Node:
     """Move a cluster into a function of its own.
 
     The graph's order is the caller's to restore (`Editor.reorder`, or `Editor.needs_order`).
@@ -85,15 +86,16 @@ def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
         edit: The editor of the model.
         cluster: Its nodes are in no function.
         name: The function's name.
+        token: Who may stop it in the midst; what has been done is the caller's to roll back.
 
     Returns:
         The call.
     """
-    nodes = cluster.nodes
+    nodes, token = cluster.nodes, token or CancellationToken()
     graph = scope.graph_of(nodes[0])
     _settle_large_constants(edit, nodes)
     _spell_out_defaults(edit, nodes)
-    arguments = _Arguments(nodes)
+    arguments = _Arguments(nodes, token)
     renamed: dict[ir.Value, ir.Value] = {}
     names = {value.name for node in nodes for value in node.outputs}
     inputs = []
@@ -130,7 +132,7 @@ def lift(edit: Editor, cluster: Cluster, name: str) -> ir.Node:
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
     producers = [producer for value in renamed if (producer := value.producer()) is not None]
-    edit.outline(nodes, function, call, renamed, arguments.outputs)
+    edit.outline(nodes, function, call, renamed, arguments.outputs, token)
     edit.sweep(node for node in producers if node.op_type == "Constant")
     return call
 

@@ -18,8 +18,10 @@ version to compare with is in the tests. What makes it fast:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+from ortopt.cancellation import CancellationToken
 from ortopt.partition.cost import HOST
 from ortopt.partition.dag import Dag
 
@@ -96,12 +98,14 @@ class _Fuser:
         self._members: list[list[int]] = [[item] for item in range(len(dag))]
         self._order = _Order(len(dag))
 
-    def run(self) -> list[list[int]]:
+    def run(self, token: CancellationToken) -> list[list[int]]:
         changed = True
         while changed:
             changed = False
             at = self._order.last()
-            while at is not None:
+            for _ in token.watch(itertools.count()):
+                if at is None:
+                    break
                 if self._scan(at):
                     changed = True
                 else:
@@ -201,17 +205,18 @@ class _Fuser:
         self._order.remove(producer)
 
 
-def clusters(dag: Dag, *, limit: int) -> list[list[int]]:
+def clusters(dag: Dag, *, limit: int, token: CancellationToken | None = None) -> list[list[int]]:
     """Cut a graph into clusters as the fuser does.
 
     Args:
         dag: The graph; what has the host's color cannot be fused.
         limit: How many values two clusters may take and give together to be fused.
+        token: Who may stop it.
 
     Returns:
         The clusters in a topological order, each with its items in ascending order; single items are clusters too.
     """
-    return _Fuser(dag, limit).run()
+    return _Fuser(dag, limit).run(token or CancellationToken())
 
 
 __all__ = ["clusters"]

@@ -3,8 +3,13 @@
 import json
 
 import onnx
+import pytest
 
+from ortopt import registry
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled
 from ortopt.graph.save import to_bytes
+from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options
 from ortopt.partition.groups import groups_of
 from ortopt.testing import check_keeps, check_rewrites, parse, run
@@ -64,3 +69,38 @@ def test_what_no_provider_runs_stays_outside() -> None:
         """<ir_version: 10, opset_import: ["" : 17, "other": 1]>
         main (float[N] x) => (float[N] y) { y = other.Thing (x) }""",
     )
+
+
+class Countdown(CancellationToken):
+    """Cancels at its n-th check."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self.left_over = checks
+
+    def check(self) -> None:
+        self.left_over -= 1
+        if self.left_over < 0:
+            self.cancel()
+        super().check()
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_stopped_anywhere_the_model_is_as_it_was(policy: str) -> None:
+    body = " ".join(f"t{i} = {'Neg' if i % 300 == 0 else 'Abs'} (t{i - 1})" for i in range(1, 700))
+    text = f"main (float[2,2] x) => (float[2,2] y) {{ t0 = MatMul (x, x) {body} y = Relu (t699) }}"
+    before = to_bytes(parse(text))
+    checks = 0
+    while True:
+        model = parse(text)
+        manager = GraphTransformerManager()
+        manager.register(registry.installed().find(PASS)(deny="Neg", policy=policy))
+        try:
+            manager.apply_transformers(model, 4, cancellation=Countdown(checks))
+        except OptimizationCancelled:
+            assert to_bytes(model) == before
+            checks += 1
+            continue
+        break
+    assert len(groups_of(model)) > 1
+    assert checks > 15
