@@ -94,3 +94,16 @@ def test_refusals(grouped: Path, tmp_path: Path) -> None:
     assert groups(grouped, "--json", "--dot").exit_code != 0
     assert groups(grouped, "--draw", tmp_path / "no" / "where.svg").exit_code != 0
     assert groups(tmp_path / "missing.onnx").exit_code != 0
+
+
+def test_optimize_writes_groups_as_told(tmp_path: Path) -> None:
+    path, out = tmp_path / "plain.onnx", tmp_path / "out.onnx"
+    text = """main (float[N] a, float[N] b, float[N] c, float[N] d, float[N] e) => (float[N] y)
+        { t = Sub (a, b) u = Sub (t, c) v = Sub (u, d) y = Sub (v, e) }"""
+    save(parse(text), path)
+    for options, count in (((), 1), (("--group-policy", "literal", "--group-arg-limit", "4"), 4)):
+        done = CliRunner().invoke(commands, ["optimize", str(path), "-O4", "-o", str(out), *options])
+        assert done.exit_code == 0, done.output
+        assert "verified" in done.output
+        vertices = json.loads(groups(out, "--json").output)["graphs"][0]["vertices"]
+        assert [vertex["kind"] for vertex in vertices].count("group") == count

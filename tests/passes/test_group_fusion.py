@@ -6,6 +6,7 @@ import onnx
 import pytest
 
 from ortopt import registry
+from ortopt.api import optimize
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph.save import to_bytes
@@ -104,3 +105,20 @@ def test_stopped_anywhere_the_model_is_as_it_was(policy: str) -> None:
         break
     assert len(groups_of(model)) > 1
     assert checks > 15
+
+
+def test_levels_2_to_4_run_again_and_come_to_an_end() -> None:
+    result = optimize(
+        parse(
+            """main (float[N,4] x, float[4,4] w) => (float[N,4] y)
+            <float half = {0.5}, float one = {1}, float r = {1.41421354}> {
+            t = MatMul (x, w) d = Div (t, r) e = Erf (d) a = Add (e, one) m = Mul (t, a) y = Mul (m, half) }"""
+        ),
+        level=4,
+    )
+    assert result.verified
+    assert result.summary.bound_reached == ()
+    runs = [entry for entry in result.history if entry.transformer == PASS]
+    assert [entry.modified for entry in runs if entry.graph == "main"] == [True, False]
+    (found,) = groups_of(result.model)
+    assert [node.op_type for node in found.nodes] == ["MatMul", "Gelu"]
