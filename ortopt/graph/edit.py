@@ -578,7 +578,7 @@ class Editor:
             user.replace_input_with(position, outer)
             self.touched.append(user)
         self._did(_replace_back, inner, uses)
-        declared = inner.is_graph_output()
+        declared, known = inner.is_graph_output(), facts.shape_of(inner)
         for position, value in enumerate(graph.outputs) if declared else ():
             if value is inner:
                 self.set_output(graph, position, outer)
@@ -588,8 +588,10 @@ class Editor:
             self.set_type(inner, inner.type, None)
             producer = inner.producer()
             assert producer is not None
-            self._infer(producer)
-            self.set_type(inner, inner.type, facts.shape_of(inner))
+            if producer.op_identifier() not in self.model.functions:  # a call is not inferred by itself
+                self._infer(producer)
+                known = facts.shape_of(inner)
+            self.set_type(inner, inner.type, known)
 
     def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.

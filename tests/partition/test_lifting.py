@@ -184,3 +184,46 @@ def test_calls_and_functions_belong_together() -> None:
             function.metadata_props.update({"ortopt.provider": "CPUExecutionProvider", "ortopt.weights": "0"})
         with pytest.raises(InvalidModelError, match=because):
             groups_of(model)
+
+
+KINDS = {
+    "strings": "main (string[N] x) => (string[N] y) { y = Identity (x) }",
+    "a sequence": "main (seq(float[N]) x) => (float[N] y) <int64 i = {0}> { y = SequenceAt (x, i) }",
+    "an optional": "main (optional(float[N]) x) => (bool y) { y = OptionalHasElement (x) }",
+    "nothing in it": "main (float[0,3] x) => (float[0,3] y) { y = Relu (x) }",
+    "views only": "main (float[N,3] x) => (float[M] y) <int64[1] s = {-1}> { y = Reshape (x, s) }",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_onnxruntime_can_load_is_grouped_whole(kind: str) -> None:
+    model = parse(KINDS[kind], 18)
+    original = load(model)
+    assert len(group(model)) == 1
+    onnx.checker.check_model(onnx.load_from_string(to_bytes(model)))
+    assert verify(original, model, in_process=True).status == "verified"
+
+
+def test_calls_of_functions_that_are_kept_are_in_groups() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[N,2] x) => (float[N,2] y) { t = own.F (x) u = Relu (t) y = own.G (u) }
+        <domain: "own", opset_import: ["" : 17, "own" : 1]> F (a) => (b) { c = own.G (a) b = Exp (c) }
+        <domain: "own", opset_import: ["" : 17]> G (a) => (b) { b = Sqrt (a) }"""
+    )
+    original = load(model)
+    (found,) = group(model)
+    assert [node.op_type for node in found.nodes] == ["F", "Relu", "G"]
+    before = to_bytes(model)
+    prepare(model)
+    assert to_bytes(model) == before
+    assert verify(original, load(before), in_process=True).status == "verified"
+    assert (
+        group(parse(model_with_an_unknown_function()), PartitionOptions(policy="literal"))[0].nodes[0].op_type == "Relu"
+    )
+
+
+UNKNOWN_INSIDE = """<ir_version: 10, opset_import: ["" : 17, "own" : 1, "other" : 1]>
+    main (float[N,2] x) => (float[N,2] y) { y = own.F (x) }
+    <domain: "own", opset_import: ["" : 17, "other" : 1]> F (a) => (b) { c = other.Thing (a) b = Exp (c) }"""
+"""A function that no provider runs, because of one node of its body."""
