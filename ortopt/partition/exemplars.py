@@ -75,6 +75,7 @@ def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node
             edit.replace({user.outputs[0]: value}, before=user, origin=[user])
     except Conflict:
         edit.rollback(start)
+        discard(new_nodes([*(value for _, value in made), *shapes.values()]))
         return False
     return True
 

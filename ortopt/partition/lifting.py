@@ -151,7 +151,7 @@ def needs_tidying(group: Group) -> bool:
     return len(set(call.inputs)) < len(call.inputs) or len(taken) < len(call.inputs) or len(given) < len(call.outputs)
 
 
-def tidy(edit: Editor, group: Group) -> ir.Node:
+def tidy(edit: Editor, group: Group) -> ir.Node | None:
     """Let a group take each value once, only what it needs, and give only what somebody needs.
 
     Args:
@@ -159,7 +159,7 @@ def tidy(edit: Editor, group: Group) -> ir.Node:
         group: A group of the model.
 
     Returns:
-        The new call.
+        The new call; None where nobody needs anything of the group, and it has gone.
     """
     function, call = group.function, group.call
     seen: dict[ir.Value, ir.Value] = {}
@@ -167,6 +167,12 @@ def tidy(edit: Editor, group: Group) -> ir.Node:
         if outer is not None and seen.setdefault(outer, inner) is not inner:
             edit.replace_uses(inner, seen[outer])
     taken, given = _needed(group)
+    if not given:
+        producers = [producer for value in call.inputs if value is not None and (producer := value.producer())]
+        edit.remove(call)
+        edit.remove_function(function)
+        edit.sweep(producers)
+        return None
     weights = sum(place >= len(call.inputs) - group.weights for place in taken)
     edit.keep_arguments(function, taken, given)
     edit.set_metadata(function, groups.WEIGHTS_KEY, str(weights))

@@ -225,3 +225,33 @@ UNKNOWN_INSIDE = """<ir_version: 10, opset_import: ["" : 17, "own" : 1, "other" 
     main (float[N,2] x) => (float[N,2] y) { y = own.F (x) }
     <domain: "own", opset_import: ["" : 17, "other" : 1]> F (a) => (b) { c = other.Thing (a) b = Exp (c) }"""
 """A function that no provider runs, because of one node of its body."""
+
+
+def test_a_group_that_nobody_needs_goes() -> None:
+    model = parse("main (float[N] x) => (float[N] y, float[N] z) { y = Relu (x) z = Abs (x) }")
+    prepare(model)
+    edit = Editor(model, shapes.infer_node)
+    first = next(iter(model.graph))
+    lift(edit, Cluster("CPUExecutionProvider", (first,)), "group_0")
+    (found,) = groups_of(model)
+    before = to_bytes(model)
+    start = edit.version
+    edit.set_output(model.graph, 0, list(model.graph)[-1].outputs[0])
+    assert tidy(edit, found) is None
+    assert groups_of(model) == []
+    assert not model.functions
+    edit.rollback(start)
+    assert to_bytes(model) == before
+
+
+def test_a_split_with_a_part_that_nobody_needs_leaves_nothing_behind() -> None:
+    model = parse(
+        """main (float[N,6] x, float[1] b) => (float[N,3] y) {
+        t = Exp (x) s = Mul (t, b) p, q = Split <axis = 1> (s) y = Relu (p) }""",
+        13,
+    )
+    original = load(model)
+    group(model, PartitionOptions(deny=("Split", "Exp"), policy="literal"))
+    for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs)):
+        assert all(use.node.graph is not None for use in value.uses())
+    assert verify(original, model, in_process=True).status == "verified"
