@@ -122,3 +122,16 @@ def test_levels_2_to_4_run_again_and_come_to_an_end() -> None:
     assert [entry.modified for entry in runs if entry.graph == "main"] == [True, False]
     (found,) = groups_of(result.model)
     assert [node.op_type for node in found.nodes] == ["MatMul", "Gelu"]
+
+
+KEPT = {
+    "no chosen provider runs it": "y = Neg (x)",
+    "its session would cost more than it saves": "t = Neg (x) u = Abs (t) y = Neg (u)",
+    "a view at the edge costs nothing outside": "t = Neg (x) s = Shape (t) u = Reshape (t, s) y = Neg (u)",
+}
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_reasons(because: str) -> None:
+    fusion = registry.installed().find(PASS)(deny="Neg,Shape")
+    check_keeps(fusion, f"main (float[N] x) => (float[N] y) {{ {KEPT[because]} }}", because)
