@@ -8,9 +8,11 @@ import onnx_ir as ir
 
 from ortopt.graph import scope
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.partition.estimate import is_view
 from ortopt.partition.groups import groups_of
 from ortopt.partition.lifting import needs_tidying, tidy
-from ortopt.partition.partitioning import apply, next_number, settle
+from ortopt.partition.partitioning import Partition, apply, next_number, settle
+from ortopt.partition.placement import Placement
 from ortopt.partition.settings import ARGUMENT_LIMIT, PartitionOptions, Policy
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.transformer import Context, GraphTransformer
@@ -41,6 +43,7 @@ class GroupFusion(GraphTransformer):
     """Nodes of one execution provider → a function of the domain ``ortopt.group``, and a call."""
 
     levels = (TransformerLevel.LEVEL4,)
+    after = ("sibling_matmul_fusion",)
     apply_once = True
     numerics = Numerics.REORDERED
     offers_rewrites = True
@@ -64,15 +67,28 @@ class GroupFusion(GraphTransformer):
             deny=_commas(chosen.deny),
         )
         edit, version = context.edit, context.edit.version
-        found = settle(edit, graph, options, context.rewrite)
+        found = settle(edit, graph, options, context.rewrite, context.cancellation)
         context.mark = edit.version
+        if context.observers.listens_to_refusals:
+            _explain(found, Placement(context.model, options), context)
         refused = {index for index, cluster in enumerate(found.clusters) if not context.rewrite(cluster.nodes)}
-        calls = apply(context.edit, found.without(refused), next_number(context.model))
+        calls = apply(context.edit, found.without(refused), next_number(context.model), context.cancellation)
         if not calls:
             return edit.version != version
         context.observers.rewrote(self, calls, context.workspace.offered)
         context.mark = context.edit.version
         return True
+
+
+def _explain(found: Partition, placement: Placement, context: Context) -> None:
+    """Say why nodes stay outside."""
+    for node in found.outside:
+        if placement.provider_of(node) is None:
+            context.refuse(node, "no chosen provider runs it")
+        elif is_view(node):
+            context.refuse(node, "a view at the edge costs nothing outside")
+        else:
+            context.refuse(node, "its session would cost more than it saves")
 
 
 def _tidy(graph: ir.Graph, context: Context) -> bool:

@@ -148,18 +148,14 @@ def _above_split(split: ir.Node, clusters: ClusterOf) -> Motion:
             attributes.append(ir.AttrInt64("axis", place))
             again = ir.Node("", "Split", [value, *split.inputs[1:]], attributes, num_outputs=len(split.outputs))
             parts[position] = list(again.outputs)
-        copies = [
-            ir.Node(
+        replaced = {
+            part: ir.Node(
                 "",
                 node.op_type,
                 [parts[place][index] if place in parts else value for place, value in enumerate(node.inputs)],
                 list(node.attributes.values()),
-            )
-            for index in range(len(split.outputs))
-        ]
-        replaced = {
-            part: copy.outputs[0]
-            for part, copy in zip(split.outputs, copies, strict=True)
+            ).outputs[0]
+            for index, part in enumerate(split.outputs)
             if use_count(part) or part.is_graph_output()
         }
         return [made for made in edit.replace(replaced, before=split, origin=[node, split]) if made.op_type != "Split"]
