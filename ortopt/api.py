@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ortopt.verify import Verification
+    from ortopt.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
@@ -315,6 +315,7 @@ class Optimization:
         self._manager = self._make_manager()
         self._offered = 0
         self.verification: Verification | None = None
+        self._reference: Reference | None = None
         self._too_large: dict[tuple[str, ir.Node], int] = {}
 
     def _make_manager(self) -> GraphTransformerManager:
@@ -340,12 +341,38 @@ class Optimization:
         Returns:
             The result.
         """
-        try:
-            self.transform()
-        except OptimizationCancelled as cancelled:
-            cancelled.result = self.result(None)
-            raise
-        return self.result(self.verify(inputs) if verify else None)
+        with contextlib.closing(self):
+            if verify:
+                self.begin_verification(inputs)
+            try:
+                self.transform()
+            except OptimizationCancelled as cancelled:
+                cancelled.result = self.result(None)
+                raise
+            return self.result(self.verify(inputs) if verify else None)
+
+    def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
+        """Let the original run, in a process of its own, while it is transformed here: `verify` has less to do then.
+
+        Nothing happens, and nothing is lost, where that cannot be; whoever calls this calls `close` in the end.
+
+        Args:
+            inputs: As `verify` takes them.
+        """
+        from ortopt.verify import Reference
+
+        original = self._original
+        usable = all(execution.usable(provider)[0] for provider in self.options.providers)
+        if self.options.dims or not isinstance(original, str | os.PathLike) or not usable:
+            return
+        self._reference = Reference(Path(original), inputs=inputs, providers=self.options.providers)
+        self._reference.begin(self.model)
+
+    def close(self) -> None:
+        """End what `begin_verification` began."""
+        if self._reference is not None:
+            self._reference.close()
+            self._reference = None
 
     def transform(self) -> None:
         """Apply the levels, in place.
@@ -399,27 +426,33 @@ class Optimization:
         Raises:
             VerificationError: If they differ. (Bisection and repair will step in here.)
         """
-        from ortopt.verify import verify as compare
+        from ortopt.verify import Reference
 
         for provider in self.options.providers:
             works, reason = execution.usable(provider)
             if not works:
                 raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
         with self._timed("verify"):
-            original = self._original
-            reference: Path | ir.Model
-            if self.options.dims or not isinstance(original, str | os.PathLike):
-                reference = load(original)
-                dimensions.override(reference, self.options.dims)
-            elif Path(original).is_file():
-                reference = Path(original)
-            else:
-                raise InvalidModelError(f"{original}: the file has gone")
-            outcome = compare(reference, self.model, inputs=inputs, providers=self.options.providers)
+            if self._reference is None:
+                self._reference = Reference(self._reference_model(), inputs=inputs, providers=self.options.providers)
+            try:
+                outcome = self._reference.compare(self.model)
+            finally:
+                self.close()
         self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}")
         return outcome
+
+    def _reference_model(self) -> Path | ir.Model:
+        original = self._original
+        if self.options.dims or not isinstance(original, str | os.PathLike):
+            model = load(original)
+            dimensions.override(model, self.options.dims)
+            return model
+        if not Path(original).is_file():
+            raise InvalidModelError(f"{original}: the file has gone")
+        return Path(original)
 
     def result(self, verification: Verification | None) -> OptimizeResult:
         """What has been reached so far."""
@@ -449,7 +482,7 @@ class Optimization:
             sizes.setdefault(name, []).append(nbytes)
         return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
@@ -481,7 +514,7 @@ def _with_deadline(token: CancellationToken, timeout: float) -> CancellationToke
     return token
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
     """Without the cycle collector: it would walk the graph's millions of objects again and again, to free none."""
     enabled = gc.isenabled()

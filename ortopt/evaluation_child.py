@@ -93,7 +93,7 @@ def raw_of(value: Any) -> Raw | None:
 def main(folder: Path) -> None:
     """Run the job in ``folder``."""
     job = json.loads((folder / "job.json").read_bytes())
-    _limit_memory(job["memory"])
+    limit_memory(job["memory"])
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -130,7 +130,8 @@ def results(folder: Path) -> list[Raw | None]:
     return found
 
 
-def _limit_memory(nbytes: int) -> None:
+def limit_memory(nbytes: int) -> None:
+    """Let this process have so many bytes of memory, and leave no core when it ends; where the system can do that."""
     try:
         import resource
     except ImportError:  # Windows; the time limit holds there too

@@ -25,7 +25,8 @@ LAYERS = (
     {"transformers"},
     {"registry", "manager"},
     {"opset_conversion", "opset_conversion_child"},
-    {"verify", "verification_comparison", "verification_inputs", "verification_worker", "runtime"},
+    {"verify", "verification_comparison", "verification_inputs", "verification_noise"}
+    | {"verification_process", "verification_worker", "runtime"},
     {"api"},
     {"zoo", "report", "trace", "dump"},
     {"cli"},
