@@ -11,7 +11,8 @@ last place. So copies of the original run beside it, and what they differ by is 
   to a multiple of the jitter's spread only.
 
 Integers, booleans and strings that come from floats (an index where two logits are all but equal, a value between two
-steps of a quantization) are right if one of these copies gives the same in that place.
+steps of a quantization) are right if one of several copies, moved by up to `SHAKEN_BY` units, gives the same in that
+place.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ LARGEST_COPY: Final = 1 << 29
 TRUSTED_TIMES: Final = 8
 """How many times the jitter's spread the spread by ONNX Runtime's optimizations may be and still count whole."""
 
+SHAKEN_BY: Final = 4
+"""Units in the last place by which copies are moved that show where an integer is undecided."""
+
 _SMALLEST: Final = 16  # elements; what is smaller may be a scale, an exponent or a threshold that decides on shapes
 _FLOATS: Final = {
     ir.DataType.FLOAT: np.uint32,
@@ -45,6 +49,7 @@ _FLOATS: Final = {
 _WIDER_THAN_HALF: Final = {ir.DataType.FLOAT16: ir.DataType.FLOAT, ir.DataType.BFLOAT16: ir.DataType.FLOAT}
 _WIDER_THAN_SINGLE: Final = {ir.DataType.FLOAT: ir.DataType.DOUBLE}
 _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
+_PLAIN_FLOATS: Final = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
 def constant_bytes(model: ir.Model) -> int:
@@ -53,15 +58,15 @@ def constant_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def jittered(model: ir.Model, seed: int) -> ir.Model:
-    """A copy whose large float constants are moved by a unit in the last place, up or down."""
+def jittered(model: ir.Model, seed: int, units: int = 1) -> ir.Model:
+    """A copy whose large float constants are moved by up to so many units in the last place, up or down."""
     copy = load(model)
     rng = np.random.default_rng(seed)
-    _replace_constants(copy, lambda tensor: _jittered_tensor(tensor, rng))
+    _replace_constants(copy, lambda tensor: _jittered_tensor(tensor, rng, units))
     return copy
 
 
-def jittered_inputs(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def jittered_inputs(inputs: Mapping[str, Any], seed: int, units: int = 1) -> dict[str, Any]:
     """The same for inputs: arrays by name, or lists of them."""
     rng = np.random.default_rng(seed)
 
@@ -70,7 +75,7 @@ def jittered_inputs(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:
             return [moved(one) for one in value]
         array = np.asarray(value)
         bits = next((bits for dtype, bits in _FLOATS.items() if array.dtype == dtype.numpy()), None)
-        return value if bits is None or array.size < _SMALLEST else _moved(array, bits, rng)
+        return value if bits is None or array.size < _SMALLEST else _moved(array, bits, rng, units)
 
     return {name: moved(value) for name, value in inputs.items()}
 
@@ -119,7 +124,13 @@ def _recast(model: ir.Model, wider: Mapping[ir.DataType, ir.DataType]) -> ir.Mod
             for value in node.outputs:
                 _widen(value, wider)
             for name, attribute in tuple(node.attributes.items()):
-                if name in _DTYPES and attribute.type == ir.AttributeType.INT and not attribute.is_ref():
+                if attribute.is_ref():
+                    continue
+                if attribute.type in _PLAIN_FLOATS and ir.DataType.FLOAT in wider and node.op_type == "Constant":
+                    del node.attributes[name]
+                    array = np.array(attribute.value, wider[ir.DataType.FLOAT].numpy())
+                    node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(array))
+                if name in _DTYPES and attribute.type == ir.AttributeType.INT:
                     number = attribute.as_int()
                     node.attributes[name] = ir.AttrInt64(name, numbers.get(number, number))
     return copy
@@ -146,22 +157,23 @@ def _replace_constants(model: ir.Model, changed: Any) -> None:
                         node.attributes[name] = ir.AttrTensor(name, tensor)
 
 
-def _jittered_tensor(tensor: ir.TensorProtocol, rng: np.random.Generator) -> ir.TensorProtocol | None:
+def _jittered_tensor(tensor: ir.TensorProtocol, rng: np.random.Generator, units: int) -> ir.TensorProtocol | None:
     bits = _FLOATS.get(tensor.dtype)
     if bits is None or data_bytes(tensor.dtype, tensor.shape.numpy()) < _SMALLEST * tensor.dtype.itemsize:
         return None
-    return ir.Tensor(_moved(tensor.numpy(), bits, rng), tensor.dtype, name=tensor.name)
+    return ir.Tensor(_moved(tensor.numpy(), bits, rng, units), tensor.dtype, name=tensor.name)
 
 
-def _moved(array: Array, bits: Any, rng: np.random.Generator) -> Array:
-    """Floats a unit in the last place away; zeros, NaN, infinities and what is near to infinity stay."""
+def _moved(array: Array, bits: Any, rng: np.random.Generator, units: int) -> Array:
+    """Floats up to so many units in the last place away; zeros, NaN, infinities and what is near to them stay."""
     plain = np.array(array)
     limits = ml_dtypes.finfo(plain.dtype)  # type: ignore[no-untyped-call]
     limit, small = float(limits.max) / 4, float(limits.smallest_normal)
     sizes = np.abs(plain.astype(np.float64))
-    up = rng.integers(0, 2, plain.shape, dtype=np.int8).astype(bool)
+    step = rng.integers(1, units + 1, plain.shape, dtype=bits)
+    down = rng.integers(0, 2, plain.shape, dtype=np.int8).astype(bool)
     held = plain.view(bits)
-    step = np.where(up, 1, np.iinfo(bits).max).astype(bits)  # the largest number is -1
+    step[down] = ~step[down] + 1  # minus so many, modulo what the type holds
     step[~((sizes < limit) & (sizes > small))] = 0
     with np.errstate(over="ignore"):
         return np.asarray((held + step).view(plain.dtype))
@@ -169,6 +181,7 @@ def _moved(array: Array, bits: Any, rng: np.random.Generator) -> Array:
 
 __all__ = [
     "LARGEST_COPY",
+    "SHAKEN_BY",
     "TRUSTED_TIMES",
     "constant_bytes",
     "jittered",

@@ -85,7 +85,7 @@ class Verification:
 _TRIES_FOR_A_SECOND_SET = 3
 _EARLY_BYTES = 1 << 28
 _TIMES_THE_ORIGINAL = 20.0  # that the result may take longer
-_JITTERS = 3  # copies that may tell why an integer came out differently
+_SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
 
@@ -525,7 +525,7 @@ class _Run:
         one, type_ = kept.sets[number], kept.types[i]
         expected = restore(one.target, one.rows[i])
         if math.isinf(row.worst):
-            copies = [self._copy(kind, number) for kind in (*(f"jitter{n}" for n in range(_JITTERS)), "wide")]
+            copies = [self._copy(kind, number) for kind in (*(f"shake{n}" for n in range(_SHAKES)), "wide")]
             others = [restore(copy.folder, copy.rows[i]) for copy in copies if copy is not None]
             return expected_elsewhere(row, expected, given, others)
         spread = {}
@@ -571,9 +571,10 @@ class _Run:
                 return None
             copy, given = wide, verification_noise.widened_inputs(inputs, wide)
         else:
-            seed = int(kind.removeprefix("jitter"))
-            copy = verification_noise.jittered(model, seed)
-            given = verification_noise.jittered_inputs(inputs, seed)
+            units = verification_noise.SHAKEN_BY if kind.startswith("shake") else 1
+            seed = int(kind[-1])
+            copy = verification_noise.jittered(model, seed, units)
+            given = verification_noise.jittered_inputs(inputs, seed, units)
         _store(given, source)
         with self.worker(copy, kind) as worker:
             return _Evidence(target, worker.run(source, target))
