@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import semantics
 from ortopt.errors import UsageError
 from ortopt.graph import symbolic
 from ortopt.graph.text import quoted
@@ -94,9 +95,14 @@ class Interface:
 
     Args:
         model: The model; inputs that are initializers too are left out.
+
+    Attributes:
+        takes_nothing: Whether inputs without elements may be asked for: the specification leaves undefined what a
+            Reshape infers beside a 0 under ``allowzero``, and ONNX Runtime does infer something.
     """
 
     def __init__(self, model: ir.Model) -> None:
+        self.takes_nothing = not any(_infers_beside_zeros(node) for node in model.graph)
         self._taken = [
             _Taken(value.name or "", value.type, _dims(value), _integers_below(value))
             for value in model.graph.inputs
@@ -151,6 +157,16 @@ class Interface:
                 arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
             drawn[one.name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
         return drawn
+
+
+def _infers_beside_zeros(node: ir.Node) -> bool:
+    """Whether a node is a Reshape under ``allowzero`` whose target may have a -1."""
+    if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2 or node.inputs[1] is None:
+        return False
+    if node.attributes.get_int("allowzero", 0) == 0:
+        return False
+    target = semantics.constant_tensor(node.inputs[1])
+    return target is None or bool((target.numpy() < 0).any())
 
 
 class _Sizes:

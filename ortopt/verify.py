@@ -477,7 +477,7 @@ class _Run:
     def _try_nothing(self, worker: Worker, plan: _Plan) -> list[_Set]:
         """An input set with a dimension of 0; a model that does not take it is not asked for more."""
         symbol = plan.interface.first_symbol
-        if symbol is None or symbol in plan.sizes:
+        if symbol is None or symbol in plan.sizes or not plan.interface.takes_nothing:
             return []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
         try:
