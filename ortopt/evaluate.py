@@ -28,7 +28,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ortopt import semantics
+from ortopt import memory, semantics
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.errors import UsageError
@@ -63,6 +63,7 @@ DEFAULT_TIMEOUT: Final = 10.0
 _MAX_SESSIONS = 64
 _MAX_CHILDREN = 16
 _CHILD_MEMORY = 8 << 30
+_SHARES = 8  # no value is larger than this part of the memory that there may be
 _INLINE_BYTES = 4096  # shape inference reads the contents of what is inside the model
 _IR_VERSION = 10
 _NUMPY_DTYPES = frozenset(
@@ -117,6 +118,9 @@ def evaluate(
     Returns:
         Tensors of exact dtype. Those of moved, cast or reshaped large weights are lazy (`ir.LazyTensor`).
     """
+    bound = memory.limit()
+    if bound is not None:
+        limit_bytes = min(limit_bytes, bound // _SHARES)
     evaluation = _Evaluation(opset_imports, is_random, tuple(functions), limit_bytes, timeout)
     return evaluation.run(nodes, tuple(wanted))
 
@@ -715,12 +719,13 @@ def _run_in_child(
         (folder / "model.onnx").write_bytes(model)
         for i, array in enumerate(feeds.values()):
             np.save(folder / f"{i}.npy", array, allow_pickle=False)
-        memory = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
+        space = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
         job = {
             "feeds": list(feeds),
             "fetch": list(fetch),
             "seconds": seconds,
-            "memory": memory,
+            "memory": space,
+            "data": memory.remaining(),
             "limit": limit_bytes,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")

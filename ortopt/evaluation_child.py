@@ -93,7 +93,7 @@ def raw_of(value: Any) -> Raw | None:
 def main(folder: Path) -> None:
     """Run the job in ``folder``."""
     job = json.loads((folder / "job.json").read_bytes())
-    limit_memory(job["memory"])
+    limit_memory(space=job["memory"], data=job["data"])
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -130,14 +130,21 @@ def results(folder: Path) -> list[Raw | None]:
     return found
 
 
-def limit_memory(nbytes: int) -> None:
-    """Let this process have so many bytes of memory, and leave no core when it ends; where the system can do that."""
+def limit_memory(*, space: int | None = None, data: int | None = None) -> None:
+    """Bound this process, where the system can do that, and let it leave no core when it ends.
+
+    Args:
+        space: Bytes of address space, mapped files and libraries included.
+        data: Bytes of private writable memory.
+    """
     try:
         import resource
     except ImportError:  # Windows; the time limit holds there too
         return
-    resource.setrlimit(resource.RLIMIT_AS, (nbytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for kind, nbytes in ((resource.RLIMIT_AS, space), (resource.RLIMIT_DATA, data), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(kind)[1]
+        if nbytes is not None:
+            resource.setrlimit(kind, (nbytes if hard == resource.RLIM_INFINITY else min(nbytes, hard), hard))
 
 
 if __name__ == "__main__":

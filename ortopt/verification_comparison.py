@@ -326,6 +326,12 @@ def _shown(element: Any) -> str:
     return quoted(element) if isinstance(element, str | bytes) else str(element)
 
 
+def _texts(expected: Any, got: Any) -> tuple[str, str]:
+    """Two floats, with as many digits as tell them apart."""
+    short = f"{expected:.9g}", f"{got:.9g}"
+    return short if short[0] != short[1] or expected == got else (f"{expected:.17g}", f"{got:.17g}")
+
+
 def _measured(name: str, expected: Array, got: Array, tolerance: float) -> OutputRow:
     """The errors of floats; a row that agrees unless NaN or infinities stand elsewhere."""
     finite = np.isfinite(expected)
@@ -333,9 +339,9 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
     if not alike.all():
         where = _first(~alike)
         many = f"NaN or infinity at {int((~alike).sum())} of {expected.size} places where the other has it not"
-        detail = f"{got[where]} instead of {expected[where]} at {list(where)} ({many})"
-        row = _incomparable(name, detail)
-        return dataclasses.replace(row, index=where, expected=str(expected[where]), got=str(got[where]))
+        texts = _texts(expected[where], got[where])
+        row = _incomparable(name, f"{texts[1]} instead of {texts[0]} at {list(where)} ({many})")
+        return dataclasses.replace(row, index=where, expected=texts[0], got=texts[1])
     if not finite.any():
         return OutputRow(name, 0.0, tolerance)
     wanted, given = np.where(finite, expected, 0), np.where(finite, got, 0)
@@ -345,6 +351,7 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
     errors = differences / np.maximum(scale, sizes)
     where = tuple(int(one) for one in np.unravel_index(int(errors.argmax()), errors.shape))
     zeros = (wanted == 0) & (given == 0) & finite
+    texts = _texts(expected[where], got[where])
     signs = int((np.signbit(wanted.real) != np.signbit(given.real))[zeros].sum())
     return OutputRow(
         name,
@@ -354,8 +361,8 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
         relative=float(np.divide(differences, sizes, out=np.zeros_like(differences), where=sizes > 0).max()),
         mean=float(np.sqrt(np.mean(errors**2))),
         index=where,
-        expected=str(expected[where]),
-        got=str(got[where]),
+        expected=texts[0],
+        got=texts[1],
         zeros=signs,
     )
 
@@ -433,7 +440,8 @@ def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: floa
     differences = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0))
     excess = differences - (atol + rtol * sizes)
     where = tuple(int(one) for one in np.unravel_index(int(excess.argmax()), excess.shape))
-    row = dataclasses.replace(row, tolerance=rtol, index=where, expected=str(expected[where]), got=str(got[where]))
+    texts = _texts(expected[where], got[where])
+    row = dataclasses.replace(row, tolerance=rtol, index=where, expected=texts[0], got=texts[1])
     if excess[where] <= 0:
         return row
     detail = f"{row.got} instead of {row.expected} at {list(where)}: beyond rtol {rtol:.2g} and atol {atol:.2g}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from ortopt import memory
 from ortopt.evaluate import BIG_GRAPH, count_nodes
 from ortopt.verification_worker import open_session, run_stored
 
@@ -53,7 +54,6 @@ class Worker:
     Args:
         folder: Where inputs and outputs are stored.
         providers: Full names.
-        memory: Bytes of memory that it may have; None is no limit.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
@@ -63,12 +63,12 @@ class Worker:
 
     dead = False
 
-    def __init__(self, folder: Path, providers: Sequence[str], memory: int | None = None) -> None:
+    def __init__(self, folder: Path, providers: Sequence[str]) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ortopt.verification_worker", folder, str(memory or 0)],
+            [sys.executable, "-m", "ortopt.verification_worker", folder, str(memory.remaining() or 0)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -189,7 +189,7 @@ class Worker:
 class Here(Worker):
     """A session of one model in this process."""
 
-    def __init__(self, folder: Path, providers: Sequence[str], memory: int | None = None) -> None:
+    def __init__(self, folder: Path, providers: Sequence[str]) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)

@@ -204,7 +204,7 @@ def _say(answers: TextIO, answer: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[2] != "0":
-        limit_memory(int(sys.argv[2]))
+        limit_memory(data=int(sys.argv[2]))
     import onnxruntime  # noqa: F401 -- while nobody waits for it
 
     main(Path(sys.argv[1]), sys.stdin, sys.stdout)

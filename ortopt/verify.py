@@ -102,7 +102,6 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     in_process: bool = False,
-    memory: int | None = None,
 ) -> Verification:
     """Run both models on the same inputs and compare.
 
@@ -121,7 +120,6 @@ def verify(
         atol: See ``rtol``.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself.
-        memory: Bytes of memory that each process may have; None is no limit.
 
     Raises:
         UsageError: A provider does not work here, or ``inputs`` lacks an input of the model.
@@ -136,7 +134,6 @@ def verify(
         rtol=rtol,
         atol=atol,
         in_process=in_process,
-        memory=memory,
     ) as reference:
         return reference.compare(result, timeout=timeout)
 
@@ -153,7 +150,6 @@ class Reference:
         rtol: As `verify` takes it.
         atol: As `verify` takes it.
         in_process: Run in this process.
-        memory: Bytes of memory that each process may have.
 
     Raises:
         UsageError: A provider does not work here.
@@ -170,7 +166,6 @@ class Reference:
         rtol: float | None = None,
         atol: float | None = None,
         in_process: bool = False,
-        memory: int | None = None,
     ) -> None:
         for provider in providers:
             works, reason = usable(provider)
@@ -185,7 +180,6 @@ class Reference:
         self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))))
         self._stack.callback(self._run.close)
         self._run.in_process = in_process
-        self._run.memory = memory
         self._early: Future[Verification | None] | None = None
 
     def __enter__(self) -> Self:
@@ -328,12 +322,12 @@ class _Run:
         self.deadline: Deadline | None = None
         self._tried = 0
         self.in_process = False
-        self.memory: int | None = None
         self.kept: _Kept | None = None
         self.differing: list[int] = []
         self._idle: Worker | None = None
         self._running: Worker | None = None
         self._stopped = False
+        self._label = ""
         self._evidence: dict[tuple[str, int], _Evidence | None] = {}
         self._original: Source | None = None
 
@@ -385,13 +379,13 @@ class _Run:
         if self.deadline is None:
             after.deadline = Deadline(after.patience + _TIMES_THE_ORIGINAL * took)
         self.differing = list(kept.sets)
+        self._label = ""
         try:
             if tuple(after.names) != kept.names:
                 return Verification("differs", f"the outputs are {after.names} instead of {list(kept.names)}")
             rows = self._compare_sets(after, kept)
         except WorkerError as error:
-            label = next((one.label for number, one in kept.sets.items() if number == self.differing[-1]), "")
-            where = f" where {label}" if label else ""
+            where = f" where {self._label}" if self._label else ""
             if error.late and (self.deadline is not None or took * _TIMES_THE_ORIGINAL > PATIENCE):
                 return Verification("impossible", f"the result: {error}", attempts=self._tried)
             if error.late:
@@ -418,7 +412,7 @@ class _Run:
             _write(source, path)
         else:
             path = Path(source)
-        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers, self.memory)
+        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers)
         self._idle, self._running = None, worker
         try:
             worker.open(path, _nbytes(source), self.deadline, optimize=optimize)
@@ -500,7 +494,7 @@ class _Run:
         compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names if name in kept.wanted}
         wrong: list[int] = []
         for number, one in kept.sets.items():
-            self.differing = [*wrong, number]  # in case that it does not run
+            self.differing, self._label = [*wrong, number], one.label  # in case that it does not run
             target = self._folder / f"result{number}"
             rows = worker.run(one.source, target)
             for i, (name, type_, got) in enumerate(zip(worker.names, kept.types, rows, strict=True)):
