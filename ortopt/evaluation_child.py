@@ -103,7 +103,7 @@ def main(folder: Path) -> None:
     feeds = {name: np.load(folder / f"{i}.npy", mmap_mode="r") for i, name in enumerate(job["feeds"])}
     done: list[list[Any] | None] = []
     for i, raw in enumerate(run_session(session, feeds, job["fetch"], job["seconds"])):
-        if raw is None or raw.data.nbytes > job["limit"]:
+        if raw is None or _nbytes(raw) > job["limit"]:
             done.append(None)
         elif raw.dtype == _STRING:
             done.append([raw.dtype, raw.shape, [one.hex() for one in raw.data.reshape(-1)]])
@@ -111,6 +111,10 @@ def main(folder: Path) -> None:
             np.save(folder / f"out{i}.npy", raw.data, allow_pickle=False)
             done.append([raw.dtype, raw.shape, None])
     (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
+
+
+def _nbytes(raw: Raw) -> int:
+    return sum(map(len, raw.data.reshape(-1))) if raw.dtype == _STRING else raw.data.nbytes
 
 
 def results(folder: Path) -> list[Raw | None]:

@@ -87,6 +87,7 @@ _EARLY_BYTES = 1 << 28
 _TIMES_THE_ORIGINAL = 20.0  # that the result may take longer
 _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
+_FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
 
 
@@ -441,6 +442,7 @@ class _Run:
         seen: set[tuple[Any, ...]] = set()
         first = 0
         quick = True
+        begun = time.monotonic()
         for how in attempts():
             drawn = plan.draw(how)
             contents = tuple(_digest(value) for value in drawn.values())
@@ -448,6 +450,8 @@ class _Run:
                 continue
             seen.add(contents)
             if found and self._tried >= first + _TRIES_FOR_A_SECOND_SET:
+                break
+            if first_error is not None and time.monotonic() - begun > _FAILING_FOR:
                 break
             start = time.monotonic()
             try:
