@@ -85,7 +85,7 @@ def _soft_limit(nbytes: int) -> int | None:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = nbytes if hard == resource.RLIM_INFINITY or nbytes == resource.RLIM_INFINITY else min(nbytes, hard)
+        wanted = nbytes if resource.RLIM_INFINITY in (hard, nbytes) else min(nbytes, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
     except (ImportError, OSError, ValueError):  # Windows; a system that refuses
         return None
