@@ -248,11 +248,18 @@ class Reference:
         """
         start = time.monotonic()
         run = self._run
-        run.deadline = None if timeout is None else Deadline(timeout)
+        deadline = None if timeout is None else Deadline(timeout)
         impossible = None
         if self._early is not None:
-            impossible = self._early.result()
-        elif run.kept is None:
+            try:
+                impossible = self._early.result(timeout)
+            except TimeoutError:
+                run.stop()
+                self._early.exception()
+                reason = f"the original does not run here: it took longer than {timeout:.0f} s"
+                impossible = Verification("impossible", reason)
+        run.deadline = deadline
+        if self._early is None and run.kept is None:
             impossible = run.prepare(self._original, self._plan_of(self._loaded()), self._inputs)
         if impossible is None:
             assert run.kept is not None
