@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
@@ -372,6 +372,7 @@ class Optimization:
         self._failures: list[TransformerError] = []
         self._bisection: Bisection | None = None
         self._not_repaired = ""
+        self._begun: Reference | None = None
 
     @property
     def model(self) -> ir.Model:
@@ -393,6 +394,32 @@ class Optimization:
         Returns:
             The result.
         """
+        with contextlib.closing(self):
+            if verify:
+                self.begin_verification(inputs)
+            return self._run(verify=verify, inputs=inputs)
+
+    def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
+        """Let the original run, in a process of its own, while it is transformed here: `verify` has less to do then.
+
+        Nothing happens, and nothing is lost, where that cannot be; whoever calls this calls `close` in the end.
+
+        Args:
+            inputs: As `verify` takes them.
+        """
+        usable = all(execution.usable(provider)[0] for provider in self.options.providers)
+        if self.options.dims or not isinstance(self._original, str | os.PathLike) or not usable:
+            return
+        self._begun = self.reference(inputs)
+        self._begun.begin(self.model)
+
+    def close(self) -> None:
+        """End what `begin_verification` began, if nobody has verified."""
+        if self._begun is not None:
+            self._begun.close()
+            self._begun = None
+
+    def _run(self, *, verify: bool, inputs: Mapping[str, np.ndarray] | None) -> OptimizeResult:
         try:
             self.transform()
         except OptimizationCancelled as cancelled:
@@ -471,13 +498,16 @@ class Optimization:
         return outcome
 
     def reference(self, inputs: Mapping[str, np.ndarray] | None = None) -> Reference:
-        """The original, to compare results with.
+        """The original, to compare results with; the caller closes it. What `begin_verification` began, once.
 
         Args:
             inputs: Inputs by name; seeded ones if None.
         """
         from ortopt.verify import Reference
 
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            return begun
         original = self._original
         source: Path | ir.Model
         if self.options.dims or not isinstance(original, str | os.PathLike):
@@ -601,7 +631,7 @@ class Optimization:
             sizes.setdefault(name, []).append(nbytes)
         return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
         try:

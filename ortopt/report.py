@@ -93,7 +93,7 @@ def as_dict(
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
         "verified": result.verified,
-        "verification": None if result.verification is None else _plain(result.verification),
+        "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
         "error": error,
     }
@@ -131,7 +131,7 @@ def _output(saved: Saved) -> dict[str, Any]:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    return {**_plain(options), "target": options.target.value}
+    return {**plain(options), "target": options.target.value}
 
 
 def _repair(repair: Repair) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def _repair(repair: Repair) -> dict[str, Any]:
         "why": rewrite.why,
         "left_out": repair.left_out,
         "output": repair.output,
-        "error": _plain(repair.error),
-        "error_before": _plain(repair.error_before),
+        "error": plain(repair.error),
+        "error_before": plain(repair.error_before),
         "reason": one_line(repair.reason),
         "probes": repair.probes,
         "seconds": repair.seconds,
@@ -168,14 +168,14 @@ def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
     return sorted(totals.values(), key=lambda total: (-total["rewrites"], total["pass"]))
 
 
-def _plain(record: Any) -> Any:
+def plain(record: Any) -> Any:
     """Data classes as dicts, all the way down."""
     if dataclasses.is_dataclass(record):
-        return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+        return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):
-        return {str(key): _plain(value) for key, value in record.items()}
+        return {str(key): plain(value) for key, value in record.items()}
     if isinstance(record, list | tuple | set | frozenset):
-        return [_plain(item) for item in record]
+        return [plain(item) for item in record]
     if isinstance(record, float) and not math.isfinite(record):
         return str(record)  # JSON has no such numbers
     return record if isinstance(record, str | int | float | bool | None) else str(record)

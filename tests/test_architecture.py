@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     {"errors"},
-    {"cancellation"},
+    {"cancellation", "memory"},
     {"options"},
     {"semantics"},
     {"graph"},
@@ -35,7 +35,8 @@ LAYERS = (
     {"transformers"},
     {"registry", "manager", "watchdog"},
     {"opset_conversion", "opset_conversion_child"},
-    {"verify", "verification_comparison", "verification_inputs", "verification_worker"},
+    {"verify", "verification_comparison", "verification_inputs", "verification_noise"}
+    | {"verification_process", "verification_worker"},
     {"pipeline"},
     {"bisection"},
     {"api"},

@@ -274,7 +274,12 @@ class _Wave:
     # -- replacing ----------------------------------------------------------------------------------------------------
 
     def _evaluate(self, wanted: Iterable[ir.Node]) -> dict[ir.Value, ir.TensorProtocol]:
-        from ortopt.evaluate import evaluate
+        from ortopt.evaluate import DEFAULT_TIMEOUT, evaluate
+
+        workspace = self._context.workspace
+
+        def spent(seconds: float) -> None:
+            workspace.patience -= seconds
 
         return evaluate(
             [node for node in self._members if node.graph is self._graph],
@@ -283,6 +288,8 @@ class _Wave:
             is_random=semantics.is_random,
             functions=self._functions.values(),
             limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
+            timeout=min(DEFAULT_TIMEOUT, workspace.patience),
+            spent=spent,
         )
 
     def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortopt.cli.limits import memory_option
+
 if TYPE_CHECKING:
     from ortopt.options import Options
 
@@ -35,6 +37,7 @@ def run_options(function: Any) -> Any:
             click.option("--max-growth", metavar="SIZE", help="e.g. 0, 1MB, unlimited.  [default: max(1MB, 1 %)]"),
             click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="At each level."),
             click.option("--timeout", type=float, metavar="SECONDS", help="Then write the best verified so far."),
+            memory_option,
             click.option("--strict", is_flag=True, help="A pass that fails ends the run (exit 4)."),
             click.option("--check-each", is_flag=True, help="Look at the model after every pass; name who breaks it."),
             click.option("--keep-functions", is_flag=True, help="Do not inline local functions."),
@@ -64,14 +67,14 @@ def make_options(*, level: int, provenance: bool = False, **given: Any) -> Optio
 
     return api.make_options(
         level=level,
-        providers=_commas(given["provider"]) or ("cpu",),
+        providers=commas(given["provider"]) or ("cpu",),
         target=given["target"],
         native=given["native"],
         opset=given["opset"],
-        dims=_dims(given["dim"]),
-        disable=_commas(given["disable"]),
-        enable=_commas(given["enable"]),
-        only=_commas(given["only"]),
+        dims=dims(given["dim"]),
+        disable=commas(given["disable"]),
+        enable=commas(given["enable"]),
+        only=commas(given["only"]),
         passes=given["passes"],
         limit=given["limit"],
         max_growth=_growth(given["max_growth"]),
@@ -94,12 +97,17 @@ def _group_settings(policy: str | None, argument_limit: int | None) -> dict[str,
     return {"group_fusion": given} if given else {}
 
 
-def _commas(values: tuple[str, ...]) -> tuple[str, ...]:
+def commas(values: tuple[str, ...]) -> tuple[str, ...]:
     """Values of an option that may be repeated and takes lists."""
     return tuple(name for value in values for part in value.split(",") if (name := part.strip()))
 
 
-def _dims(values: tuple[str, ...]) -> dict[str, int]:
+def dims(values: tuple[str, ...]) -> dict[str, int]:
+    """Values of ``--dim``.
+
+    Raises:
+        UsageError: If one is no NAME=VALUE.
+    """
     dims: dict[str, int] = {}
     for text in values:
         name, _, number = text.rpartition("=")

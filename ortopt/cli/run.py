@@ -103,6 +103,14 @@ class Run:
             observers.append(Dump(self._given["dump_dir"]))
         with self._span("load", progress):
             run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
+        with contextlib.closing(run):
+            return self._finish(run, token, progress)
+
+    def _finish(
+        self, run: Optimization, token: CancellationToken, progress: Progress | None
+    ) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
+        if self._given["verify"]:
+            run.begin_verification(self._inputs)
         if progress is not None:
             progress.expect(sum(len(chosen.levels) for chosen in run.selected))
         with self._span("optimize"), cancels(token):

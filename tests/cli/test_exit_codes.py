@@ -258,7 +258,7 @@ def test_memory_that_runs_out_is_2(ortopt: Any, model: Path, monkeypatch: pytest
         raise MemoryError
 
     monkeypatch.setattr(api.Optimization, "transform", broken)
-    assert ortopt("optimize", model, code=2).stderr == "ortopt: out of memory\n"
+    assert ortopt("optimize", model, code=2).stderr == "ortopt: out of memory (see --max-memory)\n"
 
 
 def test_two_onnxruntimes_over_each_other_are_said_once(
