@@ -83,14 +83,19 @@ class Cache(Generic[Value]):
             del self._making[key]
             self._entries[key] = (value, nbytes)
             self._nbytes += nbytes
-            while len(self._entries) > 1 and (
-                len(self._entries) > self._max_entries or self._nbytes > self._max_bytes
-            ):
+            while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self._nbytes > self._max_bytes):
                 _, (old, size) = self._entries.popitem(last=False)
                 self._nbytes -= size
                 dropped.append(old)
         for old in dropped:
             self._evicted(old)
+
+    def drop(self, key: Hashable) -> None:
+        """Drop an entry, if it is there; nobody is told."""
+        with self._lock:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self._nbytes -= entry[1]
 
     def clear(self) -> None:
         """Drop all entries; nobody is told."""

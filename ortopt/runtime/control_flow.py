@@ -118,7 +118,10 @@ class Scan:
         for stack, (_, _, backwards) in zip(stacks, self.stacked, strict=True):
             if backwards:
                 stack.reverse()
-        return [*carried, *(_stack(stack, one, axis) for stack, (one, axis, _) in zip(stacks, self.stacked, strict=True))]
+        return [
+            *carried,
+            *(_stack(stack, one, axis) for stack, (one, axis, _) in zip(stacks, self.stacked, strict=True)),
+        ]
 
 
 def _stack(arrays: list[Any], declared: ir.Value, axis: int) -> Any:

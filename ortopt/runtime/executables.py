@@ -104,7 +104,7 @@ class Host:
     def __init__(self, model: onnx.ModelProto, weights: Sequence[ir.TensorProtocol], ops: Sequence[type]) -> None:
         from onnx.reference import ReferenceEvaluator
 
-        self._evaluator = ReferenceEvaluator(model, new_ops=list(ops))  # type: ignore[arg-type]
+        self._evaluator = ReferenceEvaluator(model, new_ops=list(ops))
         self._inputs = [one.name for one in model.graph.input]
         self._weights = [tensor.numpy() for tensor in weights]
 

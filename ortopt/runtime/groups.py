@@ -95,6 +95,7 @@ class Group:
         self._lock = threading.Lock()
         self._executable: Executable | None = None
         self._by_types: dict[tuple[str, ...], Executable] = {}
+        self._sessions: list[Any] = []
         workshop.groups.append(self)
 
     @property
@@ -196,7 +197,12 @@ class Group:
                 optimize=optimize,
             )
         workshop.counters.add("compiles")
+        self._sessions.append(session)
         return self.executable_of(session, provider)
+
+    def sessions(self) -> list[Any]:
+        """ONNX Runtime's C++ sessions of the general executables that have been made."""
+        return list(self._sessions)
 
     def executable_of(self, session: Any, provider: str) -> Executable:
         """What runs a session of this group."""

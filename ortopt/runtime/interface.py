@@ -87,8 +87,8 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
         doc_string=model.doc_string or "",
     )
     proto.opset_import.add(domain="", version=_OPSET)
-    for key, value in model.metadata_props.items():
-        proto.metadata_props.add(key=key, value=value)
+    for key, text in model.metadata_props.items():
+        proto.metadata_props.add(key=key, value=text)
     graph = proto.graph
     graph.name = model.graph.name or "main"
     graph.doc_string = model.graph.doc_string or ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import onnx_ir as ir
 
@@ -23,12 +24,13 @@ from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.plan import Action, Plan, Step, ToHost
-from ortopt.runtime.recipes import GROUP_DOMAIN, Library
+from ortopt.runtime.recipes import Library
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
 
-_CONTROL = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
+_CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
+_OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
 
 
 class _Kind(enum.IntEnum):
@@ -89,18 +91,19 @@ class Planner:
         return known
 
     def _decide(self, node: ir.Node) -> _Kind:
-        if node.domain == GROUP_DOMAIN and self._library.group_of(node) is not None:
+        if node.domain == semantics.GROUP_DOMAIN and self._library.group_of(node) is not None:
             return _Kind.GROUP
-        inner = [one for held in semantics.subgraphs(node) for one in held] if node.attributes else []
-        inside = {self._kind(one) for one in inner}
-        if inside & {_Kind.GROUP, _Kind.CONTROL} or (inside & {_Kind.HOST, _Kind.FOREIGN} and len(inside) > 1):
-            if (node.domain, node.op_type) not in _CONTROL:
-                raise UsageError(f"node {node.name!r}: groups cannot be inside {node.domain}::{node.op_type}")
-            return _Kind.CONTROL
-        if self._workshop.settings.run_type is RunType.HOST or (node.domain, node.op_type) in self._host_keys:
+        inside = {self._kind(one) for held in semantics.subgraphs(node) for one in held} if node.attributes else set()
+        on_host = self._workshop.settings.run_type is RunType.HOST
+        if inside & {_Kind.GROUP, _Kind.CONTROL, _Kind.HOST, _Kind.FOREIGN} or (inside and on_host):
+            # The bodies are executed here: onnx's reference implementation stacks a Loop's results up wrongly.
+            if (node.domain, node.op_type) in _CONTROL and self.opset >= _OLDEST_CONTROL.get(node.op_type, 1):
+                return _Kind.CONTROL
+            if inside & {_Kind.GROUP, _Kind.CONTROL}:
+                raise UsageError(f"node {node.name!r}: {node.op_type} at opset {self.opset} cannot hold groups")
+        if on_host or (node.domain, node.op_type) in self._host_keys:
             return _Kind.HOST
-        own = self._own_kind(node)
-        return max((own, *inside), key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
+        return max((self._own_kind(node), *inside), key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
 
     def _own_kind(self, node: ir.Node) -> _Kind:
         """The same, subgraphs apart."""
@@ -340,8 +343,6 @@ class _GraphPlan:
         )
 
     def _scan(self, node: ir.Node, given: list[ir.Value]) -> Action:
-        if self._planner.opset < 9:
-            raise UsageError(f"node {node.name!r}: Scan before opset 9 cannot hold groups")
         body = node.attributes["body"].as_graph()
         count = node.attributes["num_scan_inputs"].as_int()
         states = len(node.inputs) - count

@@ -115,7 +115,9 @@ class Recipe:
         types = list(seen) or [None] * len(self.inputs)
         sizes = list(shapes) or [None] * len(self.inputs)
         proto = onnx.ModelProto(
-            ir_version=max(_OLDEST_IR, min(self.ir_version, _NEWEST_IR)), producer_name="ortopt", functions=self.functions
+            ir_version=max(_OLDEST_IR, min(self.ir_version, _NEWEST_IR)),
+            producer_name="ortopt",
+            functions=self.functions,
         )
         for domain, version in self.opsets.items():
             proto.opset_import.add(domain=domain, version=version)
@@ -132,9 +134,9 @@ class Recipe:
         """A model whose weights are inputs behind the others."""
         return self._with_weights_as_inputs(self.model(seen))
 
-    def complete_model(self, shapes: Sequence[Sequence[int] | None] = ()) -> ir.Model:
-        """A model with its weights as initializers, in the IR, whose inputs may have fixed sizes."""
-        model = ir.from_proto(self._with_weights_as_inputs(self.model(shapes=shapes)))
+    def complete_model(self, shapes: Sequence[Sequence[int] | None] = (), seen: Sequence[str | None] = ()) -> ir.Model:
+        """A model with its weights as initializers, in the IR; `model` says what the arguments are."""
+        model = ir.from_proto(self._with_weights_as_inputs(self.model(seen, shapes)))
         graph = model.graph
         for value, tensor in zip(graph.inputs[len(self.inputs) :], self.weights.values(), strict=True):
             value.const_value = tensor
@@ -144,13 +146,19 @@ class Recipe:
 
     def _with_weights_as_inputs(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         for name, tensor in self.weights.items():
-            proto.graph.input.append(Argument(name, ir.TensorType(tensor.dtype), tensor.shape).declared())
+            proto.graph.input.append(
+                Argument(name, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())).declared()
+            )
         return proto
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of all that it computes with, in hexadecimal."""
-        digest = hashlib.sha256(self.model(["?"] * len(self.inputs)).SerializeToString(deterministic=True))
+        """SHA-256 of all that it computes with, the types of its inputs apart; in hexadecimal."""
+        digest = hashlib.sha256()
+        for message in (*self.nodes, *self.functions):
+            digest.update(message.SerializeToString(deterministic=True))
+        names = [[one.name for one in arguments] for arguments in (self.inputs, self.outputs)]
+        digest.update(repr((names, sorted(self.opsets.items()), self.ir_version)).encode())
         for name, tensor in self.weights.items():
             digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
             digest.update(tensor.tobytes())
@@ -220,7 +228,7 @@ class Library:
         given: list[ir.Value] = []
         arguments: list[Argument] = []
         weights: dict[str, ir.TensorProtocol] = {}
-        missing = {formal.name for formal in function.inputs[len(node.inputs) :]}
+        missing = {formal.name or "" for formal in function.inputs[len(node.inputs) :]}
         for value, formal in zip(node.inputs, function.inputs, strict=False):
             name = formal.name or ""
             tensor = semantics.constant_tensor(value)

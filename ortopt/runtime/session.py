@@ -24,7 +24,7 @@ from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
 from ortopt.runtime.plan import ParallelPlan, Plan
 from ortopt.runtime.planner import Planner
-from ortopt.runtime.recipes import GROUP_DOMAIN, PROVIDER_KEY
+from ortopt.runtime.recipes import PROVIDER_KEY
 from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
 from ortopt.runtime.statistics import Counters, Statistics
@@ -134,7 +134,9 @@ class InferenceSession:
         binding()
         chosen = _named(providers, provider_options)
         if thread_pool == "global":
-            intra, inter = (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
+            intra, inter = (
+                (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
+            )
             use_global_pool(intra, inter)
         simple = (
             not host_ops
@@ -289,7 +291,9 @@ class InferenceSession:
 
     # Running
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
         """Run the model.
 
         Args:
@@ -608,14 +612,14 @@ def _named(
     if not providers:
         return None
     if isinstance(providers, str):
-        raise ValueError("'providers' should be a sequence.")
+        raise ValueError("'providers' should be a sequence.")  # noqa: TRY004 -- ONNX Runtime's class
     if provider_options is not None and len(providers) != len(provider_options):
         raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
     chosen: dict[str, Mapping[str, Any]] = {}
     for i, one in enumerate(providers):
         name, options = one if isinstance(one, tuple) else (one, {})
         if not isinstance(name, str) or not isinstance(options, Mapping):
-            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")  # noqa: TRY004
         if provider_options is not None:
             if isinstance(one, tuple):
                 raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
@@ -649,4 +653,4 @@ def _forked() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
-__all__ = ["GROUP_DOMAIN", "InferenceSession"]
+__all__ = ["InferenceSession"]

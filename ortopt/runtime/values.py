@@ -10,18 +10,17 @@ import ctypes
 import functools
 from typing import Any, Final
 
-
 import numpy as np
 import onnx_ir as ir
 
 Array = np.ndarray[Any, Any]
 
-_DLPACK: Final = frozenset(np.dtype(code) for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"))
+_DLPACK: Final = frozenset(
+    np.dtype(code) for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+)
 _BOOL: Final = np.dtype(bool)
 
-_PLAIN: Final = frozenset(
-    dtype for dtype in ir.DataType if dtype not in {ir.DataType.UNDEFINED, ir.DataType.STRING}
-)
+_PLAIN: Final = frozenset(dtype for dtype in ir.DataType if dtype not in {ir.DataType.UNDEFINED, ir.DataType.STRING})
 NAMES: Final = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if dtype is not ir.DataType.UNDEFINED}
 """Element types by ONNX's spelling of the tensor's type."""
 
@@ -88,7 +87,7 @@ def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
         return strings_of(tensor)
     if tensor.dtype.bitwidth < 8:
         packed = np.frombuffer(tensor.tobytes(), np.uint8)
-        return _copied(packed, tensor.dtype, tensor.shape.numpy())
+        return _copied(packed, tensor.dtype, tuple(tensor.shape.numpy()))
     return to_ort(np.array(tensor.numpy()))
 
 
