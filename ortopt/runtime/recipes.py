@@ -155,7 +155,8 @@ class Recipe:
     def digest(self) -> str:
         """SHA-256 of all that it computes with, the types of its inputs apart; in hexadecimal."""
         digest = hashlib.sha256()
-        for message in (*self.nodes, *self.functions):
+        messages: list[onnx.NodeProto | onnx.FunctionProto] = [*self.nodes, *self.functions]
+        for message in messages:
             digest.update(message.SerializeToString(deterministic=True))
         names = [[one.name for one in arguments] for arguments in (self.inputs, self.outputs)]
         digest.update(repr((names, sorted(self.opsets.items()), self.ir_version)).encode())

@@ -313,7 +313,11 @@ class InferenceSession:
         if self._timeline is not None:
             with self._timeline.span("call", "run"):
                 return self._run(output_names, input_feed, run_options)
-        return self._run(output_names, input_feed, run_options)
+        if self._whole is None:
+            return self._run(output_names, input_feed, run_options)
+        found: list[Any] = self._whole.run(output_names, input_feed, run_options)
+        self._counters.called()
+        return found
 
     def _run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         if self._whole is not None:
@@ -559,10 +563,7 @@ class _Formal:
         if self._rank is not None and array.ndim != self._rank:
             return False
         shape = array.shape
-        for i, size in self._dims:
-            if shape[i] != size:
-                return False
-        return True
+        return all(shape[i] == size for i, size in self._dims)
 
     def converted(self, value: Any) -> tuple[Any, Any]:
         """What a plan holds for something that ONNX Runtime accepts, and what must be kept as long as it is used."""
@@ -579,7 +580,7 @@ class _Formal:
     def _python(value: Any) -> Any:
         """A Python object for an OrtValue that is no tensor of numbers."""
         raise NotImplementedError(
-            f"an OrtValue of type {value.data_type()} cannot be given to a session of several groups: give the array or list"
+            f"an OrtValue of type {value.data_type()} cannot be given to several groups: give the array or list"
         )
 
 
