@@ -4,7 +4,7 @@ Tried with onnxruntime 1.31, 128 MB of weights and two sessions: a session that 
 (``add_external_initializers``) copies each; ``add_initializer`` shares them, but graph optimizations do not see them;
 file contents in memory are copied too. Only *external data in a file* are mapped: nothing is copied, whatever the
 offset. So a weight that lies in a file, in one of external data or inside the .onnx file itself, is declared as
-external data at its place there. What lies in memory only is written into the session's model, as ONNX Runtime would have it.
+external data at its place there. What lies in memory only is written into the session's model.
 """
 
 from __future__ import annotations
