@@ -12,6 +12,10 @@ class DeadlinePassed(OptimizationCancelled):
     """The deadline of a run has passed: the best so far is what it returns."""
 
 
+class DeadlineForced(DeadlinePassed):
+    """The deadline has passed long ago, and the run had to be stopped in the midst of an edit: its graph is torn."""
+
+
 class CancellationToken:
     """Stops a run from any thread.
 
@@ -24,6 +28,16 @@ class CancellationToken:
         self._event = threading.Event()
         self.deadline = None if timeout is None else time.monotonic() + timeout
 
+    def renewed(self, timeout: float | None) -> CancellationToken:
+        """A token that `cancel` of this one stops too, with a deadline of its own.
+
+        Args:
+            timeout: Seconds until its deadline, from now; None is none.
+        """
+        token = CancellationToken(timeout)
+        token._event = self._event
+        return token
+
     def cancel(self) -> None:
         """Ask the run to stop at its next rewrite; it raises `OptimizationCancelled`."""
         self._event.set()
@@ -32,6 +46,11 @@ class CancellationToken:
     def is_cancelled(self) -> bool:
         """Whether `cancel` has been called."""
         return self._event.is_set()
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the deadline, never less than a millisecond; None where there is none."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
 
     @property
     def is_expired(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
-from ortopt.api import OptimizeResult
+from ortopt.api import OptimizeResult, Repair
 from ortopt.graph.load import SOURCE_KEY
 from ortopt.graph.text import one_line, quoted
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Raised when a field of `as_dict` changes its meaning or goes; new fields do not raise it."""
+
+MOST_NODES_SHOWN = 4
+"""How many nodes of a rewrite a line names."""
 
 PIPE_WIDTH = 200
 """Columns where nobody looks at the width: tables never fold there."""
@@ -78,6 +81,7 @@ def as_dict(
             {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
             for e in summary.failures
         ],
+        "repairs": [_repair(one) for one in result.repairs],
         "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
@@ -99,6 +103,26 @@ def _output(saved: Saved) -> dict[str, Any]:
 
 def _options(options: Options) -> dict[str, Any]:
     return {**_plain(options), "target": options.target.value}
+
+
+def _repair(repair: Repair) -> dict[str, Any]:
+    rewrite = repair.rewrite
+    return {
+        "pass": rewrite.transformer,
+        "rewrite": rewrite.number,
+        "level": rewrite.level,
+        "step": rewrite.step,
+        "graph": rewrite.graph,
+        "nodes": [{"name": name, "op": op} for name, op in rewrite.nodes],
+        "why": rewrite.why,
+        "left_out": repair.left_out,
+        "output": repair.output,
+        "error": _plain(repair.error),
+        "error_before": _plain(repair.error_before),
+        "reason": one_line(repair.reason),
+        "probes": repair.probes,
+        "seconds": repair.seconds,
+    }
 
 
 def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
@@ -219,6 +243,8 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
     for failure in data["failures"]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
+    for repair in data["repairs"]:
+        yield f"repaired: {describe_repair(repair)}"
     for kept in data["too_large"]:
         yield (
             f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
@@ -233,6 +259,26 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
     yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
+
+
+def describe_repair(repair: Mapping[str, Any]) -> str:
+    """One line on what made the result differ, and what was left out.
+
+    Args:
+        repair: A row of ``repairs`` from `as_dict`.
+    """
+    left_out = f"{repair['pass']} was left out" if repair["left_out"] == "pass" else "that rewrite was left out"
+    return f"{describe_rewrite(repair)} made the result differ ({repair['reason']}): {left_out}"
+
+
+def describe_rewrite(row: Mapping[str, Any]) -> str:
+    """A numbered rewrite for people, from ``pass``, ``rewrite``, ``level``, ``step``, ``graph`` and ``nodes``."""
+    shown = [f"{node['op']} {quoted(node['name'])}" for node in row["nodes"][:MOST_NODES_SHOWN]]
+    more = len(row["nodes"]) - len(shown)
+    nodes = ", ".join((*shown, *([f"{more} more"] if more else [])))
+    of = f" of {nodes}" if nodes else ""
+    where = f"level {row['level']}, step {row['step']}, graph {one_line(row['graph'])}"
+    return f"rewrite {row['rewrite']}{of} by {row['pass']} ({where})"
 
 
 def _fixed_point(data: Mapping[str, Any]) -> str:

@@ -285,10 +285,12 @@ class Context:
             Conflict: If it cannot be; nothing is changed then.
         """
         runnable = all(self.provider_of(node) is not None for node in origin)
+        there = {node.op_identifier() for node in origin}
 
         def accept(nodes: Sequence[ir.Node]) -> None:
             for node in nodes:
-                self._check_defined(node)
+                if node.op_identifier() not in there:  # an op that has been there may stay, wherever it comes from
+                    self._check_defined(node)
                 if runnable:
                     self._check_runnable(node)
 

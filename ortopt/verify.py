@@ -8,6 +8,7 @@ The models run in processes of their own (`ortopt.verification_worker`): one tha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis.providers import CPU, check_distributions, usable
-from ortopt.errors import UsageError
+from ortopt.errors import UsageError, VerificationError
 from ortopt.evaluate import BIG_GRAPH, count_nodes
 from ortopt.graph.load import load
 from ortopt.graph.save import save
@@ -119,33 +120,155 @@ def verify(
         UsageError: A provider does not work here, or ``inputs`` lacks an input of the model.
         InvalidModelError: A path holds no model.
     """
-    for provider in providers:
-        works, reason = usable(provider)
-        if not works:
-            raise UsageError(f"{provider} does not work here: {reason}")
-    check_distributions()
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ortopt-verify-") as name:
-        run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))), timeout)
-        run.in_process = in_process
-        found = run.compare(original, result, None if inputs is None else dict(inputs), seed, dict(sizes or {}))
-    return _with_seconds(found, time.monotonic() - start)
+    with Reference(
+        original, inputs=inputs, seed=seed, sizes=sizes, providers=providers, in_process=in_process
+    ) as reference:
+        return reference.compare(result, timeout=timeout)
+
+
+class Reference:
+    """An original with which several results are compared: it runs once, and what it answered is kept until the end.
+
+    Args:
+        original: A path or a model.
+        inputs: As `verify` takes them, and the others too.
+        seed: The seed of what is drawn.
+        sizes: Sizes of symbolic dimensions of the inputs.
+        providers: Full names.
+        in_process: Run in this process.
+
+    Raises:
+        UsageError: A provider does not work here.
+    """
+
+    def __init__(
+        self,
+        original: Source,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        sizes: Mapping[str, int] | None = None,
+        providers: Sequence[str] = (CPU,),
+        in_process: bool = False,
+    ) -> None:
+        for provider in providers:
+            works, reason = usable(provider)
+            if not works:
+                raise UsageError(f"{provider} does not work here: {reason}")
+        check_distributions()
+        self._original = original
+        self._inputs = None if inputs is None else dict(inputs)
+        self._seed = seed
+        self._sizes = dict(sizes or {})
+        self._stack = ExitStack()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-verify-")))
+        self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))))
+        self._run.in_process = in_process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def differing(self) -> tuple[int, ...]:
+        """The input sets, from 0, on which the last result differed or did not run."""
+        return tuple(self._run.differing)
+
+    def compare(
+        self,
+        result: Source,
+        *,
+        outputs: Collection[str] | None = None,
+        sets: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> Verification:
+        """Run a result, and the original if it has not run yet, and compare.
+
+        Args:
+            result: A path or a model, with the same inputs and outputs.
+            outputs: The outputs to compare; all if None.
+            sets: The input sets to compare on (see `differing`); all if None.
+            timeout: Seconds, as `verify` takes them.
+
+        Raises:
+            UsageError: The inputs lack one of the model.
+            InvalidModelError: A path holds no model.
+        """
+        start = time.monotonic()
+        run = self._run
+        run.deadline = None if timeout is None else _Deadline(timeout)
+        if run.kept is None:
+            found = run.compare(self._original, result, self._inputs, self._seed, self._sizes)
+        else:
+            found = run.again(result, run.kept.only(outputs, sets))
+        return _with_seconds(found, time.monotonic() - start)
+
+    def inputs_of(self, number: int) -> Inputs:
+        """An input set that was compared."""
+        assert self._run.kept is not None
+        source = self._run.kept.sets[number].source
+        rows = json.loads((source / "values.json").read_bytes())
+        return {name: _typed(restore(source, row), row) for name, row in rows.items()}
+
+
+def _typed(value: Any, row: Any) -> Any:
+    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
+    exotic = row.get("exotic") if row else 0
+    return value.view(ir.DataType(exotic).numpy()) if exotic else _in_memory(value)
+
+
+def outputs_of(
+    model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,), timeout: float | None = None
+) -> dict[str, Any]:
+    """Run one model, in a process of its own, without optimization.
+
+    Args:
+        model: A path or a model.
+        inputs: Arrays by name.
+        providers: Full names; the CPU provider is the last resort.
+        timeout: Seconds; None gives it time by its size.
+
+    Returns:
+        The outputs by name; bfloat16 and the like as their bits.
+
+    Raises:
+        VerificationError: It cannot be loaded or run.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortopt-run-") as name:
+        run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))))
+        run.deadline = None if timeout is None else _Deadline(timeout)
+        try:
+            with run.worker(model, "model") as worker:
+                one = run.attempt(worker, inputs)
+                names = worker.names
+        except _WorkerError as error:
+            raise VerificationError(str(error)) from error
+        return {name: _in_memory(restore(one.target, row)) for name, row in zip(names, one.rows, strict=True)}
+
+
+def _in_memory(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_memory(one) for one in value]
+    return np.array(value) if isinstance(value, np.memmap) else value
 
 
 def _with_seconds(found: Verification, seconds: float) -> Verification:
-    values = {field: getattr(found, field) for field in Verification.__dataclass_fields__}
-    return Verification(**{**values, "seconds": seconds})
+    return dataclasses.replace(found, seconds=seconds)
 
 
 class _Run:
     """One verification: its folder, its deadline."""
 
-    def __init__(self, folder: Path, providers: tuple[str, ...], timeout: float | None) -> None:
+    def __init__(self, folder: Path, providers: tuple[str, ...]) -> None:
         self._folder = folder
         self._providers = providers
-        self._deadline = None if timeout is None else _Deadline(timeout)
+        self.deadline: _Deadline | None = None
         self._tried = 0
         self.in_process = False
+        self.kept: _Kept | None = None
+        self.differing: list[int] = []
 
     def compare(
         self, original: Source, result: Source, inputs: Inputs | None, seed: int, sizes: dict[str, int]
@@ -159,38 +282,45 @@ class _Run:
         with ExitStack() as stack:
             try:
                 start = time.monotonic()
-                before = stack.enter_context(self._worker(original, "original"))
+                before = stack.enter_context(self.worker(original, "original"))
                 # The result's session is made while the original runs, unless both together are large.
-                after = stack.enter_context(self._worker(result, "result")) if self._small(original, result) else None
+                after = stack.enter_context(self.worker(result, "result")) if self._small(original, result) else None
                 sets = self._run_original(before, model, inputs, seed, sizes)
                 if after is None:
                     before.close()
-                    after = stack.enter_context(self._worker(result, "result"))
+                    after = stack.enter_context(self.worker(result, "result"))
             except _WorkerError as error:
                 return Verification("impossible", f"the original does not run here: {error}", attempts=self._tried)
             except UsageError as error:
                 return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
             took = time.monotonic() - start
-            if self._deadline is None:
-                after.deadline = _Deadline(after.patience + _TIMES_THE_ORIGINAL * took)
-            return self._against(after, before, sets, took, Comparison(tolerances(model), not random))
+            names, comparison = tuple(before.names), Comparison(tolerances(model), not random)
+            self.kept = _Kept(names, tuple(before.types), dict(enumerate(sets)), took, comparison, frozenset(names))
+            return self._against(after, self.kept)
 
-    def _against(
-        self, after: _Worker, before: _Worker, sets: list[_Set], took: float, comparison: Comparison
-    ) -> Verification:
+    def again(self, result: Source, kept: _Kept) -> Verification:
+        """Another result against what the original has answered."""
+        with self.worker(result, "result") as after:
+            return self._against(after, kept)
+
+    def _against(self, after: _Worker, kept: _Kept) -> Verification:
         """The result on the input sets on which the original has run."""
+        took, comparison = kept.took, kept.comparison
+        if self.deadline is None:
+            after.deadline = _Deadline(after.patience + _TIMES_THE_ORIGINAL * took)
+        self.differing = list(kept.sets)
         try:
-            if after.names != before.names:
-                return Verification("differs", f"the outputs are {after.names} instead of {before.names}")
-            rows = self._compare_sets(after, sets, before.types, comparison)
+            if tuple(after.names) != kept.names:
+                return Verification("differs", f"the outputs are {after.names} instead of {list(kept.names)}")
+            rows = self._compare_sets(after, kept)
         except _WorkerError as error:
-            if error.late and (self._deadline is not None or took * _TIMES_THE_ORIGINAL > _PATIENCE):
+            if error.late and (self.deadline is not None or took * _TIMES_THE_ORIGINAL > _PATIENCE):
                 return Verification("impossible", f"the result: {error}", attempts=self._tried)
             if error.late:
                 reason = f"the original ran in {took:.1f} s, the result: {error}"
                 return Verification("differs", reason, attempts=self._tried)
             return Verification("differs", f"the original runs, the result does not: {error}", attempts=self._tried)
-        return self._verdict(rows, not comparison.contents, len(sets))
+        return self._verdict(rows, not comparison.contents, len(kept.sets))
 
     @staticmethod
     def _small(*sources: Source) -> bool:
@@ -204,15 +334,15 @@ class _Run:
         status: Literal["verified", "differs"] = "differs" if wrong else "verified"
         return Verification(status, reason, worst.worst, worst.name, tuple(rows), sets, self._tried, random)
 
-    def _worker(self, source: Source, label: str) -> _Worker:
+    def worker(self, source: Source, label: str) -> _Worker:
         if isinstance(source, ir.Model):
             path = self._folder / f"{label}.onnx"
             save(source, path)
         else:
             path = Path(source)
         if self.in_process:
-            return _Here(path, self._folder, self._providers, self._deadline)
-        return _Worker(path, self._folder, self._providers, self._deadline)
+            return _Here(path, self._folder, self._providers, self.deadline)
+        return _Worker(path, self._folder, self._providers, self.deadline)
 
     def _run_original(
         self, worker: _Worker, model: ir.Model, inputs: Inputs | None, seed: int, sizes: dict[str, int]
@@ -220,7 +350,7 @@ class _Run:
         """Input sets on which the original runs, with its outputs: the first that works, and one of other sizes."""
         worker.wait()
         if inputs is not None:
-            return [self._try(worker, inputs)]
+            return [self.attempt(worker, inputs)]
         found: list[_Set] = []
         poor: list[_Set] = []
         first_error: _WorkerError | None = None
@@ -236,7 +366,7 @@ class _Run:
                 break
             start = time.monotonic()
             try:
-                one = self._try(worker, drawn)
+                one = self.attempt(worker, drawn)
             except _WorkerError as error:
                 first_error = first_error or error
                 if error.died or error.late:
@@ -253,7 +383,7 @@ class _Run:
             raise first_error or _WorkerError("no inputs")
         return found or poor[:1]
 
-    def _try(self, worker: _Worker, inputs: Inputs) -> _Set:
+    def attempt(self, worker: _Worker, inputs: Inputs) -> _Set:
         source = self._folder / f"in{self._tried}"
         target = self._folder / f"original{self._tried}"
         self._tried += 1
@@ -263,22 +393,54 @@ class _Run:
         outputs = worker.run(source, target)
         return _Set(source, target, outputs)
 
-    def _compare_sets(
-        self, worker: _Worker, sets: list[_Set], types: Sequence[str], comparison: Comparison
-    ) -> list[OutputRow]:
+    def _compare_sets(self, worker: _Worker, kept: _Kept) -> list[OutputRow]:
         """A row for each output, of the input set on which it differs most."""
-        compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names}
-        for i, one in enumerate(sets):
-            target = self._folder / f"result{i}"
+        compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names if name in kept.wanted}
+        wrong: list[int] = []
+        for number, one in kept.sets.items():
+            self.differing = [*wrong, number]  # in case that it does not run
+            target = self._folder / f"result{number}"
             rows = worker.run(one.source, target)
-            for name, type_, expected, got in zip(worker.names, types, one.rows, rows, strict=True):
-                row = comparison.of(name, type_, restore(one.target, expected), restore(target, got))
-                compared[name].append(row)
-        for name, type_, other in zip(worker.names, types, worker.types, strict=True):
-            if type_ != other:
+            for name, type_, expected, got in zip(worker.names, kept.types, one.rows, rows, strict=True):
+                if name in kept.wanted:
+                    row = kept.comparison.of(name, type_, restore(one.target, expected), restore(target, got))
+                    compared[name].append(row)
+            if any(not rows[-1].agrees for rows in compared.values()):
+                wrong.append(number)
+        self.differing = wrong
+        for name, type_, other in zip(worker.names, kept.types, worker.types, strict=True):
+            if type_ != other and name in kept.wanted:
                 detail = f"the type is {other} instead of {type_}"
                 compared[name].append(OutputRow(name, math.inf, 0.0, False, detail))
+                self.differing = list(kept.sets)
         return [worst_of(rows, name) for name, rows in compared.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is known of the original once it has run.
+
+    Attributes:
+        names: Its outputs.
+        types: Their types.
+        sets: Input sets with its answers, by number.
+        took: Seconds that it took.
+        comparison: How results are compared.
+        wanted: The outputs to compare.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    sets: Mapping[int, _Set]
+    took: float
+    comparison: Comparison
+    wanted: frozenset[str]
+
+    def only(self, outputs: Collection[str] | None, sets: Collection[int] | None) -> _Kept:
+        """The same with fewer outputs and input sets; those of no such name are ignored."""
+        wanted = self.wanted if outputs is None else self.wanted & set(outputs)
+        chosen = {number: one for number, one in self.sets.items() if sets is None or number in sets}
+        return dataclasses.replace(self, wanted=wanted, sets=chosen)
 
 
 class _Set:
@@ -469,4 +631,4 @@ def _digest(value: Any) -> Any:
     return value.shape, zlib.crc32(data)
 
 
-__all__ = ["OutputRow", "Verification", "draw_inputs", "verify"]
+__all__ = ["OutputRow", "Reference", "Verification", "draw_inputs", "outputs_of", "verify"]
