@@ -16,10 +16,8 @@ from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
+from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.semantics import GROUP_DOMAIN
-
-PROVIDER_KEY: Final = "ortopt.provider"
-WEIGHTS_KEY: Final = "ortopt.weights"
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, normalize, usable
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph.load import load
 from ortopt.graph.text import one_line
+from ortopt.partition.groups import PROVIDER_KEY
+from ortopt.partition.partitioning import group
+from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
 from ortopt.runtime.plan import ParallelPlan, Plan
 from ortopt.runtime.planner import Planner
-from ortopt.runtime.recipes import PROVIDER_KEY
 from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
 from ortopt.runtime.statistics import Counters, Statistics
@@ -32,6 +35,7 @@ from ortopt.runtime.threads import processors, use_global_pool
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import NAMES, binding, borrow, is_plain, own, to_numpy, to_ort
 from ortopt.runtime.wire_scan import mentions_groups
+from ortopt.semantics import GROUP_DOMAIN
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -158,12 +162,17 @@ class InferenceSession:
                 self._open_plan(
                     path_or_bytes, sess_options, chosen, tuple(host_ops), specialize, cache_entries, cache_bytes,
                     global_pool=thread_pool == "global",
+                    simple=simple,
                 )  # fmt: skip
             except (UsageError, InvalidModelError) as error:
                 if refused is None:
                     raise
                 raise refused from error
-            if refused is not None and not any(group.wanted_provider == HOST for group in self._workshop.groups):
+            if (
+                refused is not None
+                and self._whole is None
+                and not any(one.wanted_provider == HOST for one in self.groups)
+            ):
                 raise refused
         _live.add(self)
 
@@ -216,6 +225,7 @@ class InferenceSession:
         cache_bytes: int,
         *,
         global_pool: bool,
+        simple: bool,
     ) -> None:
         model = load(source)
         if chosen is None:
@@ -224,6 +234,18 @@ class InferenceSession:
             working = tuple(dict.fromkeys((*(name for name in named if usable(name)[0]), CPU)))
         else:
             working = self._working(chosen)
+        if (
+            simple
+            and _is_one_group(model)
+            and self._open_whole(source, options, chosen or {name: {} for name in working}) is None
+        ):
+            return
+        if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
+            names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
+            deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
+            group(model, PartitionOptions(providers=working or (CPU,), deny=deny))
+        elif any(value is not None and value.type is None for node in model.graph for value in node.inputs):
+            shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
         self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
@@ -582,6 +604,12 @@ class _Formal:
         raise NotImplementedError(
             f"an OrtValue of type {value.data_type()} cannot be given to several groups: give the array or list"
         )
+
+
+def _is_one_group(model: ir.Model) -> bool:
+    """Whether a model does nothing but call one group: ONNX Runtime, which inlines it, can have it as it is."""
+    nodes = [node for node in model.graph if node.op_type != "Constant"]
+    return len(nodes) == 1 and nodes[0].domain == GROUP_DOMAIN and nodes[0].op_identifier() in model.functions
 
 
 def load_error(path: str | PathLike[str]) -> Exception:
