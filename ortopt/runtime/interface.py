@@ -12,6 +12,8 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
+from ortopt.evaluate import shares_threads
+
 _ACCEPTED: Final = "ortopt.accepted"
 _SHAPE: Final = "ortopt.shape"
 _OPSET: Final = 21  # Reshape of every type, Optional
@@ -38,6 +40,7 @@ class Interface:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
+        options.use_per_session_threads = not shares_threads()
         options.log_severity_level = 4
         self._session = binding.InferenceSession(options, _proto(model).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
@@ -83,7 +86,7 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
         producer_name=model.producer_name or "",
         producer_version=model.producer_version or "",
         domain=model.domain or "",
-        model_version=model.model_version or 0,
+        model_version=model.model_version,
         doc_string=model.doc_string or "",
     )
     proto.opset_import.add(domain="", version=_OPSET)

@@ -200,7 +200,7 @@ class _GraphPlan:
             self._template.append(None if default is None else tensor_to_ort(default))
 
     def finish(self) -> Plan:
-        nodes = [node for node in self._graph if semantics.constant_content(node) is None]
+        nodes = [node for node in self._graph if not _is_constant(node)]
         operands = {node: _operands(node) for node in nodes}
         for kind, block in self._blocks(nodes, operands):
             self._add(kind, block, operands)
@@ -435,6 +435,11 @@ class _GraphPlan:
 def _default(value: ir.Value) -> ir.TensorProtocol | None:
     """What an input holds where nobody gives it a value: its initializer."""
     return value.const_value if value.is_graph_input() and value.is_initializer() else None
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Whether a node needs no step: its output is a constant."""
+    return node.op_type == "Constant" and semantics.constant_tensor(node.outputs[0]) is not None
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

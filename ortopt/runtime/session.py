@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, normalize, usable
 from ortopt.errors import InvalidModelError, UsageError
+from ortopt.evaluate import share_threads
 from ortopt.graph.load import load
 from ortopt.graph.text import one_line
 from ortopt.partition.groups import PROVIDER_KEY
@@ -31,7 +32,7 @@ from ortopt.runtime.planner import Planner
 from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
 from ortopt.runtime.statistics import Counters, Statistics
-from ortopt.runtime.threads import processors, use_global_pool
+from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import NAMES, binding, borrow, is_plain, own, to_numpy, to_ort
 from ortopt.runtime.wire_scan import mentions_groups
@@ -141,7 +142,7 @@ class InferenceSession:
             intra, inter = (
                 (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
             )
-            use_global_pool(intra, inter)
+            share_threads(intra, inter)
         simple = (
             not host_ops
             and self._settings.run_type in (RunType.ORT, RunType.REFERENCE)
