@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, device, is_plain, to_numpy, to_ort
+from ortopt.runtime.values import binding, device, from_session, has_no_array, is_plain, to_numpy, to_ort
 
 Executable = Callable[[list[Any], Any], Sequence[Any]]
 
@@ -69,7 +69,7 @@ class Converted:
         fetches: The names of its outputs.
     """
 
-    __slots__ = ("_feeds", "_fetches", "_wrap", "session")
+    __slots__ = ("_exotic", "_feeds", "_fetches", "_wrap", "session")
 
     def __init__(self, session: Any, feeds: Sequence[str], fetches: Sequence[str]) -> None:
         import onnxruntime
@@ -78,10 +78,16 @@ class Converted:
         self._wrap = onnxruntime.OrtValue
         self._feeds = list(feeds)
         self._fetches = list(fetches)
+        self._exotic = any(has_no_array(one.type) for one in session.outputs_meta)
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session."""
         own = binding().OrtValue
+        if self._exotic and all(isinstance(value, own) for value in values):
+            found = self.session.run_with_ort_values(
+                dict(zip(self._feeds, values, strict=True)), self._fetches, options
+            )
+            return [from_session(value) for value in found]
         feeds = {
             name: self._wrap(value) if isinstance(value, own) else value
             for name, value in zip(self._feeds, values, strict=True)

@@ -30,6 +30,16 @@ def is_plain(type_: str | None) -> bool:
     return NAMES.get(type_ or "") in _PLAIN
 
 
+def has_no_array(type_: str) -> bool:
+    """Whether ONNX Runtime makes no array of tensors of a type, because numpy lacks it."""
+    dtype = NAMES.get(type_)
+    return dtype in _PLAIN and not _is_native(dtype)
+
+
+def _is_native(dtype: ir.DataType) -> bool:
+    return dtype.bitwidth >= 8 and dtype.numpy().isbuiltin == 1
+
+
 @functools.cache
 def binding() -> Any:
     """ONNX Runtime's C++ module, imported when it is first needed."""
@@ -110,7 +120,7 @@ def to_numpy(value: Any) -> Any:
     if not isinstance(value, binding().OrtValue):
         return value
     dtype = NAMES[value.data_type()]
-    if dtype.numpy().kind != "V" and dtype.numpy().isbuiltin == 1 and dtype.bitwidth >= 8:
+    if _is_native(dtype):
         return value.numpy()
     if value.device_name().lower() != "cpu":
         raise NotImplementedError(f"a value of type {value.data_type()} cannot be copied from {value.device_name()}")
@@ -119,6 +129,28 @@ def to_numpy(value: Any) -> Any:
     if dtype.bitwidth < 8:
         return np.array(ir.PackedTensor(np.frombuffer(raw, np.uint8), dtype, shape=ir.Shape(shape)).numpy())
     return np.frombuffer(raw, dtype.numpy()).reshape(shape)
+
+
+def from_session(value: Any) -> Any:
+    """What a plan holds for an OrtValue of any type."""
+    if value.is_tensor():
+        return value.numpy() if value.data_type() == "tensor(string)" else value
+    import onnxruntime
+
+    return _listing(value.data_type()).run(["y"], {"x": onnxruntime.OrtValue(value)}, None)[0]
+
+
+@functools.cache
+def _listing(type_: str) -> Any:
+    """A session that makes Python's list of a sequence."""
+    from ortopt.evaluate import session
+
+    inner = NAMES[type_.removeprefix("seq(").removesuffix(")")]
+    declared = ir.Value(name="x", type=ir.SequenceType(ir.TensorType(inner)))
+    result = ir.Value(name="y", type=ir.SequenceType(ir.TensorType(inner)))
+    node = ir.Node("", "Identity", [declared], outputs=[result])
+    graph = ir.Graph([declared], [result], nodes=[node], name="list", opset_imports={"": 17})
+    return session(ir.Model(graph, ir_version=10))._sess
 
 
 def type_of(value: Any) -> str:
@@ -160,6 +192,8 @@ __all__ = [
     "binding",
     "borrow",
     "device",
+    "from_session",
+    "has_no_array",
     "is_plain",
     "nbytes_of",
     "own",
