@@ -96,7 +96,7 @@ def _pairs(first: tuple[str, Path], second: tuple[str, Path], count: int) -> tup
 
 def _difference(first: dict[str, Any], second: dict[str, Any], key: str) -> float:
     """The median of the pairs' differences."""
-    return statistics.median(b[key] - a[key] for a, b in zip(first["runs"], second["runs"], strict=True))
+    return float(statistics.median(b[key] - a[key] for a, b in zip(first["runs"], second["runs"], strict=True)))
 
 
 def _child(mode: str, path: Path) -> dict[str, float]:
@@ -276,7 +276,7 @@ def _median(call: Callable[[], object]) -> float:
     call()
     once = max(time.perf_counter() - start, 1e-6)
     batch = max(1, int(0.01 / once))
-    samples = []
+    samples: list[float] = []
     end = time.perf_counter() + _SECONDS
     while time.perf_counter() < end or len(samples) < 5:
         start = time.perf_counter()

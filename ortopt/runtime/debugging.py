@@ -19,7 +19,7 @@ from ortopt.runtime.executables import Executable
 from ortopt.runtime.plan import Plan
 from ortopt.runtime.recipes import Recipe
 from ortopt.runtime.settings import RunType
-from ortopt.runtime.values import binding, to_numpy, type_of
+from ortopt.runtime.values import on_cpu, to_numpy, type_of
 from ortopt.verification_comparison import Comparison
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Watching:
             reference = self._reference[types]
         if reference is None:
             return
-        at_host = [_at_host(value) for value in values]
+        at_host = [on_cpu(value) for value in values]
         expected = list(reference(at_host, options))
         for one, good, got in zip(self._group.recipe.outputs, expected, found, strict=True):
             detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.recipe.random)
@@ -117,14 +117,6 @@ class Watching:
                     strings = array.dtype.kind == "O"
                     arrays[f"{kind}.{one.name}"] = array.astype(str) if strings else array
         np.savez(path, allow_pickle=False, **arrays)
-
-
-def _at_host(value: Any) -> Any:
-    if isinstance(value, binding().OrtValue) and value.device_name().lower() != "cpu":
-        from ortopt.runtime.values import to_ort
-
-        return to_ort(to_numpy(value))
-    return value
 
 
 def difference(expected: Any, got: Any, rtol: float | None, atol: float | None, random: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import to_numpy, to_ort
+from ortopt.runtime.values import as_value, to_numpy, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.session import InferenceSession
@@ -125,7 +125,7 @@ class IOBinding:
 
         found = []
         for name, target in self._outputs.items():
-            value = results[name]
+            value = as_value(results[name], name)
             if isinstance(target, str):
                 if target not in {"cpu", value.device_name().lower()}:
                     array = to_numpy(value)

@@ -34,7 +34,7 @@ from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, rea
 from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import NAMES, binding, borrow, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, to_numpy, to_ort
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -274,6 +274,7 @@ class InferenceSession:
         import onnxruntime
 
         self._plan = plan
+        self._borrow, self._cpu = binding().OrtValue.ortvalue_from_numpy, device("cpu")
         self._default_options = onnxruntime.RunOptions()
         self._names = [value.name or "" for value in model.graph.inputs]
         self._defaults = [plan.template[slot] for slot in plan.inputs]
@@ -375,6 +376,7 @@ class InferenceSession:
         values: list[Any] = []
         kept: list[Any] = []
         given = 0
+        borrow, cpu = self._borrow, self._cpu
         for name, formal, default in zip(self._names, self._formals, self._defaults, strict=True):
             value = feed.get(name, _MISSING)
             if value is _MISSING:
@@ -387,7 +389,7 @@ class InferenceSession:
                 if not value.flags.c_contiguous:
                     value = np.ascontiguousarray(value)
                     kept.append(value)
-                values.append(borrow(value))
+                values.append(borrow(value, cpu))
                 continue
             self._interface.check_inputs(feed)
             converted, keep = formal.converted(value)
@@ -413,7 +415,7 @@ class InferenceSession:
         self._interface.check_outputs(names)
         values, _ = self._arguments(input_dict_ort_values)
         results = self._execute(values, run_options)
-        return [onnxruntime.OrtValue(results[self._positions[name]]) for name in names]
+        return [onnxruntime.OrtValue(as_value(results[self._positions[name]], name)) for name in names]
 
     def io_binding(self) -> Any:
         """Memory for inputs and outputs, to be bound and given to `run_with_iobinding`."""
@@ -533,6 +535,13 @@ class InferenceSession:
         if self._timeline is None:
             raise UsageError("nothing was recorded: make the session with trace=True")
         self._timeline.write(path)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else ONNX Runtime's session has, where the model is one session."""
+        whole = self.__dict__.get("_whole")
+        if whole is None or name.startswith("_"):
+            raise AttributeError(f"a session of several groups has no {name!r}")
+        return getattr(whole, name)
 
     # The end
 

@@ -153,6 +153,24 @@ def _listing(type_: str) -> Any:
     return session(ir.Model(graph, ir_version=10))._sess
 
 
+def as_value(value: Any, name: str) -> Any:
+    """An output as an OrtValue.
+
+    Raises:
+        NotImplementedError: ONNX Runtime's Python API makes no OrtValue of it.
+    """
+    if isinstance(value, binding().OrtValue):
+        return value
+    raise NotImplementedError(f"output {name!r} holds no numbers, and has no OrtValue: use run()")
+
+
+def on_cpu(value: Any) -> Any:
+    """A value on the CPU: itself, or a copy."""
+    if isinstance(value, binding().OrtValue) and value.device_name().lower() != "cpu":
+        return to_ort(to_numpy(value))
+    return value
+
+
 def type_of(value: Any) -> str:
     """The type of a plan's value in ONNX's spelling; ``?`` for what cannot be told."""
     if isinstance(value, binding().OrtValue):
@@ -189,6 +207,7 @@ def scalar(value: Any, what: str) -> Any:
 __all__ = [
     "NAMES",
     "Array",
+    "as_value",
     "binding",
     "borrow",
     "device",
@@ -196,6 +215,7 @@ __all__ = [
     "has_no_array",
     "is_plain",
     "nbytes_of",
+    "on_cpu",
     "own",
     "scalar",
     "tensor_to_ort",
