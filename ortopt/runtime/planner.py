@@ -120,9 +120,9 @@ class Planner:
 
     def _in_function(self, node: ir.Node) -> _Kind:
         """What runs a node of a function, whose types need not be known."""
-        kinds = [self._own_kind(node)]
         if (node.domain, node.op_type) in self._host_keys:
             return _Kind.HOST
+        kinds = [self._own_kind(node)]
         for held in semantics.subgraphs(node) if node.attributes else ():
             kinds.extend(self._in_function(one) for one in held)
         return max(kinds, key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
