@@ -28,6 +28,7 @@ from ortopt.runtime.recipes import Library
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
+from ortopt.runtime.views import View, reshaping_of
 
 _CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
 _OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
@@ -280,6 +281,10 @@ class _GraphPlan:
                 return
             recipe = library.of_nodes(self._planner.leftover_name(), block, given, results)
         group = self._planner.group(Group(recipe, self._planner.workshop, on_host=kind is _Kind.HOST))
+        reshaping = reshaping_of(block[0]) if kind is _Kind.SESSION and len(block) == 1 else None
+        if reshaping is not None and self._planner.workshop.settings.run_type is RunType.ORT:
+            self._append(recipe.name, View(reshaping, group), given, results)
+            return
         self._append(recipe.name, group, given, results, ordered=recipe.random, group=group)
 
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:

@@ -35,6 +35,7 @@ from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.views import View
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -281,7 +282,7 @@ class InferenceSession:
         self._formals = [_Formal(value) for value in model.graph.inputs]
         self._output_names = [value.name or "" for value in model.graph.outputs]
         self._positions = {name: i for i, name in enumerate(self._output_names)}
-        from_run = {slot for step in plan.steps for slot in step.outputs}
+        from_run = {slot for step in plan.steps for slot in step.outputs if not isinstance(step.action, View)}
         seen: set[int] = set()
         self._shared = []  # whether an output shares memory with an input, a constant or another output
         for slot in plan.outputs:
@@ -408,14 +409,19 @@ class InferenceSession:
         if self._unusable is not None:
             raise UsageError(self._unusable)
         if self._whole is not None:
-            found: list[Any] = self._whole.run_with_ort_values(output_names, input_dict_ort_values, run_options)
+            outputs: list[Any] = self._whole.run_with_ort_values(output_names, input_dict_ort_values, run_options)
             self._counters.called()
-            return found
+            return outputs
         names = list(output_names) if output_names else self._output_names
         self._interface.check_outputs(names)
         values, _ = self._arguments(input_dict_ort_values)
         results = self._execute(values, run_options)
-        return [onnxruntime.OrtValue(as_value(results[self._positions[name]], name)) for name in names]
+        found = []
+        for name in names:
+            i = self._positions[name]
+            value = as_value(results[i], name)
+            found.append(onnxruntime.OrtValue(to_ort(own(to_numpy(value))) if self._shared[i] else value))
+        return found
 
     def io_binding(self) -> Any:
         """Memory for inputs and outputs, to be bound and given to `run_with_iobinding`."""
@@ -440,7 +446,12 @@ class InferenceSession:
         self._interface.check_outputs(list(iobinding.outputs))
         values, _ = self._arguments(iobinding.inputs)
         results = self._execute(values, run_options)
-        iobinding.finish(dict(zip(self._output_names, results, strict=True)))
+        iobinding.finish(
+            {
+                name: to_ort(own(to_numpy(value))) if shared else value
+                for name, value, shared in zip(self._output_names, results, self._shared, strict=True)
+            }
+        )
 
     def run_async(
         self,
