@@ -34,7 +34,7 @@ from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, rea
 from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, taken, to_numpy, to_ort
 from ortopt.runtime.views import View
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
@@ -323,7 +323,8 @@ class InferenceSession:
 
         Args:
             output_names: The outputs that are wanted; none or None is all.
-            input_feed: Arrays (or lists, dicts, ``onnxruntime.OrtValue``) by the inputs' names.
+            input_feed: Arrays (or lists, dicts, ``onnxruntime.OrtValue``, tensors of libraries that speak DLPack) by
+                the inputs' names.
             run_options: ``onnxruntime.RunOptions``.
 
         Returns:
@@ -340,13 +341,13 @@ class InferenceSession:
                 return self._run(output_names, input_feed, run_options)
         if self._whole is None:
             return self._run(output_names, input_feed, run_options)
-        found: list[Any] = self._whole.run(output_names, input_feed, run_options)
+        found: list[Any] = self._whole.run(output_names, taken(input_feed), run_options)
         self._counters.called()
         return found
 
     def _run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         if self._whole is not None:
-            found: list[Any] = self._whole.run(output_names, input_feed, run_options)
+            found: list[Any] = self._whole.run(output_names, taken(input_feed), run_options)
             self._counters.called()
             return found
         if output_names:
@@ -354,6 +355,7 @@ class InferenceSession:
             positions = [self._positions[name] for name in output_names]
         else:
             positions = list(range(len(self._output_names)))
+        input_feed = taken(input_feed)
         values, kept = self._arguments(input_feed)
         results = self._execute(values, run_options)
         del kept  # the arrays that the arguments lie in: until here

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -87,6 +88,30 @@ def to_ort(array: Any) -> Any:
             return binding().OrtValue.from_dlpack(array.view(np.uint8).__dlpack__(), True)
         return binding().OrtValue.from_dlpack(array.__dlpack__(), False)
     return _copied(array, ir.DataType.from_numpy(dtype))
+
+
+def taken(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a caller gave, with tensors of other libraries (those that speak DLPack) as ``onnxruntime.OrtValue``.
+
+    They share the memory, and each keeps it alive.
+    """
+    foreign = [
+        name
+        for name, value in feeds.items()
+        if type(value) is not np.ndarray and hasattr(type(value), "__dlpack__") and not isinstance(value, _own_kinds())
+    ]
+    if not foreign:
+        return feeds
+    import onnxruntime
+
+    return {**feeds, **{name: onnxruntime.OrtValue.from_dlpack(feeds[name]) for name in foreign}}
+
+
+@functools.cache
+def _own_kinds() -> tuple[type, ...]:
+    import onnxruntime
+
+    return (np.ndarray, np.generic, onnxruntime.OrtValue)
 
 
 def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
@@ -218,6 +243,7 @@ __all__ = [
     "on_cpu",
     "own",
     "scalar",
+    "taken",
     "tensor_to_ort",
     "to_numpy",
     "to_ort",

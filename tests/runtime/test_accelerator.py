@@ -306,6 +306,27 @@ def test_zero_copy_of_arguments() -> None:
     assert seen == [x.ctypes.data, x.ctypes.data]
 
 
+class Tensor:
+    """Another library's tensor."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("text", [TWO_GROUPS, "main (float[N,4] x) => (float[N,4] y) { y = Neg (x) }"])
+def test_zero_copy_by_dlpack(text: str) -> None:
+    mine = session(text)
+    assert_allclose(mine.run(["y"], {"x": Tensor(X)})[0], mine.run(["y"], {"x": X})[0])
+    with pytest.raises(Exception, match="Unexpected input data type"):
+        mine.run(["y"], {"x": Tensor(X.astype(np.float64))})
+
+
 # Dump and check flags
 
 
