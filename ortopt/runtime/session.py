@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, normalize, usable
-from ortopt.errors import InvalidModelError, UsageError
+from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.evaluate import share_threads
 from ortopt.graph.load import load
 from ortopt.graph.text import one_line
@@ -126,6 +126,7 @@ class InferenceSession:
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
         self._whole: Any = None
+        self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
         self._executor: ThreadPoolExecutor | None = None
         self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
         self._disabled = tuple(kwargs.pop("disabled_optimizers", None) or ())
@@ -194,7 +195,10 @@ class InferenceSession:
         elif not isinstance(source, bytes):
             from ortopt.graph.save import to_bytes
 
-            given = to_bytes(load(source))
+            try:
+                given = to_bytes(load(source))
+            except OutputError:  # too large for one message; its groups need not be
+                return None
         if self._settings.run_type is RunType.REFERENCE:
             level = None if options is None else options.graph_optimization_level
             options = onnxruntime.SessionOptions() if options is None else options
@@ -240,6 +244,7 @@ class InferenceSession:
             simple
             and _is_one_group(model)
             and self._open_whole(source, options, chosen or {name: {} for name in working}) is None
+            and self._whole is not None
         ):
             return
         if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
@@ -303,15 +308,19 @@ class InferenceSession:
         Raises:
             UsageError: None does, or the caller wanted no fallback.
         """
+        if self._found is not None:
+            return self._found
         reasons = {name: reason for name in chosen for works, reason in (usable(name),) if not works}
         working = tuple(name for name in chosen if name not in reasons)
         if not reasons:
+            self._found = working
             return working
         said = "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
         if not working or not self._enable_fallback:
             raise UsageError(f"{said} (name another provider after it to fall back to)")
         self._counters.add("fallbacks")
         warnings.warn(f"{said}; falling back to {', '.join(working)}", RuntimeWarning, stacklevel=4)
+        self._found = working
         return working
 
     # Running

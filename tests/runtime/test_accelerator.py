@@ -242,6 +242,16 @@ def test_shared_device_falls_back_where_the_caller_allows_it() -> None:
     assert_allclose(mine.run(None, {"x": X})[0], two_groups(X)[0], rtol=1e-6)
     with pytest.raises(UsageError, match="does not work here"):
         session(TWO_GROUPS, providers=["cuda", "cpu"], enable_fallback=0)
+    with pytest.warns(RuntimeWarning, match="falling back") as said:
+        mine = session(
+            "main (float[N] x) => (float[N] y) { y = my.Twice (x) }".join(
+                ['<ir_version: 10, opset_import: ["" : 17, "my" : 1]> ', ""]
+            ),
+            providers=["cuda", "cpu"],
+            host_ops=[Twice],
+        )
+    assert len(said) == 1
+    assert mine.statistics.fallbacks == 1
 
 
 def test_shared_device_of_a_group_made_for_another_provider_is_the_callers() -> None:
