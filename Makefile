@@ -35,7 +35,7 @@ bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--model
 	$(TEST)/python -m benchmarks.bench $(BENCH)
 
 bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation
-	$(TEST)/python -m benchmarks.groups $(BENCH)
+	$(TEST)/python -m benchmarks.sessions $(BENCH)
 
 abuse: $(VENV_TEST)/.installed ## 64 threads calling one session with changing shapes for a minute
 	ORTOPT_TEST_ABUSE_SECONDS=60 $(TEST)/python -m pytest tests/runtime/test_abuse.py

@@ -1,6 +1,6 @@
 """Groups against plain ONNX Runtime on the CPU: calls, memory, creation; each mode in a process of its own, in pairs.
 
-``python -m benchmarks.groups [--pairs 7] [--json FILE]``
+``python -m benchmarks.sessions [--pairs 7] [--json FILE]``
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _difference(first: dict[str, Any], second: dict[str, Any], key: str) -> floa
 
 
 def _child(mode: str, path: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.groups", "child", mode, str(path)]
+    command = [sys.executable, "-m", "benchmarks.sessions", "child", mode, str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
