@@ -43,8 +43,9 @@ abuse: $(VENV_TEST)/.installed ## 64 threads calling one session with changing s
 scale: $(VENV_TEST)/.installed ## cost against size up to 100,000 nodes, and two big models; needs 10 GB of disk
 	$(TEST)/python -m benchmarks.scale $(BENCH)
 
-zoo: $(VENV_TEST)/.installed ## the whole zoo under every level, verified
+zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in every way, verified
 	$(TEST)/python -m benchmarks.sweep $(BENCH)
+	$(TEST)/python -m benchmarks.groups
 
 gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
 	$(TEST)/python -m pytest -m gpu

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from ortopt.errors import OptimizationCancelled
+
+T = TypeVar("T")
+
+_BETWEEN_CHECKS = 256
+"""How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
 class DeadlinePassed(OptimizationCancelled):
@@ -56,6 +63,17 @@ class CancellationToken:
     def is_expired(self) -> bool:
         """Whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def watch(self, items: Iterable[T]) -> Iterator[T]:
+        """Some items, with a `check` now and then: for loops over all nodes of a graph.
+
+        Raises:
+            OptimizationCancelled: As `check` does.
+        """
+        for count, item in enumerate(items):
+            if not count % _BETWEEN_CHECKS:
+                self.check()
+            yield item
 
     def check(self) -> None:
         """Go on only if nobody has asked to stop.

@@ -41,6 +41,7 @@ class GroupFusion(GraphTransformer):
     """Nodes of one execution provider → a function of the domain ``ortopt.group``, and a call."""
 
     levels = (TransformerLevel.LEVEL4,)
+    after = ("sibling_matmul_fusion",)
     apply_once = True
     numerics = Numerics.REORDERED
     offers_rewrites = True
@@ -64,10 +65,10 @@ class GroupFusion(GraphTransformer):
             deny=_commas(chosen.deny),
         )
         edit, version = context.edit, context.edit.version
-        found = settle(edit, graph, options, context.rewrite)
+        found = settle(edit, graph, options, context.rewrite, context.cancellation)
         context.mark = edit.version
         refused = {index for index, cluster in enumerate(found.clusters) if not context.rewrite(cluster.nodes)}
-        calls = apply(context.edit, found.without(refused), next_number(context.model))
+        calls = apply(context.edit, found.without(refused), next_number(context.model), context.cancellation)
         if not calls:
             return edit.version != version
         context.observers.rewrote(self, calls, context.workspace.offered)

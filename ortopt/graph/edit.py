@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
@@ -513,6 +514,7 @@ class Editor:
         call: ir.Node,
         renamed: Mapping[ir.Value, ir.Value],
         outputs: Sequence[ir.Value],
+        token: CancellationToken,
     ) -> None:
         """Move nodes of a graph into a new function, and put a call in front of where the first of them stood.
 
@@ -524,6 +526,7 @@ class Editor:
             call: A new node that calls it, with an output for each of `outputs`.
             renamed: What each value of the outside that the nodes, or graphs below them, use is in the function.
             outputs: The results of the nodes that the outside needs.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
         graph, body, functions = scope.graph_of(nodes[0]), function.graph, self.model.functions
         functions[function.identifier()] = function
@@ -537,7 +540,7 @@ class Editor:
         self.index.add(graph, call)
         self.touched.append(call)
         self._did(self._undo_insert, graph, call)
-        for node in nodes:
+        for node in token.watch(nodes):
             self._move_into(body, node)
             self._rename_operands(node, renamed)
         for inner, outer in zip(outputs, call.outputs, strict=True):
@@ -575,12 +578,18 @@ class Editor:
             user.replace_input_with(position, outer)
             self.touched.append(user)
         self._did(_replace_back, inner, uses)
-        for position, value in enumerate(graph.outputs) if inner.is_graph_output() else ():
+        declared = inner.is_graph_output()
+        for position, value in enumerate(graph.outputs) if declared else ():
             if value is inner:
                 self.set_output(graph, position, outer)
-        self.set_type(inner, inner.type, facts.shape_of(inner))  # in the function it is interface no more
         function.outputs.append(inner)
-        self._did(function.outputs.__delitem__, -1)
+        self._did(_remove_last, function.outputs)
+        if declared:  # what the graph declares says nothing about the function
+            self.set_type(inner, inner.type, None)
+            producer = inner.producer()
+            assert producer is not None
+            self._infer(producer)
+            self.set_type(inner, inner.type, facts.shape_of(inner))
 
     def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.
@@ -1065,6 +1074,10 @@ def _set_fact(value: ir.Value, key: str, fact: object | None) -> None:
 def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
     for position, value in inputs:
         node.replace_input_with(position, value)
+
+
+def _remove_last(values: MutableSequence[ir.Value]) -> None:
+    values.pop()  # onnx-ir does not see a ``del``
 
 
 def _set_ir_version(model: ir.Model, version: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ortopt.cancellation import CancellationToken
 from ortopt.partition import cost, estimate
 from ortopt.partition.dag import Dag, Numbered
 from ortopt.partition.placement import Placement
@@ -12,7 +13,14 @@ _MOST_ROUNDS = 4
 
 
 def clusters(
-    numbered: Numbered, placement: Placement, providers: tuple[str, ...], *, limit: int, horizontal: bool, whole: bool
+    numbered: Numbered,
+    placement: Placement,
+    providers: tuple[str, ...],
+    *,
+    limit: int,
+    horizontal: bool,
+    whole: bool,
+    token: CancellationToken,
 ) -> list[list[int]]:
     """Cut a graph as cheaply as it can be.
 
@@ -23,6 +31,7 @@ def clusters(
         limit: How many values a cluster may take and give.
         horizontal: Whether a value that two items read connects them.
         whole: Whether the host has nothing to do, and shall get nothing to do.
+        token: Who may stop it.
 
     Returns:
         The clusters in a topological order.
@@ -30,7 +39,7 @@ def clusters(
     dag = numbered.dag
 
     def cut() -> list[list[int]]:
-        return cost.clusters(dag, limit=limit, horizontal=horizontal, whole=whole)
+        return cost.clusters(dag, limit=limit, horizontal=horizontal, whole=whole, token=token)
 
     found = cut()
     if len(set(dag.colors) - {cost.HOST}) > 1:

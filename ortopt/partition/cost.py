@@ -14,17 +14,19 @@ All of it is linear in the nodes and values.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ortopt.cancellation import CancellationToken
 from ortopt.partition.dag import Dag
 
 HOST = 0
 """The color of what no provider runs."""
 
 
-def segments(dag: Dag) -> list[list[int]]:
+def segments(dag: Dag, token: CancellationToken | None = None) -> list[list[int]]:
     """The items in an order that changes color seldom, cut where it does; each segment in ascending order."""
-    missing = [len(dag.producers(item)) for item in range(len(dag))]
+    watch = (token or CancellationToken()).watch
+    missing = [len(dag.producers(item)) for item in watch(range(len(dag)))]
     changes = _changes_to_come(dag)
     ready: dict[int, list[tuple[int, int]]] = {}
     for item, count in enumerate(missing):
@@ -35,8 +37,7 @@ def segments(dag: Dag) -> list[list[int]]:
         color = min(ready, key=lambda one: (ready[one][0][0], one))
         queue = ready[color]
         segment: list[int] = []
-        while queue:
-            _, item = heapq.heappop(queue)
+        for _, item in watch(_popped(queue)):
             segment.append(item)
             for other in dag.consumers(item):
                 missing[other] -= 1
@@ -46,6 +47,12 @@ def segments(dag: Dag) -> list[list[int]]:
         segment.sort()
         found.append(segment)
     return found
+
+
+def _popped(queue: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is in a heap, and comes into it meanwhile."""
+    while queue:
+        yield heapq.heappop(queue)
 
 
 def _changes_to_come(dag: Dag) -> list[int]:
@@ -143,7 +150,14 @@ def within_limit(dag: Dag, items: Sequence[int], limit: int) -> list[list[int]]:
     return pieces
 
 
-def clusters(dag: Dag, *, limit: int, horizontal: bool = True, whole: bool = False) -> list[list[int]]:
+def clusters(
+    dag: Dag,
+    *,
+    limit: int,
+    horizontal: bool = True,
+    whole: bool = False,
+    token: CancellationToken | None = None,
+) -> list[list[int]]:
     """Cut a graph into clusters.
 
     Args:
@@ -151,13 +165,14 @@ def clusters(dag: Dag, *, limit: int, horizontal: bool = True, whole: bool = Fal
         limit: How many values a cluster may take and give.
         horizontal: Whether a value that two items read connects them.
         whole: Whether the host has nothing to do: then what needs not wait is one cluster, connected or not.
+        token: Who may stop it.
 
     Returns:
         The clusters in a topological order, each with its items in ascending order; items of the host's color are in
         none.
     """
     found: list[list[int]] = []
-    for segment in segments(dag):
+    for segment in segments(dag, token):
         if dag.colors[segment[0]] == HOST:
             continue
         parts = [segment] if whole else connected(dag, segment, horizontal=horizontal)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.semantics import constant_tensor
 
@@ -100,13 +101,19 @@ class Numbered:
     values: list[ir.Value]
 
 
-def number(graph: ir.Graph, colors: Mapping[ir.Node, int], together: Iterable[Collection[ir.Node]] = ()) -> Numbered:
+def number(
+    graph: ir.Graph,
+    colors: Mapping[ir.Node, int],
+    together: Iterable[Collection[ir.Node]] = (),
+    token: CancellationToken | None = None,
+) -> Numbered:
     """See a graph as numbers. Linear in its nodes.
 
     Args:
         graph: The graph, in topological order.
         colors: Where each node runs; a node that is not there has the host's color.
         together: Sets of nodes that are one item each; contracting them makes no circle.
+        token: Who may stop it.
     """
     items = _items(graph, together)
     numbers: dict[ir.Value, int] = {}
@@ -121,7 +128,7 @@ def number(graph: ir.Graph, colors: Mapping[ir.Node, int], together: Iterable[Co
 
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
-    for nodes in items:
+    for nodes in (token or CancellationToken()).watch(items):
         own: dict[ir.Value, None] = {}
         used: dict[ir.Value, None] = {}
         for node in nodes:

@@ -53,6 +53,9 @@ _HEAVY = frozenset(
     }
 )
 
+_LIGHT_CONTRIB = frozenset({"BiasGelu", "BiasSplitGelu", "FastGelu", "Gelu", "QuickGelu", "BiasAdd", "BiasDropout"})
+"""Ops of ONNX Runtime's own that treat each element alike."""
+
 
 def is_view(node: ir.Node) -> bool:
     """Whether a node only shows the same elements in another shape: it costs nothing wherever it runs."""
@@ -61,7 +64,9 @@ def is_view(node: ir.Node) -> bool:
 
 def is_heavy(node: ir.Node) -> bool:
     """Whether a node is worth a session, or a device, of its own."""
-    return node.domain not in STANDARD_DOMAINS or node.op_type in _HEAVY
+    if node.domain in STANDARD_DOMAINS:
+        return node.op_type in _HEAVY
+    return node.domain != "com.microsoft" or node.op_type not in _LIGHT_CONTRIB
 
 
 def host_can(node: ir.Node) -> bool:

@@ -58,10 +58,11 @@ def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
 def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node], offer: Offer) -> bool:
     """Replace all users of an output, or none: one that stays would keep the output."""
     places = _places(nodes)
+    shapes: dict[ir.Value, ir.Value] = {}
     made: list[tuple[ir.Node, ir.Value]] = []
     for user in dict.fromkeys(users):
         try:
-            made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places)))
+            made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, shapes)))
         except Conflict:
             discard(new_nodes(value for _, value in made))
             return False
@@ -106,8 +107,13 @@ def _places(nodes: Sequence[ir.Node]) -> dict[str, Place]:
     return places
 
 
-def _size(user: ir.Node, places: Mapping[str, Place]) -> ir.Value:
+def _size(user: ir.Node, places: Mapping[str, Place], shapes: dict[ir.Value, ir.Value]) -> ir.Value:
     """What a Shape or Size gives, computed from other values' shapes.
+
+    Args:
+        user: The Shape or Size.
+        places: Where the size of each symbol can be seen.
+        shapes: What nodes before have made to see them.
 
     Raises:
         Conflict: If it cannot be.
@@ -125,7 +131,7 @@ def _size(user: ir.Node, places: Mapping[str, Place]) -> ir.Value:
         if numbers:
             pieces.append(constant(numbers))
             numbers = []
-        pieces.append(_node_for(dim, places, version))
+        pieces.append(_node_for(dim, places, shapes, version))
     if numbers or not pieces:
         pieces.append(constant(numbers, ir.DataType.INT64))
     value = pieces[0] if len(pieces) == 1 else _output("Concat", pieces, {"axis": 0})
@@ -134,7 +140,7 @@ def _size(user: ir.Node, places: Mapping[str, Place]) -> ir.Value:
     return value
 
 
-def _node_for(dim: Dim, places: Mapping[str, Place], version: int) -> ir.Value:
+def _node_for(dim: Dim, places: Mapping[str, Place], shapes: dict[ir.Value, ir.Value], version: int) -> ir.Value:
     """An expression as nodes whose result has one element."""
 
     def number(n: int) -> ir.Value:
@@ -144,7 +150,9 @@ def _node_for(dim: Dim, places: Mapping[str, Place], version: int) -> ir.Value:
         if name not in places:
             raise Conflict("it depends on more than the shapes of the group's inputs")
         source, axis = places[name]
-        return _output("Gather", [_output("Shape", [source], {}), constant([axis])], {"axis": 0})
+        if source not in shapes:
+            shapes[source] = _output("Shape", [source], {})
+        return _output("Gather", [shapes[source], constant([axis])], {"axis": 0})
 
     def operate(name: str, a: ir.Value, b: ir.Value) -> ir.Value:
         if version < _NEEDS[name]:

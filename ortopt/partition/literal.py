@@ -18,11 +18,15 @@ version to compare with is in the tests. What makes it fast:
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
+from ortopt.cancellation import CancellationToken
 from ortopt.partition.cost import HOST
 from ortopt.partition.dag import Dag
 
-_GAP = 1 << 128
-"""Between neighbours at first; halved by each move to the same place."""
+_GAP = 1 << 256
+"""Between neighbours at first; a move to the same place divides it by one more than what is moved."""
 
 
 class _Order:
@@ -52,22 +56,24 @@ class _Order:
         before, after = self.previous[element], self.next[element]
         self.next[before], self.previous[after] = after, before
 
-    def insert_after(self, element: int, place: int) -> None:
-        """Put an element that is out of the list behind another one."""
+    def insert_after(self, elements: Sequence[int], place: int) -> None:
+        """Put elements that are out of the list behind another one, at even distances."""
         after = self.next[place]
-        self.next[place], self.previous[after] = element, element
-        self.previous[element], self.next[element] = place, after
         low = 0 if place == self._end else self.label[place]
-        high = self.label[after] if after != self._end else low + 2 * _GAP
-        self.label[element] = (low + high) // 2
-        if self.label[element] in (low, high):
+        high = self.label[after] if after != self._end else low + (len(elements) + 1) * _GAP
+        step = (high - low) // (len(elements) + 1)
+        for element in elements:
+            self.next[place], self.previous[element] = element, place
+            low += step
+            self.label[element] = low
+            place = element
+        self.next[place], self.previous[after] = after, place
+        if not step:
             self._relabel()
-        if after == self._end:
-            self.label[self._end] = self.label[element] + _GAP
 
     def insert_before(self, element: int, place: int) -> None:
         """Put an element that is out of the list in front of another one."""
-        self.insert_after(element, self.previous[place])
+        self.insert_after((element,), self.previous[place])
 
     def _relabel(self) -> None:
         element, label = self.next[self._end], _GAP
@@ -92,12 +98,14 @@ class _Fuser:
         self._members: list[list[int]] = [[item] for item in range(len(dag))]
         self._order = _Order(len(dag))
 
-    def run(self) -> list[list[int]]:
+    def run(self, token: CancellationToken) -> list[list[int]]:
         changed = True
         while changed:
             changed = False
             at = self._order.last()
-            while at is not None:
+            for _ in token.watch(itertools.count()):
+                if at is None:
+                    break
                 if self._scan(at):
                     changed = True
                 else:
@@ -139,11 +147,11 @@ class _Fuser:
             return False
         order.remove(producer)
         order.insert_before(producer, consumer)
-        behind = consumer
-        for cluster in sorted(dependent, key=order.label.__getitem__):
+        moved = sorted(dependent, key=order.label.__getitem__)
+        for cluster in moved:
             order.remove(cluster)
-            order.insert_after(cluster, behind)
-            behind = cluster
+        if moved:
+            order.insert_after(moved, consumer)
         return True
 
     def _between(self, producer: int, consumer: int) -> set[int] | None:
@@ -197,17 +205,18 @@ class _Fuser:
         self._order.remove(producer)
 
 
-def clusters(dag: Dag, *, limit: int) -> list[list[int]]:
+def clusters(dag: Dag, *, limit: int, token: CancellationToken | None = None) -> list[list[int]]:
     """Cut a graph into clusters as the fuser does.
 
     Args:
         dag: The graph; what has the host's color cannot be fused.
         limit: How many values two clusters may take and give together to be fused.
+        token: Who may stop it.
 
     Returns:
         The clusters in a topological order, each with its items in ascending order; single items are clusters too.
     """
-    return _Fuser(dag, limit).run()
+    return _Fuser(dag, limit).run(token or CancellationToken())
 
 
 __all__ = ["clusters"]

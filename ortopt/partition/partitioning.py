@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.options import Options
@@ -85,26 +86,31 @@ def prepare(model: ir.Model) -> None:
     shapes.infer_model(model)
 
 
-def partition_graph(graph: ir.Graph, placement: Placement, options: PartitionOptions) -> Partition:
+def partition_graph(
+    graph: ir.Graph, placement: Placement, options: PartitionOptions, token: CancellationToken | None = None
+) -> Partition:
     """Cut one graph, not those below it.
 
     Args:
         graph: A graph of a model, in topological order.
         placement: Who runs what.
         options: How to cut.
+        token: Who may stop it.
     """
+    token = token or CancellationToken()
     providers = options.candidates
     functions = scope.of(graph).model.functions
-    places = {node: placement.provider_of(node) for node in graph}
+    places = {node: placement.provider_of(node) for node in token.watch(graph)}
     drawing = random_state.bundle(graph, placement, functions, places)
     together: list[list[ir.Node]] = []
     if drawing is not None:
         places.update(dict.fromkeys(drawing[0], drawing[1]))
         together.append(drawing[0])
     colors = {name: color for color, name in enumerate(providers, 1)}
-    numbered = number(graph, {node: colors[place] for node, place in places.items() if place is not None}, together)
+    colored = {node: colors[place] for node, place in places.items() if place is not None}
+    numbered = number(graph, colored, together, token)
     if options.policy == "literal":
-        found = literal.clusters(numbered.dag, limit=options.argument_limit)
+        found = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
     else:
         found = balance.clusters(
             numbered,
@@ -113,11 +119,14 @@ def partition_graph(graph: ir.Graph, placement: Placement, options: PartitionOpt
             limit=options.argument_limit,
             horizontal=options.horizontal,
             whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
+            token=token,
         )
     return _partition(numbered, found, providers)
 
 
-def settle(edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer) -> Partition:
+def settle(
+    edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer, token: CancellationToken | None = None
+) -> Partition:
     """Change a graph so that it is cut better, and cut it.
 
     Args:
@@ -125,21 +134,23 @@ def settle(edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offe
         graph: A graph that is in no function.
         options: How.
         offer: Asked before each change.
+        token: Who may stop it.
     """
     placement = Placement(edit.model, options)
 
     def cut() -> dict[ir.Node, int]:
-        found = partition_graph(graph, placement, options)
+        found = partition_graph(graph, placement, options, token)
         return {node: index for index, cluster in enumerate(found.clusters) for node in cluster.nodes}
 
-    if options.motions and edit.index.has_any(graph, motions.ROOTS):
-        motions.improve(edit, graph, cut, offer)
-    found = partition_graph(graph, placement, options)
+    found = partition_graph(graph, placement, options, token)
+    may_move = options.motions and any(not node.domain and node.op_type in motions.ROOTS for node in found.outside)
+    if may_move and motions.improve(edit, graph, cut, offer):
+        found = partition_graph(graph, placement, options, token)
     for _ in range(_MOST_ROUNDS):
         if not exemplars.drop(edit, [cluster.nodes for cluster in found.clusters], offer):
             break
         edit.restore_order()
-        found = partition_graph(graph, placement, options)
+        found = partition_graph(graph, placement, options, token)
     return found
 
 
@@ -172,18 +183,19 @@ def _partition(numbered: Numbered, clusters: list[list[int]], providers: tuple[s
     return Partition(numbered.graph, tuple(made), tuple(outside), tuple(sequence))
 
 
-def apply(edit: Editor, found: Partition, first: int) -> list[ir.Node]:
+def apply(edit: Editor, found: Partition, first: int, token: CancellationToken | None = None) -> list[ir.Node]:
     """Lift the clusters of a graph.
 
     Args:
         edit: The editor of the model.
         found: How the graph is cut; it has not been changed since.
         first: The number of the first group.
+        token: Who may stop it in the midst; what has been done is the caller's to roll back.
 
     Returns:
         The calls, in the order of the clusters.
     """
-    calls = [lift(edit, cluster, f"{PREFIX}{first + index}") for index, cluster in enumerate(found.clusters)]
+    calls = [lift(edit, cluster, f"{PREFIX}{first + index}", token) for index, cluster in enumerate(found.clusters)]
     if calls:
         graph = found.graph
         known = {node for node in found.order if isinstance(node, ir.Node)} | set(calls)

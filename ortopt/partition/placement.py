@@ -55,7 +55,7 @@ class Placement:
     def _runs(self, provider: str, node: ir.Node) -> bool:
         if not self._has_kernel(provider, node):
             return False
-        if provider != CPU and not all(map(_is_numeric_tensor, node.outputs)):
+        if provider != CPU and not all(map(_is_numeric_tensor, (*node.inputs, *node.outputs))):
             return False  # a device holds tensors of numbers: sequences, optionals and strings stay with the CPU
         if not node.attributes:
             return True
@@ -96,8 +96,8 @@ class Placement:
         return known
 
 
-def _is_numeric_tensor(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.TensorType | None) and value.dtype is not ir.DataType.STRING
+def _is_numeric_tensor(value: ir.Value | None) -> bool:
+    return value is None or (isinstance(value.type, ir.TensorType | None) and value.dtype is not ir.DataType.STRING)
 
 
 def _by_op(entries: Iterable[str]) -> dict[str, set[str]]:

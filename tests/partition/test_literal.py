@@ -24,7 +24,7 @@ def test_the_list_survives_a_thousand_moves_to_one_place() -> None:
     order = literal._Order(3)
     for _ in range(1000):
         order.remove(0)
-        order.insert_after(0, 1)
+        order.insert_after([0], 1)
         order.remove(0)
         order.insert_before(0, 1)
     assert order.label[0] < order.label[1] < order.label[2]

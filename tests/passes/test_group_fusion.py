@@ -3,8 +3,14 @@
 import json
 
 import onnx
+import pytest
 
+from ortopt import registry
+from ortopt.api import optimize
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled
 from ortopt.graph.save import to_bytes
+from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options
 from ortopt.partition.groups import groups_of
 from ortopt.testing import check_keeps, check_rewrites, parse, run
@@ -64,3 +70,55 @@ def test_what_no_provider_runs_stays_outside() -> None:
         """<ir_version: 10, opset_import: ["" : 17, "other": 1]>
         main (float[N] x) => (float[N] y) { y = other.Thing (x) }""",
     )
+
+
+class Countdown(CancellationToken):
+    """Cancels at its n-th check."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self.left_over = checks
+
+    def check(self) -> None:
+        self.left_over -= 1
+        if self.left_over < 0:
+            self.cancel()
+        super().check()
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_stopped_anywhere_the_model_is_as_it_was(policy: str) -> None:
+    body = " ".join(f"t{i} = {'Neg' if i % 300 == 0 else 'Abs'} (t{i - 1})" for i in range(1, 700))
+    text = f"main (float[2,2] x) => (float[2,2] y) {{ t0 = MatMul (x, x) {body} y = Relu (t699) }}"
+    before = to_bytes(parse(text))
+    checks = 0
+    while True:
+        model = parse(text)
+        manager = GraphTransformerManager()
+        manager.register(registry.installed().find(PASS)(deny="Neg", policy=policy))
+        try:
+            manager.apply_transformers(model, 4, cancellation=Countdown(checks))
+        except OptimizationCancelled:
+            assert to_bytes(model) == before
+            checks += 1
+            continue
+        break
+    assert len(groups_of(model)) > 1
+    assert checks > 15
+
+
+def test_levels_2_to_4_run_again_and_come_to_an_end() -> None:
+    result = optimize(
+        parse(
+            """main (float[N,4] x, float[4,4] w) => (float[N,4] y)
+            <float half = {0.5}, float one = {1}, float r = {1.41421354}> {
+            t = MatMul (x, w) d = Div (t, r) e = Erf (d) a = Add (e, one) m = Mul (t, a) y = Mul (m, half) }"""
+        ),
+        level=4,
+    )
+    assert result.verified
+    assert result.summary.bound_reached == ()
+    runs = [entry for entry in result.history if entry.transformer == PASS]
+    assert [entry.modified for entry in runs if entry.graph == "main"] == [True, False]
+    (found,) = groups_of(result.model)
+    assert [node.op_type for node in found.nodes] == ["MatMul", "Gelu"]
