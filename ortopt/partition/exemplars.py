@@ -64,10 +64,10 @@ def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node
         try:
             made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, shapes)))
         except Conflict:
-            discard(new_nodes(value for _, value in made))
+            discard(new_nodes([*(value for _, value in made), *shapes.values()]))
             return False
     if not offer([user for user, _ in made]):
-        discard(new_nodes(value for _, value in made))
+        discard(new_nodes([*(value for _, value in made), *shapes.values()]))
         return False
     start = edit.version
     try:
