@@ -6,6 +6,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
@@ -195,3 +197,41 @@ def test_the_same_as_plain_onnx_runtime_where_a_group_is_used_by_many() -> None:
     x = {"x": floats(7)}
     for got, expected in zip(session(text).run(None, x), plain_session(text).run(None, x), strict=True):
         assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [1, 2]}, {"classlabels_strings": ["a", "b"]}], ids=str)
+def test_maps(labels: dict[str, Any]) -> None:
+    """What scikit-learn's classifiers give."""
+    text = f"{HEADER} main (float[N,2] x) => (float[N,2] y) {{ a = my.Twice (x) y = Neg (a) }}"
+    proto = ir.to_proto(parse(text))
+    proto.opset_import.add(domain="ai.onnx.ml", version=3)
+    proto.graph.node[1].CopyFrom(onnx.helper.make_node("ZipMap", ["a"], ["y"], domain="ai.onnx.ml", **labels))
+    key = onnx.TensorProto.INT64 if "classlabels_int64s" in labels else onnx.TensorProto.STRING
+    proto.graph.output[0].ClearField("type")
+    mapped = proto.graph.output[0].type.sequence_type.elem_type.map_type
+    mapped.key_type = key
+    mapped.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    mine = InferenceSession(proto, providers=["cpu"], host_ops=[Twice])
+    assert (
+        mine.get_outputs()[0].type
+        == f"seq(map({'int64' if key == onnx.TensorProto.INT64 else 'string'},tensor(float)))"
+    )
+    first, second = next(iter(labels.values()))
+    assert mine.run(None, {"x": np.array([[1, 2]], np.float32)}) == [[{first: 2.0, second: 4.0}]]
+
+
+def test_a_session_closed_in_the_middle_of_a_run_ends_it() -> None:
+    class Close(Twice):
+        def _run(self, x: Any) -> tuple[Any, ...]:
+            mine.close()
+            return (x,)
+
+    Close.__name__ = "Close"
+    text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
+        a = my.Close (x) b = ortopt.group.group_0 (a) c = ortopt.group.group_1 (a) y = Add (b, c) }}
+    {GROUP} group_0 (p) => (r) {{ r = Neg (p) }} {GROUP} group_1 (p) => (r) {{ r = Exp (p) }}"""
+    for mode in (onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL):
+        options = onnxruntime.SessionOptions()
+        options.execution_mode = mode
+        mine = session(text, host_ops=[Close], sess_options=options)
+        assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 1]
