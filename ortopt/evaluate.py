@@ -607,6 +607,36 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 # Sessions
 
 
+_process_pool: list[tuple[int, int]] = []
+
+
+def shares_threads() -> bool:
+    """Whether every session of this process must use ONNX Runtime's global thread pool: it has been set up."""
+    return bool(_process_pool)
+
+
+def share_threads(intra: int, inter: int) -> None:
+    """Set up ONNX Runtime's global thread pool; from then on every session of the process must use it.
+
+    Args:
+        intra: Threads within an op, 0 for as many as there are cores.
+        inter: Threads across ops.
+
+    Raises:
+        UsageError: It was set up with other sizes: it cannot be resized.
+    """
+    import onnxruntime
+
+    if not _process_pool:
+        onnxruntime.set_global_thread_pool_sizes(intra, inter)
+        _process_pool.append((intra, inter))
+    elif _process_pool[0] != (intra, inter):
+        raise UsageError(
+            f"the global thread pool has {_process_pool[0][0]} intra-op and {_process_pool[0][1]} inter-op threads"
+            f" already; it cannot be resized to {intra} and {inter}"
+        )
+
+
 def session(
     model: bytes | os.PathLike[str] | str | ir.Model,
     *,
@@ -638,6 +668,7 @@ def session(
     else:
         nodes = count_nodes(model)
     options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not shares_threads()
     options.log_severity_level = 4
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
@@ -766,4 +797,6 @@ __all__ = [
     "evaluate",
     "run_model",
     "session",
+    "share_threads",
+    "shares_threads",
 ]

@@ -90,6 +90,13 @@ class Cache(Generic[Value]):
         for old in dropped:
             self._evicted(old)
 
+    def drop(self, key: Hashable) -> None:
+        """Drop an entry, if it is there; nobody is told."""
+        with self._lock:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self._nbytes -= entry[1]
+
     def clear(self) -> None:
         """Drop all entries; nobody is told."""
         with self._lock:

@@ -6,13 +6,13 @@ the values of its outputs (`ortopt.runtime.values` says what a value is).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, device, is_plain, to_numpy, to_ort
+from ortopt.runtime.values import binding, device, from_session, has_no_array, is_plain, to_numpy, to_ort
 
 Executable = Callable[[list[Any], Any], Sequence[Any]]
 
@@ -69,7 +69,7 @@ class Converted:
         fetches: The names of its outputs.
     """
 
-    __slots__ = ("_feeds", "_fetches", "_wrap", "session")
+    __slots__ = ("_exotic", "_feeds", "_fetches", "_wrap", "session")
 
     def __init__(self, session: Any, feeds: Sequence[str], fetches: Sequence[str]) -> None:
         import onnxruntime
@@ -78,10 +78,16 @@ class Converted:
         self._wrap = onnxruntime.OrtValue
         self._feeds = list(feeds)
         self._fetches = list(fetches)
+        self._exotic = any(has_no_array(one.type) for one in session.outputs_meta)
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session."""
         own = binding().OrtValue
+        if self._exotic and all(isinstance(value, own) for value in values):
+            found = self.session.run_with_ort_values(
+                dict(zip(self._feeds, values, strict=True)), self._fetches, options
+            )
+            return [from_session(value) for value in found]
         feeds = {
             name: self._wrap(value) if isinstance(value, own) else value
             for name, value in zip(self._feeds, values, strict=True)
@@ -104,7 +110,12 @@ class Host:
     def __init__(self, model: onnx.ModelProto, weights: Sequence[ir.TensorProtocol], ops: Sequence[type]) -> None:
         from onnx.reference import ReferenceEvaluator
 
-        self._evaluator = ReferenceEvaluator(model, new_ops=list(ops))  # type: ignore[arg-type]
+        # Given a whole model it would not tell the functions of the callers' ops.
+        functions: list[Any] = []
+        for function in _callees_first(model.functions):
+            functions.append(ReferenceEvaluator(function, functions=list(functions), new_ops=list(ops)))
+        opsets = {one.domain: one.version for one in model.opset_import}
+        self._evaluator = ReferenceEvaluator(model.graph, opsets=opsets, functions=functions, new_ops=list(ops))
         self._inputs = [one.name for one in model.graph.input]
         self._weights = [tensor.numpy() for tensor in weights]
 
@@ -113,6 +124,32 @@ class Host:
         arrays = [to_numpy(value) for value in values] + self._weights
         found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
         return [to_ort(value) for value in found]
+
+
+def _callees_first(functions: Iterable[onnx.FunctionProto]) -> list[onnx.FunctionProto]:
+    """Functions in an order in which each stands behind those that it calls."""
+    by_key = {(function.domain, function.name): function for function in functions}
+    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    pending = list(reversed(by_key))
+    opened: set[tuple[str, str]] = set()
+    while pending:
+        key = pending[-1]
+        called = [one for one in _called(by_key[key].node) if one in by_key and one not in found]
+        if key in opened or not called:
+            pending.pop()
+            found[key] = by_key[key]
+            continue
+        opened.add(key)
+        pending.extend(called)
+    return list(found.values())
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _called(graph.node)
 
 
 def of_session(

@@ -21,7 +21,7 @@ from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import RunType, Settings
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import type_of
+from ortopt.runtime.values import on_cpu, type_of
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Group:
         self._lock = threading.Lock()
         self._executable: Executable | None = None
         self._by_types: dict[tuple[str, ...], Executable] = {}
+        self._sessions: list[Any] = []
         workshop.groups.append(self)
 
     @property
@@ -196,17 +197,25 @@ class Group:
                 optimize=optimize,
             )
         workshop.counters.add("compiles")
+        self._sessions.append(session)
         return self.executable_of(session, provider)
+
+    def sessions(self) -> list[Any]:
+        """ONNX Runtime's C++ sessions of the general executables that have been made."""
+        return list(self._sessions)
 
     def executable_of(self, session: Any, provider: str) -> Executable:
         """What runs a session of this group."""
-        return executables.of_session(
+        made = executables.of_session(
             session,
             [one.name for one in self.recipe.inputs],
             [one.name for one in self.recipe.outputs],
             self.devices if provider == CUDA else (),
             separate=self.separate,
         )
+        if provider == CPU and self.wanted_provider != CPU:  # the plan was made for values on its device
+            return lambda values, options: made([on_cpu(value) for value in values], options)
+        return made
 
     def _compile_on_host(self, types: Sequence[str]) -> Executable:
         workshop = self._workshop

@@ -12,6 +12,10 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
+from ortopt.evaluate import shares_threads
+from ortopt.graph.decode import FOREIGN_TYPE_KEY
+from ortopt.runtime.recipes import argument_of
+
 _ACCEPTED: Final = "ortopt.accepted"
 _SHAPE: Final = "ortopt.shape"
 _OPSET: Final = 21  # Reshape of every type, Optional
@@ -38,6 +42,7 @@ class Interface:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
+        options.use_per_session_threads = not shares_threads()
         options.log_severity_level = 4
         self._session = binding.InferenceSession(options, _proto(model).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
@@ -83,17 +88,18 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
         producer_name=model.producer_name or "",
         producer_version=model.producer_version or "",
         domain=model.domain or "",
-        model_version=model.model_version or 0,
+        model_version=model.model_version,
         doc_string=model.doc_string or "",
     )
     proto.opset_import.add(domain="", version=_OPSET)
-    for key, value in model.metadata_props.items():
-        proto.metadata_props.add(key=key, value=value)
+    proto.opset_import.add(domain="ai.onnx.ml", version=1)
+    for key, text in model.metadata_props.items():
+        proto.metadata_props.add(key=key, value=text)
     graph = proto.graph
     graph.name = model.graph.name or "main"
     graph.doc_string = model.graph.doc_string or ""
     for value in model.graph.inputs:
-        graph.input.append(ir.serde.serialize_value(value))
+        graph.input.append(argument_of(value).declared())
         if value.const_value is not None and value.is_initializer():
             default = ir.serde.serialize_tensor(value.const_value)
             default.name = value.name or ""
@@ -106,11 +112,23 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     graph.node.append(make("Constant", [], ["ortopt.flat"], value_ints=[-1]))
     graph.node.append(make("Reshape", ["ortopt.places", "ortopt.flat"], [_SHAPE]))
     for i, value in enumerate(model.graph.outputs):
-        graph.output.append(ir.serde.serialize_value(value))
+        graph.output.append(argument_of(value).declared())
         graph.node.extend(_something(value, f"ortopt.{i}"))
     graph.node.append(make("Constant", [], [_ACCEPTED], value_int=1))
     graph.output.append(onnx.helper.make_tensor_value_info(_ACCEPTED, onnx.TensorProto.INT64, []))
     return proto
+
+
+def _maps(type_: onnx.TypeProto, name: str, constant: str) -> list[onnx.NodeProto]:
+    """The same for a sequence of maps, which only ZipMap makes."""
+    numbers = type_.sequence_type.elem_type.map_type.key_type == onnx.TensorProto.INT64
+    labels = {"classlabels_int64s": [0]} if numbers else {"classlabels_strings": [""]}
+    one = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, dims=[1, 1], raw_data=bytes(4))
+    make = onnx.helper.make_node
+    return [
+        make("Constant", [], [constant], value=one),
+        make("ZipMap", [constant], [name], domain="ai.onnx.ml", **labels),
+    ]
 
 
 def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
@@ -125,6 +143,8 @@ def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
     if isinstance(type_, ir.OptionalType):
         declared = ir.serde.serialize_value(ir.Value(name="x", type=type_.elem_type)).type
         return [make("Optional", [], [name], type=declared)]
+    if (foreign := value.meta.get(FOREIGN_TYPE_KEY)) is not None:
+        return _maps(onnx.TypeProto.FromString(foreign), name, constant)
     dtype = value.dtype or ir.DataType.FLOAT
     one = onnx.TensorProto(data_type=dtype.value, dims=[1])
     if dtype == ir.DataType.STRING:

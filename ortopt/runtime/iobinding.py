@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import to_numpy, to_ort
+from ortopt.runtime.values import as_value, to_numpy, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.session import InferenceSession
@@ -125,7 +125,7 @@ class IOBinding:
 
         found = []
         for name, target in self._outputs.items():
-            value = results[name]
+            value = as_value(results[name], name)
             if isinstance(target, str):
                 if target not in {"cpu", value.device_name().lower()}:
                     array = to_numpy(value)
@@ -151,13 +151,10 @@ def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int)
 
     if device_type.lower() != "cpu":
         raise NotImplementedError(f"memory at an address on {device_type}: wrap it into an OrtValue and bind that")
-    if isinstance(element_type, int):
-        dtype = ir.DataType(element_type).numpy()
-    else:
-        dtype = np.dtype(element_type)
+    dtype = ir.DataType(element_type).numpy() if isinstance(element_type, int) else np.dtype(element_type)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address)
-    array = np.frombuffer(memory, dtype).reshape(tuple(shape))
+    array = np.frombuffer(memoryview(memory).cast("B"), dtype).reshape(tuple(shape))
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 

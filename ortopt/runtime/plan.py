@@ -140,24 +140,35 @@ class _ParallelRun:
         self._error: BaseException | None = None
         if not self._steps:
             self._done.set()
-        self._start([i for i, count in enumerate(self._waits) if count == 0])
+        ready = [i for i, count in enumerate(self._waits) if count == 0]
+        self._running = len(ready)
+        for i in ready:
+            if not self._hand_over(i):
+                self._run(i)
 
     def finish(self) -> None:
         self._done.wait()
         if self._error is not None:
             raise self._error
 
-    def _start(self, ready: list[int]) -> None:
-        self._running += len(ready)
-        for i in ready:
-            self._executor.submit(self._run, i)
+    def _hand_over(self, index: int) -> bool:
+        """Let another thread run a step; False if there are none any more: the session was closed meanwhile."""
+        try:
+            self._executor.submit(self._run, index)
+        except RuntimeError:
+            return False
+        return True
 
     def _run(self, index: int) -> None:
-        following: int | None = index
-        while following is not None:  # one of the next steps runs in this thread: no hand-over
-            following = self._step(following)
+        mine = [index]
+        while mine:
+            ready = self._step(mine.pop())
+            if ready:
+                mine.append(ready.pop())  # one of them here: no hand-over
+            mine.extend(i for i in ready if not self._hand_over(i))
 
-    def _step(self, index: int) -> int | None:
+    def _step(self, index: int) -> list[int]:
+        """Run a step; the steps that can run now."""
         step = self._steps[index]
         try:
             if self._error is None:
@@ -166,25 +177,22 @@ class _ParallelRun:
                     self._slots[i] = value
         except BaseException as error:
             self._error = self._error or error
+        ready: list[int] = []
         with self._lock:
-            self._running -= 1
             self._left -= 1
             for slot in step.inputs:
                 self._readers[slot] -= 1
                 if self._readers[slot] == 0 and slot not in self._kept:
                     self._slots[slot] = None
-            ready = []
             if self._error is None:
                 for i in self._next[index]:
                     self._waits[i] -= 1
                     if self._waits[i] == 0:
                         ready.append(i)
+            self._running += len(ready) - 1
             if self._left == 0 or (self._error is not None and self._running == 0):
                 self._done.set()
-            mine = ready.pop() if ready else None
-            self._running += mine is not None
-            self._start(ready)
-        return mine
+        return ready
 
 
 def dependencies(plan: Plan) -> tuple[list[int], list[list[int]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import onnx_ir as ir
 
@@ -23,12 +24,14 @@ from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.plan import Action, Plan, Step, ToHost
-from ortopt.runtime.recipes import GROUP_DOMAIN, Library
+from ortopt.runtime.recipes import Library
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
+from ortopt.runtime.views import View, reshaping_of
 
-_CONTROL = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
+_CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
+_OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
 
 
 class _Kind(enum.IntEnum):
@@ -89,18 +92,19 @@ class Planner:
         return known
 
     def _decide(self, node: ir.Node) -> _Kind:
-        if node.domain == GROUP_DOMAIN and self._library.group_of(node) is not None:
+        if node.domain == semantics.GROUP_DOMAIN and self._library.group_of(node) is not None:
             return _Kind.GROUP
-        inner = [one for held in semantics.subgraphs(node) for one in held] if node.attributes else []
-        inside = {self._kind(one) for one in inner}
-        if inside & {_Kind.GROUP, _Kind.CONTROL} or (inside & {_Kind.HOST, _Kind.FOREIGN} and len(inside) > 1):
-            if (node.domain, node.op_type) not in _CONTROL:
-                raise UsageError(f"node {node.name!r}: groups cannot be inside {node.domain}::{node.op_type}")
-            return _Kind.CONTROL
-        if self._workshop.settings.run_type is RunType.HOST or (node.domain, node.op_type) in self._host_keys:
+        inside = {self._kind(one) for held in semantics.subgraphs(node) for one in held} if node.attributes else set()
+        on_host = self._workshop.settings.run_type is RunType.HOST
+        if inside & {_Kind.GROUP, _Kind.CONTROL, _Kind.HOST, _Kind.FOREIGN} or (inside and on_host):
+            # The bodies are executed here: onnx's reference implementation stacks a Loop's results up wrongly.
+            if (node.domain, node.op_type) in _CONTROL and self.opset >= _OLDEST_CONTROL.get(node.op_type, 1):
+                return _Kind.CONTROL
+            if inside & {_Kind.GROUP, _Kind.CONTROL}:
+                raise UsageError(f"node {node.name!r}: {node.op_type} at opset {self.opset} cannot hold groups")
+        if on_host or (node.domain, node.op_type) in self._host_keys:
             return _Kind.HOST
-        own = self._own_kind(node)
-        return max((own, *inside), key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
+        return max((self._own_kind(node), *inside), key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
 
     def _own_kind(self, node: ir.Node) -> _Kind:
         """The same, subgraphs apart."""
@@ -117,9 +121,9 @@ class Planner:
 
     def _in_function(self, node: ir.Node) -> _Kind:
         """What runs a node of a function, whose types need not be known."""
-        kinds = [self._own_kind(node)]
         if (node.domain, node.op_type) in self._host_keys:
             return _Kind.HOST
+        kinds = [self._own_kind(node)]
         for held in semantics.subgraphs(node) if node.attributes else ():
             kinds.extend(self._in_function(one) for one in held)
         return max(kinds, key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
@@ -197,7 +201,7 @@ class _GraphPlan:
             self._template.append(None if default is None else tensor_to_ort(default))
 
     def finish(self) -> Plan:
-        nodes = [node for node in self._graph if semantics.constant_content(node) is None]
+        nodes = [node for node in self._graph if not _is_constant(node)]
         operands = {node: _operands(node) for node in nodes}
         for kind, block in self._blocks(nodes, operands):
             self._add(kind, block, operands)
@@ -277,6 +281,10 @@ class _GraphPlan:
                 return
             recipe = library.of_nodes(self._planner.leftover_name(), block, given, results)
         group = self._planner.group(Group(recipe, self._planner.workshop, on_host=kind is _Kind.HOST))
+        reshaping = reshaping_of(block[0]) if kind is _Kind.SESSION and len(block) == 1 else None
+        if reshaping is not None and self._planner.workshop.settings.run_type is RunType.ORT:
+            self._append(recipe.name, View(reshaping, group), given, results)
+            return
         self._append(recipe.name, group, given, results, ordered=recipe.random, group=group)
 
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
@@ -340,8 +348,6 @@ class _GraphPlan:
         )
 
     def _scan(self, node: ir.Node, given: list[ir.Value]) -> Action:
-        if self._planner.opset < 9:
-            raise UsageError(f"node {node.name!r}: Scan before opset 9 cannot hold groups")
         body = node.attributes["body"].as_graph()
         count = node.attributes["num_scan_inputs"].as_int()
         states = len(node.inputs) - count
@@ -434,6 +440,11 @@ class _GraphPlan:
 def _default(value: ir.Value) -> ir.TensorProtocol | None:
     """What an input holds where nobody gives it a value: its initializer."""
     return value.const_value if value.is_graph_input() and value.is_initializer() else None
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Whether a node needs no step: its output is a constant."""
+    return node.op_type == "Constant" and semantics.constant_tensor(node.outputs[0]) is not None
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

@@ -14,12 +14,11 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
+from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
+from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.semantics import GROUP_DOMAIN
-
-PROVIDER_KEY: Final = "ortopt.provider"
-WEIGHTS_KEY: Final = "ortopt.weights"
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions
@@ -36,11 +35,18 @@ class Argument:
         name: Its name inside the group.
         type: Its type, None if it is not known before a run.
         shape: Its shape, as far as it is known.
+        foreign: Its type as a serialized ``TypeProto``, if onnx-ir has no such type (maps).
     """
 
     name: str
     type: ir.TypeProtocol | None
     shape: ir.Shape | None
+    foreign: bytes | None = None
+
+    @property
+    def typed(self) -> bool:
+        """Whether its type is known before a run."""
+        return self.type is not None or self.foreign is not None
 
     def declared(self, seen: str | None = None, *, shape: Sequence[int] | None = None) -> onnx.ValueInfoProto:
         """Its declaration in a model.
@@ -54,6 +60,8 @@ class Argument:
             dims = self.shape if shape is None else ir.Shape(shape)
             value = ir.Value(name=self.name, type=self.type, shape=_without_inventions(dims))
             info.CopyFrom(ir.serde.serialize_value(value))
+        elif self.foreign is not None:
+            info.type.ParseFromString(self.foreign)
         elif seen is not None:
             _write_type(info.type, seen)
             if shape is not None and info.type.HasField("tensor_type"):
@@ -103,7 +111,7 @@ class Recipe:
     @property
     def typed(self) -> bool:
         """Whether the types of all inputs are known before a run."""
-        return all(one.type is not None for one in self.inputs)
+        return all(one.typed for one in self.inputs)
 
     def model(self, seen: Sequence[str | None] = (), shapes: Sequence[Sequence[int] | None] = ()) -> onnx.ModelProto:
         """A model without its weights: they are neither inputs nor initializers yet.
@@ -134,9 +142,9 @@ class Recipe:
         """A model whose weights are inputs behind the others."""
         return self._with_weights_as_inputs(self.model(seen))
 
-    def complete_model(self, shapes: Sequence[Sequence[int] | None] = ()) -> ir.Model:
-        """A model with its weights as initializers, in the IR, whose inputs may have fixed sizes."""
-        model = ir.from_proto(self._with_weights_as_inputs(self.model(shapes=shapes)))
+    def complete_model(self, shapes: Sequence[Sequence[int] | None] = (), seen: Sequence[str | None] = ()) -> ir.Model:
+        """A model with its weights as initializers, in the IR; `model` says what the arguments are."""
+        model = ir.from_proto(self._with_weights_as_inputs(self.model(seen, shapes)))
         graph = model.graph
         for value, tensor in zip(graph.inputs[len(self.inputs) :], self.weights.values(), strict=True):
             value.const_value = tensor
@@ -146,17 +154,29 @@ class Recipe:
 
     def _with_weights_as_inputs(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         for name, tensor in self.weights.items():
-            proto.graph.input.append(Argument(name, ir.TensorType(tensor.dtype), tensor.shape).declared())
+            proto.graph.input.append(
+                Argument(name, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())).declared()
+            )
         return proto
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of all that it computes with, in hexadecimal."""
-        digest = hashlib.sha256(self.model(["?"] * len(self.inputs)).SerializeToString(deterministic=True))
+        """SHA-256 of all that it computes with, the types of its inputs apart; in hexadecimal."""
+        digest = hashlib.sha256()
+        messages: list[onnx.NodeProto | onnx.FunctionProto] = [*self.nodes, *self.functions]
+        for message in messages:
+            digest.update(message.SerializeToString(deterministic=True))
+        names = [[one.name for one in arguments] for arguments in (self.inputs, self.outputs)]
+        digest.update(repr((names, sorted(self.opsets.items()), self.ir_version)).encode())
         for name, tensor in self.weights.items():
             digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
             digest.update(tensor.tobytes())
         return digest.hexdigest()
+
+
+def argument_of(value: ir.Value) -> Argument:
+    """An argument as a value is declared, under its name."""
+    return Argument(value.name or "", value.type, value.shape, value.meta.get(FOREIGN_TYPE_KEY))
 
 
 def _without_inventions(shape: ir.Shape | None) -> ir.Shape | None:
@@ -222,7 +242,7 @@ class Library:
         given: list[ir.Value] = []
         arguments: list[Argument] = []
         weights: dict[str, ir.TensorProtocol] = {}
-        missing = {formal.name for formal in function.inputs[len(node.inputs) :]}
+        missing = {formal.name or "" for formal in function.inputs[len(node.inputs) :]}
         for value, formal in zip(node.inputs, function.inputs, strict=False):
             name = formal.name or ""
             tensor = semantics.constant_tensor(value)
@@ -233,7 +253,7 @@ class Library:
             else:
                 given.append(value)
                 type_, shape = (value.type, value.shape) if value.type is not None else (formal.type, formal.shape)
-                arguments.append(Argument(name, type_, shape))
+                arguments.append(Argument(name, type_, shape, value.meta.get(FOREIGN_TYPE_KEY)))
         results, outputs = [], []
         for value, formal, asked in zip(node.outputs, function.outputs, wanted, strict=False):
             if asked:
@@ -276,7 +296,7 @@ class Library:
         return Recipe(
             name,
             tuple(_serialized(node, ()) for node in nodes),
-            tuple(Argument(value.name or "", value.type, value.shape) for value in given),
+            tuple(argument_of(value) for value in given),
             tuple(Argument(value.name or "", value.type, None) for value in results),
             weights,
             self._called(nodes),

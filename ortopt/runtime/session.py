@@ -14,24 +14,30 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, normalize, usable
-from ortopt.errors import InvalidModelError, UsageError
+from ortopt.errors import InvalidModelError, OutputError, UsageError
+from ortopt.evaluate import share_threads
 from ortopt.graph.load import load
 from ortopt.graph.text import one_line
+from ortopt.partition.groups import PROVIDER_KEY
+from ortopt.partition.partitioning import group
+from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
 from ortopt.runtime.plan import ParallelPlan, Plan
 from ortopt.runtime.planner import Planner
-from ortopt.runtime.recipes import GROUP_DOMAIN, PROVIDER_KEY
 from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
 from ortopt.runtime.statistics import Counters, Statistics
-from ortopt.runtime.threads import processors, use_global_pool
+from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import NAMES, binding, borrow, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, taken, to_numpy, to_ort
+from ortopt.runtime.views import View
 from ortopt.runtime.wire_scan import mentions_groups
+from ortopt.semantics import GROUP_DOMAIN
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -120,6 +126,7 @@ class InferenceSession:
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
         self._whole: Any = None
+        self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
         self._executor: ThreadPoolExecutor | None = None
         self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
         self._disabled = tuple(kwargs.pop("disabled_optimizers", None) or ())
@@ -137,7 +144,7 @@ class InferenceSession:
             intra, inter = (
                 (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
             )
-            use_global_pool(intra, inter)
+            share_threads(intra, inter)
         simple = (
             not host_ops
             and self._settings.run_type in (RunType.ORT, RunType.REFERENCE)
@@ -158,12 +165,17 @@ class InferenceSession:
                 self._open_plan(
                     path_or_bytes, sess_options, chosen, tuple(host_ops), specialize, cache_entries, cache_bytes,
                     global_pool=thread_pool == "global",
+                    simple=simple,
                 )  # fmt: skip
             except (UsageError, InvalidModelError) as error:
                 if refused is None:
                     raise
                 raise refused from error
-            if refused is not None and not any(group.wanted_provider == HOST for group in self._workshop.groups):
+            if (
+                refused is not None
+                and self._whole is None
+                and not any(one.wanted_provider == HOST for one in self.groups)
+            ):
                 raise refused
         _live.add(self)
 
@@ -183,7 +195,10 @@ class InferenceSession:
         elif not isinstance(source, bytes):
             from ortopt.graph.save import to_bytes
 
-            given = to_bytes(load(source))
+            try:
+                given = to_bytes(load(source))
+            except OutputError:  # too large for one message; its groups need not be
+                return None
         if self._settings.run_type is RunType.REFERENCE:
             level = None if options is None else options.graph_optimization_level
             options = onnxruntime.SessionOptions() if options is None else options
@@ -216,6 +231,7 @@ class InferenceSession:
         cache_bytes: int,
         *,
         global_pool: bool,
+        simple: bool,
     ) -> None:
         model = load(source)
         if chosen is None:
@@ -224,6 +240,19 @@ class InferenceSession:
             working = tuple(dict.fromkeys((*(name for name in named if usable(name)[0]), CPU)))
         else:
             working = self._working(chosen)
+        if (
+            simple
+            and _is_one_group(model)
+            and self._open_whole(source, options, chosen or {name: {} for name in working}) is None
+            and self._whole is not None
+        ):
+            return
+        if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
+            names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
+            deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
+            group(model, PartitionOptions(providers=working or (CPU,), deny=deny))
+        elif any(value is not None and value.type is None for node in model.graph for value in node.inputs):
+            shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
         self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
@@ -251,13 +280,14 @@ class InferenceSession:
         import onnxruntime
 
         self._plan = plan
+        self._borrow, self._cpu = binding().OrtValue.ortvalue_from_numpy, device("cpu")
         self._default_options = onnxruntime.RunOptions()
         self._names = [value.name or "" for value in model.graph.inputs]
         self._defaults = [plan.template[slot] for slot in plan.inputs]
         self._formals = [_Formal(value) for value in model.graph.inputs]
         self._output_names = [value.name or "" for value in model.graph.outputs]
         self._positions = {name: i for i, name in enumerate(self._output_names)}
-        from_run = {slot for step in plan.steps for slot in step.outputs}
+        from_run = {slot for step in plan.steps for slot in step.outputs if not isinstance(step.action, View)}
         seen: set[int] = set()
         self._shared = []  # whether an output shares memory with an input, a constant or another output
         for slot in plan.outputs:
@@ -278,15 +308,19 @@ class InferenceSession:
         Raises:
             UsageError: None does, or the caller wanted no fallback.
         """
+        if self._found is not None:
+            return self._found
         reasons = {name: reason for name in chosen for works, reason in (usable(name),) if not works}
         working = tuple(name for name in chosen if name not in reasons)
         if not reasons:
+            self._found = working
             return working
         said = "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
         if not working or not self._enable_fallback:
             raise UsageError(f"{said} (name another provider after it to fall back to)")
         self._counters.add("fallbacks")
         warnings.warn(f"{said}; falling back to {', '.join(working)}", RuntimeWarning, stacklevel=4)
+        self._found = working
         return working
 
     # Running
@@ -298,7 +332,8 @@ class InferenceSession:
 
         Args:
             output_names: The outputs that are wanted; none or None is all.
-            input_feed: Arrays (or lists, dicts, ``onnxruntime.OrtValue``) by the inputs' names.
+            input_feed: Arrays (or lists, dicts, ``onnxruntime.OrtValue``, tensors of libraries that speak DLPack) by
+                the inputs' names.
             run_options: ``onnxruntime.RunOptions``.
 
         Returns:
@@ -313,11 +348,15 @@ class InferenceSession:
         if self._timeline is not None:
             with self._timeline.span("call", "run"):
                 return self._run(output_names, input_feed, run_options)
-        return self._run(output_names, input_feed, run_options)
+        if self._whole is None:
+            return self._run(output_names, input_feed, run_options)
+        found: list[Any] = self._whole.run(output_names, taken(input_feed), run_options)
+        self._counters.called()
+        return found
 
     def _run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         if self._whole is not None:
-            found: list[Any] = self._whole.run(output_names, input_feed, run_options)
+            found: list[Any] = self._whole.run(output_names, taken(input_feed), run_options)
             self._counters.called()
             return found
         if output_names:
@@ -325,6 +364,7 @@ class InferenceSession:
             positions = [self._positions[name] for name in output_names]
         else:
             positions = list(range(len(self._output_names)))
+        input_feed = taken(input_feed)
         values, kept = self._arguments(input_feed)
         results = self._execute(values, run_options)
         del kept  # the arrays that the arguments lie in: until here
@@ -348,6 +388,7 @@ class InferenceSession:
         values: list[Any] = []
         kept: list[Any] = []
         given = 0
+        borrow, cpu = self._borrow, self._cpu
         for name, formal, default in zip(self._names, self._formals, self._defaults, strict=True):
             value = feed.get(name, _MISSING)
             if value is _MISSING:
@@ -360,7 +401,7 @@ class InferenceSession:
                 if not value.flags.c_contiguous:
                     value = np.ascontiguousarray(value)
                     kept.append(value)
-                values.append(borrow(value))
+                values.append(borrow(value, cpu))
                 continue
             self._interface.check_inputs(feed)
             converted, keep = formal.converted(value)
@@ -379,14 +420,19 @@ class InferenceSession:
         if self._unusable is not None:
             raise UsageError(self._unusable)
         if self._whole is not None:
-            found: list[Any] = self._whole.run_with_ort_values(output_names, input_dict_ort_values, run_options)
+            outputs: list[Any] = self._whole.run_with_ort_values(output_names, input_dict_ort_values, run_options)
             self._counters.called()
-            return found
+            return outputs
         names = list(output_names) if output_names else self._output_names
         self._interface.check_outputs(names)
         values, _ = self._arguments(input_dict_ort_values)
         results = self._execute(values, run_options)
-        return [onnxruntime.OrtValue(results[self._positions[name]]) for name in names]
+        found = []
+        for name in names:
+            i = self._positions[name]
+            value = as_value(results[i], name)
+            found.append(onnxruntime.OrtValue(to_ort(own(to_numpy(value))) if self._shared[i] else value))
+        return found
 
     def io_binding(self) -> Any:
         """Memory for inputs and outputs, to be bound and given to `run_with_iobinding`."""
@@ -411,7 +457,12 @@ class InferenceSession:
         self._interface.check_outputs(list(iobinding.outputs))
         values, _ = self._arguments(iobinding.inputs)
         results = self._execute(values, run_options)
-        iobinding.finish(dict(zip(self._output_names, results, strict=True)))
+        iobinding.finish(
+            {
+                name: to_ort(own(to_numpy(value))) if shared else value
+                for name, value, shared in zip(self._output_names, results, self._shared, strict=True)
+            }
+        )
 
     def run_async(
         self,
@@ -507,6 +558,13 @@ class InferenceSession:
             raise UsageError("nothing was recorded: make the session with trace=True")
         self._timeline.write(path)
 
+    def __getattr__(self, name: str) -> Any:
+        """What else ONNX Runtime's session has, where the model is one session."""
+        whole = self.__dict__.get("_whole")
+        if whole is None or name.startswith("_"):
+            raise AttributeError(f"a session of several groups has no {name!r}")
+        return getattr(whole, name)
+
     # The end
 
     def close(self) -> None:
@@ -559,10 +617,7 @@ class _Formal:
         if self._rank is not None and array.ndim != self._rank:
             return False
         shape = array.shape
-        for i, size in self._dims:
-            if shape[i] != size:
-                return False
-        return True
+        return all(shape[i] == size for i, size in self._dims)
 
     def converted(self, value: Any) -> tuple[Any, Any]:
         """What a plan holds for something that ONNX Runtime accepts, and what must be kept as long as it is used."""
@@ -579,8 +634,14 @@ class _Formal:
     def _python(value: Any) -> Any:
         """A Python object for an OrtValue that is no tensor of numbers."""
         raise NotImplementedError(
-            f"an OrtValue of type {value.data_type()} cannot be given to a session of several groups: give the array or list"
+            f"an OrtValue of type {value.data_type()} cannot be given to several groups: give the array or list"
         )
+
+
+def _is_one_group(model: ir.Model) -> bool:
+    """Whether a model does nothing but call one group: ONNX Runtime, which inlines it, can have it as it is."""
+    nodes = [node for node in model.graph if node.op_type != "Constant"]
+    return len(nodes) == 1 and nodes[0].domain == GROUP_DOMAIN and nodes[0].op_identifier() in model.functions
 
 
 def load_error(path: str | PathLike[str]) -> Exception:
@@ -612,14 +673,14 @@ def _named(
     if not providers:
         return None
     if isinstance(providers, str):
-        raise ValueError("'providers' should be a sequence.")
+        raise ValueError("'providers' should be a sequence.")  # noqa: TRY004 -- ONNX Runtime's class
     if provider_options is not None and len(providers) != len(provider_options):
         raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
     chosen: dict[str, Mapping[str, Any]] = {}
     for i, one in enumerate(providers):
         name, options = one if isinstance(one, tuple) else (one, {})
         if not isinstance(name, str) or not isinstance(options, Mapping):
-            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")  # noqa: TRY004
         if provider_options is not None:
             if isinstance(one, tuple):
                 raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
@@ -653,4 +714,4 @@ def _forked() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
-__all__ = ["GROUP_DOMAIN", "InferenceSession"]
+__all__ = ["InferenceSession"]

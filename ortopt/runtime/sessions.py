@@ -61,7 +61,7 @@ class SessionMaker:
         label: str,
         threads: int | None,
         optimize: bool,
-        config: Mapping[str, str] | None = None,
+        provider_options: ProviderOptions | None = None,
     ) -> Any:
         """A session, as ONNX Runtime's C++ object. Raises what ONNX Runtime raises.
 
@@ -71,7 +71,7 @@ class SessionMaker:
             label: A name for what belongs to this session alone (its profile).
             threads: Its intra-op threads, without spinning; None leaves the caller's setting.
             optimize: Whether ONNX Runtime may optimize.
-            config: Further entries of the session's configuration.
+            provider_options: Options by provider besides the caller's.
         """
         from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
@@ -80,14 +80,18 @@ class SessionMaker:
         for file in placed.kept:
             if not file.is_at(file.path):
                 raise InvalidModelError(f"{file.path!r} has changed since the model was loaded")
-        entries = dict(config or {})
+        entries: dict[str, str] = {}
         if threads is not None:
             entries.update(dict.fromkeys(_SPINNING, "0"))
         if placed.folder is not None:
             entries[FOLDER_KEY] = placed.folder
         with self._own(entries, label, threads, optimize) as options:
             session = binding.InferenceSession(options, placed.model, False, False)
-            chosen = [{str(k): str(v) for k, v in self._provider_options.get(one, {}).items()} for one in providers]
+            more = provider_options or {}
+            chosen = [
+                {str(k): str(v) for k, v in {**self._provider_options.get(one, {}), **more.get(one, {})}.items()}
+                for one in providers
+            ]
             session.initialize_session(list(providers), chosen, self._disabled)
         return session
 

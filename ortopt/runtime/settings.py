@@ -43,6 +43,7 @@ class Settings:
         dump_groups: Whether each group is written as a model when it is compiled.
         dump_inputs_outputs: Whether what each group is given and gives is written, at each call.
         dump_folder: Where to.
+        reproduces: Whether ``debug`` writes a group that differs, and its inputs, there.
     """
 
     run_type: RunType = RunType.ORT
@@ -52,6 +53,7 @@ class Settings:
     dump_groups: bool = False
     dump_inputs_outputs: bool = False
     dump_folder: Path = DUMP_FOLDER
+    reproduces: bool = False
 
     @property
     def watches_groups(self) -> bool:
@@ -71,14 +73,16 @@ def read_settings(
     Raises:
         UsageError: A value makes no sense; the message names the variable.
     """
+    graph, groups, values = (_flag(name, environment) for name in ("DUMP_GRAPH", "DUMP_GROUPS", "DUMP_INPUTS_OUTPUTS"))
     return Settings(
         _run_type(run_type, environment),
         _tolerance("rtol", rtol, "RELATIVE_TOLERANCE", environment),
         _tolerance("atol", atol, "ABSOLUTE_TOLERANCE", environment),
-        _flag("DUMP_GRAPH", environment),
-        _flag("DUMP_GROUPS", environment),
-        _flag("DUMP_INPUTS_OUTPUTS", environment),
+        graph,
+        groups,
+        values,
         DUMP_FOLDER if dump_folder is None else Path(dump_folder),
+        dump_folder is not None or graph or groups or values,
     )
 
 

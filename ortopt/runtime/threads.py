@@ -8,13 +8,7 @@ caller's n counts for all: n - 1 pool threads are dealt to the groups by the wor
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
-
-from ortopt.errors import UsageError
-
-_global_sizes: tuple[int, int] | None = None
-_lock = threading.Lock()
 
 
 def deal(allowed: int, work: Sequence[float]) -> list[int]:
@@ -43,23 +37,3 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def use_global_pool(intra: int, inter: int) -> None:
-    """Set up ONNX Runtime's pool of the process; from then on every session of the process must use it.
-
-    Raises:
-        UsageError: It was set up with other sizes: it cannot be resized.
-    """
-    global _global_sizes  # noqa: PLW0603 -- it is the process's, there is only one
-    import onnxruntime
-
-    with _lock:
-        if _global_sizes is not None and _global_sizes != (intra, inter):
-            raise UsageError(
-                f"the global thread pool has {_global_sizes[0]} intra-op and {_global_sizes[1]} inter-op threads"
-                f" already; it cannot be resized to {intra} and {inter}"
-            )
-        if _global_sizes is None:
-            onnxruntime.set_global_thread_pool_sizes(intra, inter)
-            _global_sizes = (intra, inter)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
-
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +29,16 @@ NAMES: Final = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType 
 def is_plain(type_: str | None) -> bool:
     """Whether values of a type, in ONNX's spelling, are OrtValues in a plan: tensors of numbers."""
     return NAMES.get(type_ or "") in _PLAIN
+
+
+def has_no_array(type_: str) -> bool:
+    """Whether ONNX Runtime makes no array of tensors of a type, because numpy lacks it."""
+    dtype = NAMES.get(type_)
+    return dtype in _PLAIN and not _is_native(dtype)
+
+
+def _is_native(dtype: ir.DataType) -> bool:
+    return dtype.bitwidth >= 8 and dtype.numpy().isbuiltin == 1
 
 
 @functools.cache
@@ -80,6 +90,30 @@ def to_ort(array: Any) -> Any:
     return _copied(array, ir.DataType.from_numpy(dtype))
 
 
+def taken(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a caller gave, with tensors of other libraries (those that speak DLPack) as ``onnxruntime.OrtValue``.
+
+    They share the memory, and each keeps it alive.
+    """
+    foreign = [
+        name
+        for name, value in feeds.items()
+        if type(value) is not np.ndarray and hasattr(type(value), "__dlpack__") and not isinstance(value, _own_kinds())
+    ]
+    if not foreign:
+        return feeds
+    import onnxruntime
+
+    return {**feeds, **{name: onnxruntime.OrtValue.from_dlpack(feeds[name]) for name in foreign}}
+
+
+@functools.cache
+def _own_kinds() -> tuple[type, ...]:
+    import onnxruntime
+
+    return (np.ndarray, np.generic, onnxruntime.OrtValue)
+
+
 def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
     """What a plan holds for a constant tensor."""
     if tensor.dtype == ir.DataType.STRING:
@@ -88,7 +122,7 @@ def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
         return strings_of(tensor)
     if tensor.dtype.bitwidth < 8:
         packed = np.frombuffer(tensor.tobytes(), np.uint8)
-        return _copied(packed, tensor.dtype, tensor.shape.numpy())
+        return _copied(packed, tensor.dtype, tuple(tensor.shape.numpy()))
     return to_ort(np.array(tensor.numpy()))
 
 
@@ -111,7 +145,7 @@ def to_numpy(value: Any) -> Any:
     if not isinstance(value, binding().OrtValue):
         return value
     dtype = NAMES[value.data_type()]
-    if dtype.numpy().kind != "V" and dtype.numpy().isbuiltin == 1 and dtype.bitwidth >= 8:
+    if _is_native(dtype):
         return value.numpy()
     if value.device_name().lower() != "cpu":
         raise NotImplementedError(f"a value of type {value.data_type()} cannot be copied from {value.device_name()}")
@@ -120,6 +154,46 @@ def to_numpy(value: Any) -> Any:
     if dtype.bitwidth < 8:
         return np.array(ir.PackedTensor(np.frombuffer(raw, np.uint8), dtype, shape=ir.Shape(shape)).numpy())
     return np.frombuffer(raw, dtype.numpy()).reshape(shape)
+
+
+def from_session(value: Any) -> Any:
+    """What a plan holds for an OrtValue of any type."""
+    if value.is_tensor():
+        return value.numpy() if value.data_type() == "tensor(string)" else value
+    import onnxruntime
+
+    return _listing(value.data_type()).run(["y"], {"x": onnxruntime.OrtValue(value)}, None)[0]
+
+
+@functools.cache
+def _listing(type_: str) -> Any:
+    """A session that makes Python's list of a sequence."""
+    from ortopt.evaluate import session
+
+    inner = NAMES[type_.removeprefix("seq(").removesuffix(")")]
+    declared = ir.Value(name="x", type=ir.SequenceType(ir.TensorType(inner)))
+    result = ir.Value(name="y", type=ir.SequenceType(ir.TensorType(inner)))
+    node = ir.Node("", "Identity", [declared], outputs=[result])
+    graph = ir.Graph([declared], [result], nodes=[node], name="list", opset_imports={"": 17})
+    return session(ir.Model(graph, ir_version=10))._sess
+
+
+def as_value(value: Any, name: str) -> Any:
+    """An output as an OrtValue.
+
+    Raises:
+        NotImplementedError: ONNX Runtime's Python API makes no OrtValue of it.
+    """
+    if isinstance(value, binding().OrtValue):
+        return value
+    raise NotImplementedError(f"output {name!r} holds no numbers, and has no OrtValue: use run()")
+
+
+def on_cpu(value: Any) -> Any:
+    """A value on the CPU: itself, or a copy."""
+    if isinstance(value, binding().OrtValue) and value.device_name().lower() != "cpu":
+        return to_ort(to_numpy(value))
+    return value
 
 
 def type_of(value: Any) -> str:
@@ -158,13 +232,18 @@ def scalar(value: Any, what: str) -> Any:
 __all__ = [
     "NAMES",
     "Array",
+    "as_value",
     "binding",
     "borrow",
     "device",
+    "from_session",
+    "has_no_array",
     "is_plain",
     "nbytes_of",
+    "on_cpu",
     "own",
     "scalar",
+    "taken",
     "tensor_to_ort",
     "to_numpy",
     "to_ort",

@@ -2,9 +2,13 @@
 
 Tried with onnxruntime 1.31, 128 MB of weights and two sessions: a session that is given OrtValues
 (``add_external_initializers``) copies each; ``add_initializer`` shares them, but graph optimizations do not see them;
-file contents in memory are copied too. Only *external data in a file* are mapped: nothing is copied, whatever the offset.
-So a weight that lies in a file, in one of external data or inside the .onnx file itself, is declared as external data
-at its place there. What lies in memory only is written into the session's model, as ONNX Runtime would have it.
+file contents in memory are copied too. Only *external data in a file* are mapped: nothing is copied, whatever the
+offset. So a weight that lies in a file, in one of external data or inside the .onnx file itself, is declared as
+external data at its place there. What lies in memory only is written into the session's model.
+
+A weight that several sessions use is packed by each. Turning that off would save the memory, and was measured (2048 x
+2048, one thread): 0.8 of the time for one row, but 6 times for 4 rows and 1.5 times for 64. So it stays on, unless the
+caller's ``session.disable_prepacking`` says otherwise.
 """
 
 from __future__ import annotations
