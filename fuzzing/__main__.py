@@ -21,7 +21,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=None, help="stop after this long")
     parser.add_argument("--out", type=Path, default=Path("fuzz-out"), help="the folder for findings")
     given = parser.parse_args()
-    tally = campaign(given.seed, given.count, seconds=given.seconds, out=given.out, say=lambda text: print(text, flush=True))
+    tally = campaign(
+        given.seed, given.count, seconds=given.seconds, out=given.out, say=lambda text: print(text, flush=True)
+    )
     print(tally)
     for name, models in tally.rewrites.most_common():
         print(f"{models:8} models changed by {name}")

@@ -127,6 +127,7 @@ def _keep(out: Path, seed: int, case: Case, failure: Failure, oracle: Oracle) ->
 def work(first: int, count: int, stride: int, out: Path | None, answers: IO[str]) -> None:
     """Check seeds and write a JSON line before each step and after each seed."""
     for seed in range(first, first + count * stride, stride):
+
         def say(stage: str, seed: int = seed) -> None:
             answers.write(json.dumps({"seed": seed, "stage": stage}) + "\n")
             answers.flush()

@@ -253,9 +253,7 @@ def reduced(x: Value, axes: Sequence[int], keep: bool) -> tuple[list[int], list[
     return shape, varies
 
 
-def reduce(
-    w: Writer, op: str, x: Value, axes: Sequence[int] | None, *, keep: bool = True, show: bool = True
-) -> Value:
+def reduce(w: Writer, op: str, x: Value, axes: Sequence[int] | None, *, keep: bool = True, show: bool = True) -> Value:
     """Write a reduction in the spelling of the opset; all axes if None."""
     shape, varies = reduced(x, range(x.rank) if axes is None else axes, keep)
     attributes = {} if keep and w.chance(0.5) else {"keepdims": int(keep)}
@@ -431,9 +429,7 @@ def _gemm(w: Writer) -> None:
         turn_b = 1 - turn_b
     c = None if w.chance(0.4) else w.noise(w.one((n,), (1, n), (), (1,), (1, 1)), x.dtype)
     attributes = {"alpha": w.one(1.0, 0.5, 2.0), "beta": w.one(1.0, 0.5, 0.0)} if w.chance(0.3) else {}
-    y = w.add(
-        "Gemm", [a, weight, c], (rows, n), (varies_rows, False), transA=turn_a, transB=turn_b, **attributes
-    )
+    y = w.add("Gemm", [a, weight, c], (rows, n), (varies_rows, False), transA=turn_a, transB=turn_b, **attributes)
     what = w.random.randrange(6)
     if what == 0:
         w.either(w.one("Add", "Sum"), y, w.noise(w.usual((n,), (1, n), (), (1, 1, n)), x.dtype))
@@ -486,9 +482,7 @@ def _pool(w: Writer, x: Value) -> Value:
     dims = [_conv_dims(x.shape[2 + i], kernel[i], strides[i], 1, pads[i], pads[i + 2]) for i in range(2)]
     w.require(min(dims) > 0 and x.size > 0)
     extra = {"count_include_pad": w.one(0, 1)} if op == "AveragePool" and w.chance(0.6) else {}
-    return w.add(
-        op, [x], (*x.shape[:2], *dims), x.varies, kernel_shape=kernel, strides=strides, pads=pads, **extra
-    )
+    return w.add(op, [x], (*x.shape[:2], *dims), x.varies, kernel_shape=kernel, strides=strides, pads=pads, **extra)
 
 
 def image(w: Writer) -> Value:
@@ -661,7 +655,9 @@ def _concatenated(w: Writer, x: Value, axis: int | None = None) -> Value:
     if w.chance(0.2):
         parts = parts[:1]
     if w.chance(0.15) and x.static:
-        parts.insert(w.random.randrange(2), w.noise([0 if i == axis else dim for i, dim in enumerate(x.shape)], x.dtype))
+        parts.insert(
+            w.random.randrange(2), w.noise([0 if i == axis else dim for i, dim in enumerate(x.shape)], x.dtype)
+        )
     shape = list(x.shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     return w.add("Concat", parts, shape, x.varies, axis=axis - w.one(0, x.rank))
@@ -1136,7 +1132,9 @@ def _quantized_conv(w: Writer, a: Value) -> Value:
     bias = None
     if w.chance(0.5):
         content = w.constant(w.sheet.numbers.integers(-50, 50, 2), I32)
-        bias = w.add("DequantizeLinear", [content, w.constant(np.array([0.01, 0.02]), F32)], dtype=F32, show=False, axis=0)
+        bias = w.add(
+            "DequantizeLinear", [content, w.constant(np.array([0.01, 0.02]), F32)], dtype=F32, show=False, axis=0
+        )
     return w.add("Conv", [a, b, bias], (a.shape[0], 2, *a.shape[2:]), a.varies, show=False)
 
 

@@ -234,7 +234,9 @@ class Mutator:
         self.values[new] = self.values[name]
 
     def _identity(self, name: str, array: Array) -> list[NodeProto]:
-        return [helper.make_node(self.draw.choice(("Identity", "Identity", "Relu", "Abs", "Neg")), [name], [self._name()])]
+        return [
+            helper.make_node(self.draw.choice(("Identity", "Identity", "Relu", "Abs", "Neg")), [name], [self._name()])
+        ]
 
     def _dropout(self, name: str, array: Array) -> list[NodeProto]:
         return [helper.make_node("Dropout", [name], [self._name()])]
@@ -285,7 +287,9 @@ class Mutator:
         ]
 
     def _neutral(self, name: str, array: Array) -> list[NodeProto]:
-        op, number = self.draw.choice((("Add", 0.0), ("Sub", 0.0), ("Mul", 1.0), ("Div", 1.0), ("Mul", 0.5), ("Add", 1.0)))
+        op, number = self.draw.choice(
+            (("Add", 0.0), ("Sub", 0.0), ("Mul", 1.0), ("Div", 1.0), ("Mul", 0.5), ("Add", 1.0))
+        )
         shape = self.draw.choice(((), (1,), array.shape[-1:], (1,) * array.ndim))
         operands = [name, self._constant(np.full(shape, number), array.dtype)]
         if op in ("Add", "Mul") and self.draw.random() < 0.5:

@@ -170,9 +170,7 @@ def _split_to_sequence(w: Writer) -> None:
     x = w.pick(FLOATS, range(1, 4), lambda one: not one.varies[0] and one.shape[0] > 1)
     parts = w.name("s")
     w.nodes.append(helper.make_node("SplitToSequence", [x.name], [parts], axis=0, keepdims=1))
-    w.add(
-        "SequenceAt", [parts, w.constant(np.int64(0))], (1, *x.shape[1:]), x.varies, dtype=x.dtype
-    )
+    w.add("SequenceAt", [parts, w.constant(np.int64(0))], (1, *x.shape[1:]), x.varies, dtype=x.dtype)
 
 
 @family(0.3)

@@ -247,8 +247,13 @@ def _group_norm(w: Writer) -> None:
     x = image(w)
     w.require(x.dtype == F32 and x.shape[1] % 2 == 0 and x.static)
     groups, channels = 2, x.shape[1]
-    first = w.add("Reshape", [x, w.ints(0, groups, -1)], (x.shape[0], groups, x.size // (x.shape[0] * groups)), show=False)
-    ones, zeros = w.constant(np.full(groups, w.usual(1.0, 2.0)), F32), w.constant(np.full(groups, w.usual(0.0, 1.0)), F32)
+    first = w.add(
+        "Reshape", [x, w.ints(0, groups, -1)], (x.shape[0], groups, x.size // (x.shape[0] * groups)), show=False
+    )
+    ones, zeros = (
+        w.constant(np.full(groups, w.usual(1.0, 2.0)), F32),
+        w.constant(np.full(groups, w.usual(0.0, 1.0)), F32),
+    )
     y = w.add("InstanceNormalization", [first, ones, zeros], show=False)
     y = w.add("Reshape", [y, w.shape_of(x) if w.chance(0.5) else w.ints(*x.shape)], x.shape, show=False)
     y = w.either("Mul", y, w.noise((channels, 1, 1), F32), show=False)
@@ -287,7 +292,9 @@ def _fits(*values: Value) -> bool:
 def _matmul_bn(w: Writer) -> None:
     x = w.pick((F32, F64), (2, 3), lambda one: not one.varies[-1] and one.size > 0)
     n = w.one(2, 3, 4)
-    y = w.add("MatMul", [x, w.noise((x.shape[-1], n), x.dtype, 0.5)], (*x.shape[:-1], n), (*x.varies[:-1], False), show=False)
+    y = w.add(
+        "MatMul", [x, w.noise((x.shape[-1], n), x.dtype, 0.5)], (*x.shape[:-1], n), (*x.varies[:-1], False), show=False
+    )
     for _ in range(w.one(0, 1, 1, 2)):
         if w.chance(0.6):
             y = transpose(w, y, w.random.sample(range(y.rank), y.rank), show=False)
@@ -399,7 +406,9 @@ def _rotary(w: Writer) -> None:
     if w.chance(0.5):
         cut = w.usual(half, 1)
         a = w.add("Slice", [x, w.ints(0), w.ints(cut), w.ints(-1)], (*x.shape[:-1], cut), x.varies, show=False)
-        b = w.add("Slice", [x, w.ints(cut), w.ints(2**63 - 1), w.ints(-1)], (*x.shape[:-1], n - cut), x.varies, show=False)
+        b = w.add(
+            "Slice", [x, w.ints(cut), w.ints(2**63 - 1), w.ints(-1)], (*x.shape[:-1], n - cut), x.varies, show=False
+        )
     else:
         results = [(x.dtype, (*x.shape[:-1], half), x.varies)] * 2
         a, b = w.node("Split", [x, w.ints(half, half)], results, axis=-1)
@@ -451,8 +460,10 @@ def _reassociated(w: Writer) -> None:
     for _ in range(w.one(2, 2, 3)):
         shape = () if x.rank == 0 or x.varies[-1] else w.one((), (1,), x.shape[-1:], (1, *x.shape[-1:]))
         constant = w.noise(shape, x.dtype) if op != "Div" else w.scalar(w.one(2, 4, 3), x, rank=len(shape))
-        y = w.either(w.usual(op, "Add"), y, constant, show=w.chance(0.1)) if op not in ("Div", "Sub") else (
-            w.elementwise(op, y, constant, show=w.chance(0.1))
+        y = (
+            w.either(w.usual(op, "Add"), y, constant, show=w.chance(0.1))
+            if op not in ("Div", "Sub")
+            else (w.elementwise(op, y, constant, show=w.chance(0.1)))
         )
     w.show(y)
 
@@ -490,7 +501,9 @@ def _noop_arithmetic(w: Writer) -> None:
 @plant
 def _tiled_axis(w: Writer) -> None:
     """Slices or Gathers that cover an axis, and a Concat of them."""
-    x = w.pick(NUMBERS, range(1, 5), lambda one: any(not v and d > 1 for d, v in zip(one.shape, one.varies, strict=True)))
+    x = w.pick(
+        NUMBERS, range(1, 5), lambda one: any(not v and d > 1 for d, v in zip(one.shape, one.varies, strict=True))
+    )
     axis = w.one(*(i for i, (d, v) in enumerate(zip(x.shape, x.varies, strict=True)) if not v and d > 1))
     size = x.shape[axis]
     cut = w.usual(size // 2, 1, size - 1)
@@ -602,8 +615,10 @@ def _pad_conv(w: Writer) -> None:
 @plant
 def _quantized_clip(w: Writer) -> None:
     x = w.pick((F32,), range(1, 5))
-    y = w.add("Relu", [x], show=False) if w.chance(0.5) else w.add(
-        "Clip", [x, w.scalar(w.one(0, -1), x, rank=0), w.scalar(w.one(6, 30), x, rank=0)], show=False
+    y = (
+        w.add("Relu", [x], show=False)
+        if w.chance(0.5)
+        else w.add("Clip", [x, w.scalar(w.one(0, -1), x, rank=0), w.scalar(w.one(6, 30), x, rank=0)], show=False)
     )
     q, how = quantized(w, y, show=w.chance(0.1))
     dequantized(w, q, how)
@@ -616,8 +631,10 @@ def _quantized_movement(w: Writer) -> None:
     q, how = quantized(w, x)
     y = dequantized(w, q, how, show=w.chance(0.1))
     for _ in range(w.one(1, 2)):
-        y = transpose(w, y, w.random.sample(range(y.rank), y.rank), show=False) if w.chance(0.5) else (
-            reshape(w, y, show=False)
+        y = (
+            transpose(w, y, w.random.sample(range(y.rank), y.rank), show=False)
+            if w.chance(0.5)
+            else (reshape(w, y, show=False))
         )
     q = w.add("QuantizeLinear", [y, *(how if w.chance(0.85) else (w.constant(np.float32(0.3)), how[1]))], dtype=q.dtype,
               show=w.chance(0.1))  # fmt: skip

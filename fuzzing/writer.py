@@ -273,9 +273,7 @@ class Writer:
         if dtype is None:
             dtype = first.dtype if first is not None else F32
         assert shape is not None
-        (value,) = self.node(
-            op, inputs, [(dtype, shape, varies or [False] * len(shape))], domain=domain, **attributes
-        )
+        (value,) = self.node(op, inputs, [(dtype, shape, varies or [False] * len(shape))], domain=domain, **attributes)
         if show:
             self.values.append(value)
         return value

@@ -42,7 +42,9 @@ def test_random_models_give_the_same_bytes_with_any_hash_seed() -> None:
     printed = set()
     for seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", BYTES], capture_output=True, text=True, env=environment, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", BYTES], capture_output=True, text=True, env=environment, check=True
+        )
         printed.add(done.stdout)
     (lines,) = printed
     assert len(lines.splitlines()) == 12

@@ -206,6 +206,24 @@ def test_new_nodes_of_a_new_domain_are_imported() -> None:
     check_keeps(Contrib(), text, "QuickGelu is no op of the ONNX specification", level=1)
 
 
+def test_an_op_that_was_there_may_stay_at_every_level() -> None:
+    class Deeper(RewriteRule[Root]):
+        """The com.microsoft QuickGelu of a Neg of x becomes that of x."""
+
+        roots = ("com.microsoft::QuickGelu",)
+
+        def match(self, root: ir.Node) -> Root:
+            negated = producer(values(root, 1)[0], "Neg")
+            return Root((negated, root), values(negated, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("QuickGelu", [found.value], domain="com.microsoft")
+
+    text = "main (float[N] x) => (float[N] y) { t = Neg (x) y = com.microsoft.QuickGelu (t) }"
+    check_rewrites(Deeper(), text, after="y = com.microsoft.QuickGelu (x)", numbers=False)
+    check_rewrites(Deeper(), text, after="y = com.microsoft.QuickGelu (x)", numbers=False, target="onnx")
+
+
 def test_ops_that_the_models_opset_does_not_define_are_refused() -> None:
     class Newer(RewriteRule[Root]):
         """Relu becomes Gelu, which is of opset 20."""

@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     values,
 )
 from ortopt.options import TransformerLevel
+from ortopt.quantization import is_unit
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -47,6 +48,8 @@ class ConvActivationFusion(RewriteRule[Found]):
         convolution = producer(values(root, 1)[0], "Conv")
         x, _ = values(convolution, 2)
         need(dtype(x) == FLOAT, "the kernel is for single precision only", x)
+        clips = root.op_type in ("Clip", "Relu")  # as a QuantizeLinear may do by itself
+        need(not (clips and is_unit(convolution, root.outputs[0])), "a quantized kernel can do all of it", root)
         plain_attributes(convolution)
         parameters = tuple(float(np.float32(number)) for number in parameters_of(root))
         return Found((convolution, root), convolution, root.op_type, parameters)

@@ -157,3 +157,26 @@ def test_keeps_for_other_runtimes() -> None:
 def test_keeps_for_other_providers() -> None:
     options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
     check_keeps(PASS, model(), "not placed on CPUExecutionProvider", options=options)
+
+
+UNIT = """main (uint8[1,2,5,5] q) => ({out}) <float s = {{0.1}}, int8[3,2,1,1] v = {{1, 2, 3, 4, 5, 6}}> {{
+    x = DequantizeLinear (q, s) w = DequantizeLinear (v, s) t = Conv (x, w) a = {activation} (t) {end} }}"""
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Clip"])
+def test_keeps_what_a_quantized_kernel_can_do(activation: str) -> None:
+    text = UNIT.format(out="uint8[1,3,5,5] y", activation=activation, end="y = QuantizeLinear (a, s)")
+    check_keeps(PASS, text, "a quantized kernel can do all of it")
+
+
+@pytest.mark.parametrize(
+    ("activation", "out", "end"),
+    [
+        ("Sigmoid", "uint8[1,3,5,5] y", "y = QuantizeLinear (a, s)"),
+        ("Relu", "float[1,3,5,5] y", "y = Identity (a)"),
+        ("Relu", "uint8[1,3,5,5] y, float[1,3,5,5] a", "y = QuantizeLinear (a, s)"),
+    ],
+)
+def test_units_that_no_quantized_kernel_stands_for(activation: str, out: str, end: str) -> None:
+    text = UNIT.format(out=out, activation=activation, end=end)
+    check_rewrites(PASS, text, ops={activation: 0, "Conv": 0, "com.microsoft::FusedConv": 1})

@@ -1,0 +1,158 @@
+"""Questions about QuantizeLinear and DequantizeLinear that several passes ask: which numbers map to which integers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, need, optional, shape_of, values
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+MICROSOFT = "com.microsoft"
+
+RANGES = {
+    getattr(ir.DataType, f"{sign}INT{bits}"): (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for bits in (4, 8, 16)
+    for sign in ("", "U")
+}
+"""The integers of the types that QuantizeLinear rounds to and saturates at."""
+
+FAITHFUL = {FLOAT: (16, 2.0**-100, 2.0**100), FLOAT16: (8, 2.0**-14, 2.0**7)}
+"""By type of the numbers: up to which width, and between which scales, an integer survives the way there and back.
+
+The product (q - z) * s and the quotient by s are each off by at most half a unit in the last place. With 17 bits of
+q - z and 24 of float32, or 9 and 11 of float16, both together stay below 1/2 while nothing overflows or is subnormal,
+so that rounding finds q again. bfloat16 has too few bits.
+"""
+
+
+class Scaling(NamedTuple):
+    """A constant mapping between integers and numbers: number = (integer - zero point) * scale.
+
+    Attributes:
+        integers: The type of the integers.
+        numbers: The type of the numbers.
+        scale: As the model has it: one, one for each index of the axis, or one for each block.
+        zero_point: In the shape of `scale`, as int64.
+        axis: The axis of the scales; 0 where there is one scale.
+        block: The size of a block; 0 where there are none.
+    """
+
+    integers: ir.DataType
+    numbers: ir.DataType
+    scale: np.ndarray
+    zero_point: np.ndarray
+    axis: int
+    block: int
+
+    @property
+    def lowest(self) -> np.ndarray:
+        """The lowest number, in units of the scale."""
+        return np.asarray(RANGES[self.integers][0] - self.zero_point)
+
+    @property
+    def highest(self) -> np.ndarray:
+        """The highest number, in units of the scale."""
+        return np.asarray(RANGES[self.integers][1] - self.zero_point)
+
+
+def is_quantizer(node: ir.Node | None) -> bool:
+    """Whether a node is a QuantizeLinear, of either domain."""
+    return node is not None and semantics.key(node) in semantics.QUANTIZERS
+
+
+def is_dequantizer(node: ir.Node | None) -> bool:
+    """Whether a node is a DequantizeLinear, of either domain."""
+    return node is not None and semantics.key(node) in semantics.DEQUANTIZERS
+
+
+def dequantizer(value: ir.Value | None) -> ir.Node:
+    """The DequantizeLinear behind a value.
+
+    Raises:
+        Refusal: If the value comes from elsewhere.
+    """
+    node = None if value is None else value.producer()
+    if node is None or not is_dequantizer(node):
+        raise Refusal("no DequantizeLinear comes before", value)
+    return node
+
+
+def quantizer(value: ir.Value | None) -> ir.Node:
+    """The QuantizeLinear behind a value.
+
+    Raises:
+        Refusal: If the value comes from elsewhere.
+    """
+    node = None if value is None else value.producer()
+    if node is None or not is_quantizer(node):
+        raise Refusal("no QuantizeLinear comes before", value)
+    return node
+
+
+def is_unit(first: ir.Node, result: ir.Value) -> bool:
+    """Whether a quantized kernel may stand for some nodes: their first operands are dequantized, the result quantized.
+
+    Args:
+        first: The first of the nodes.
+        result: What the last of them gives.
+    """
+    users = [use.node for use in result.uses()]
+    if not users or result.is_graph_output() or not all(is_quantizer(user) for user in users):
+        return False
+    return all(value is not None and is_dequantizer(value.producer()) for value in first.inputs[:2])
+
+
+def has_one_scale(node: ir.Node) -> bool:
+    """Whether a QuantizeLinear or DequantizeLinear has one scale for the whole tensor."""
+    shape = shape_of(values(node, 2)[1])
+    return shape is not None and shape in ((), (1,))
+
+
+def scaling(node: ir.Node) -> Scaling:
+    """The constant mapping of a QuantizeLinear or DequantizeLinear.
+
+    Args:
+        node: Such a node.
+
+    Raises:
+        Refusal: If the scale or the zero point is no constant, or the types are not integers and float32 or float16.
+    """
+    source, scale = values(node, 2)
+    quantizes = is_quantizer(node)
+    integers, numbers = dtype(node.outputs[0] if quantizes else source), dtype(source if quantizes else node.outputs[0])
+    need(integers in RANGES, "the quantized type does not saturate as integers do", node)
+    need(attribute(node, "precision", 0) == 0, "it computes in a precision of its own", node)
+    need(numbers == scale.dtype, "numbers and scales are of different types", node)
+    need(numbers in FAITHFUL, "the numbers are neither float32 nor float16", node)
+    scales = array_of(scale)
+    zero_point = optional(node, 2)
+    zeros = np.zeros(scales.shape, np.int64) if zero_point is None else array_of(zero_point).astype(np.int64)
+    need(zeros.shape == scales.shape, "scales and zero points do not fit one another", node)
+    block = attribute(node, "block_size", 0)
+    if scales.size == 1 and not block:
+        return Scaling(integers, numbers, scales.reshape(()), zeros.reshape(()), 0, 0)
+    rank = len(shape_of(source) or ())
+    axis = attribute(node, "axis", 1)
+    need(-rank <= axis < rank, "the axis is out of range", node)
+    return Scaling(integers, numbers, scales, zeros, axis % rank, block)
+
+
+def same_scale(a: Scaling, b: Scaling) -> bool:
+    """Whether the integers of two mappings are as far apart from one another, bit for bit, everywhere."""
+    return (
+        a.numbers == b.numbers
+        and (a.axis, a.block) == (b.axis, b.block)
+        and a.scale.shape == b.scale.shape
+        and a.scale.tobytes() == b.scale.tobytes()
+    )
+
+
+def is_faithful(mapping: Scaling) -> bool:
+    """Whether every integer that becomes a number becomes the same integer again (see `FAITHFUL`)."""
+    bits, least, most = FAITHFUL[mapping.numbers]
+    scales = mapping.scale.astype(np.float64)
+    return mapping.integers.bitwidth <= bits and bool(np.all((scales >= least) & (scales <= most)))

@@ -1,0 +1,53 @@
+"""Rounding to a grid and then to the same grid again is rounding once, if the first saturates no earlier."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.match import need, values
+from ortopt.options import TransformerLevel
+from ortopt.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
+from ortopt.rule import RewriteRule
+
+
+class Found(NamedTuple):
+    """The three nodes, and the numbers that are quantized."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+
+
+class DoubleQdqPairsRemover(RewriteRule[Found]):
+    """``Quantize(Dequantize(Quantize(x)))`` to other integers of the same scale → ``Quantize(x)``.
+
+    Exact: both round x / scale alike, and the second saturates wherever the first does. ONNX Runtime also drops pairs
+    of other scales, and invents a scale for what is left: it rounds otherwise than the model says.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("qdq_final_cleanup",)
+    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    reach = 3
+
+    def match(self, root: ir.Node) -> Found:
+        """Equal scales, and a first range that holds the second."""
+        dequantize = dequantizer(values(root, 1)[0])
+        first = quantizer(values(dequantize, 1)[0])
+        (x,) = values(first, 1)
+        one, between, two = scaling(first), scaling(dequantize), scaling(root)
+        need(same_scale(one, between) and same_scale(between, two), "the scales differ: it rounds twice", root)
+        same = one.integers == between.integers and bool(np.array_equal(one.zero_point, between.zero_point))
+        need(same, "the first pair does not give back what it took", first)
+        need(is_faithful(one) and is_faithful(two), "the scale is too large or too small to be exact", root)
+        holds = bool(np.all(one.lowest <= two.lowest) and np.all(one.highest >= two.highest))
+        need(holds, "the first saturates earlier", first)
+        producer = x.producer()
+        is_unit = producer is not None and any(value and is_dequantizer(value.producer()) for value in producer.inputs)
+        need(not is_unit, "a quantized kernel gives the first type", first)
+        return Found((first, dequantize, root), x)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the one QuantizeLinear."""
+        root = found.nodes[-1]
+        return ir.Node(root.domain, root.op_type, [found.source, *root.inputs[1:]], root.attributes.values())

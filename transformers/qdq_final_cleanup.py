@@ -1,0 +1,34 @@
+"""An integer that becomes a number and the same integer again need not become a number."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.match import need, values
+from ortopt.options import TransformerLevel
+from ortopt.quantization import dequantizer, is_faithful, same_scale, scaling
+from ortopt.rule import RewriteRule, Root
+
+
+class QdqFinalCleanup(RewriteRule[Root]):
+    """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
+
+    Exact: see `ortopt.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding and
+    saturation are the model's; ONNX Runtime drops these too where its user asks for it.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+
+    def match(self, root: ir.Node) -> Root:
+        """The same constant mapping on the way there and back."""
+        dequantize = dequantizer(values(root, 1)[0])
+        there, back = scaling(dequantize), scaling(root)
+        need(there.integers == back.integers, "the quantized types differ", root)
+        need(same_scale(there, back), "the scales differ: it rounds", root)
+        need(bool(np.array_equal(there.zero_point, back.zero_point)), "the zero points differ", root)
+        need(is_faithful(there), "the scale is too large or too small for the way back to be exact", root)
+        return Root((root,), values(dequantize, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Value:
+        """Let its users read the integers."""
+        return found.value

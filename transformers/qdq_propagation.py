@@ -1,0 +1,216 @@
+"""Ops that only move values move integers as well as numbers, in a quarter of the bytes, and out of the units' way."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Refusal,
+    attribute,
+    is_constant,
+    need,
+    optional,
+    plain_attributes,
+    rank,
+    scalar,
+    shape_of,
+    tensor_of,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.quantization import dequantizer, has_one_scale, is_quantizer
+from ortopt.rule import Replacement, RewriteRule
+
+PERMUTING = ("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze")
+"""Ops whose result has the elements of the input, each once."""
+
+SELECTING = ("Gather", "GatherElements", "GatherND", "MaxPool", "Slice")
+"""Ops whose result has some of them: behind them there are fewer to dequantize, as a rule."""
+
+REPEATING = ("Expand", "Tile")
+"""Ops whose result has them again and again: before them there are fewer to quantize, as a rule."""
+
+QUANTIZERS = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+
+
+class Found(NamedTuple):
+    """The two nodes in their present order, and the axis of the scales when they have changed places.
+
+    The axis is None where there is one scale; `turned` are the axes of blocks of scales, if they move as the data do.
+    """
+
+    nodes: tuple[ir.Node, ir.Node]
+    axis: int | None = None
+    turned: tuple[int, ...] | None = None
+
+
+class QdqPropagation(RewriteRule[Found]):
+    """``op(DequantizeLinear(q))`` → ``DequantizeLinear(op(q))``; ``QuantizeLinear(op(x))`` → ``op(QuantizeLinear(x))``.
+
+    Exact: the op gives back elements of its input, whatever they are. A MaxPool compares them: it changes places only
+    with a DequantizeLinear whose scale keeps their order. Every rewrite turns an op on numbers into one on integers,
+    and no rewrite does the reverse. (ONNX Runtime leaves the op where it is, and puts a pair around it.)
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("qdq_final_cleanup", "reshape_chain", "transpose_chain")
+    roots = (*PERMUTING, *SELECTING, *QUANTIZERS)
+
+    def match(self, root: ir.Node) -> Found:
+        """A value-keeping op before a QuantizeLinear, or behind a DequantizeLinear."""
+        return _before_quantizing(root) if is_quantizer(root) else _behind_dequantizing(root)
+
+    def rewrite(self, found: Found) -> Replacement:
+        """Let the two change places."""
+        first, second = found.nodes
+        (source,) = values(first, 1)
+        moved, scaling = (first, second) if is_quantizer(second) else (second, first)
+        parameters = [value for value in scaling.inputs[1:] if value is not None]
+        attributes = [item for name, item in scaling.attributes.items() if name != "axis"]
+        if found.axis is None:
+            parameters = [_without_axes(value) for value in parameters]
+        else:
+            attributes.append(ir.AttrInt64("axis", found.axis))
+        if found.turned is not None:
+            turn = [ir.AttrInt64s("perm", found.turned)]
+            parameters = [ir.Node("", "Transpose", [value], turn).outputs[0] for value in parameters]
+        if is_quantizer(second):
+            inner = ir.Node(scaling.domain, scaling.op_type, [source, *parameters], attributes)
+            return ir.Node("", moved.op_type, [inner.outputs[0], *moved.inputs[1:]], moved.attributes.values())
+        inner = ir.Node("", moved.op_type, [source, *moved.inputs[1:]], moved.attributes.values())
+        return ir.Node(scaling.domain, scaling.op_type, [inner.outputs[0], *parameters], attributes)
+
+
+def _before_quantizing(root: ir.Node) -> Found:
+    (numbers,) = values(root, 1)
+    op = numbers.producer()
+    if op is None or op.domain != "" or op.op_type not in PERMUTING + REPEATING:
+        raise Refusal("no op that keeps values comes before", numbers)
+    need(has_one_scale(root), "there are several scales", root)
+    _check_axis_free(root)
+    need(not is_constant(op.inputs[0]), "it will be folded", op)
+    plain_attributes(root)
+    plain_attributes(op)
+    return Found((op, root))
+
+
+def _behind_dequantizing(root: ir.Node) -> Found:
+    numbers = values(root, 1)[0]
+    dequantize = dequantizer(numbers)
+    plain_attributes(root)
+    plain_attributes(dequantize)
+    if root.op_type == "MaxPool":
+        _check_order(root, dequantize)
+    if has_one_scale(dequantize):
+        _check_axis_free(dequantize)
+        return Found((dequantize, root))
+    need(root.op_type in _AXES, "there are several scales, which it would scatter", dequantize)
+    integers, scale = values(dequantize, 2)
+    of = rank(integers)
+    axis = attribute(dequantize, "axis", 1)
+    need(-of <= axis < of, "the axis is out of range", dequantize)
+    goes_to = _AXES[root.op_type](root, axis % of)
+    if not attribute(dequantize, "block_size", 0):
+        need(rank(scale) == 1, "the scales are of another rank", scale)
+        return Found((dequantize, root), goes_to)
+    need(root.op_type == "Transpose", "there are blocks of scales, which it would scatter", dequantize)
+    constants = all(is_constant(value) for value in dequantize.inputs if value is not None)
+    need(constants, "the blocks of scales would be turned in every run", dequantize)
+    return Found((dequantize, root), goes_to, _permutation(root))
+
+
+def _check_order(root: ir.Node, dequantize: ir.Node) -> None:
+    """Refuse unless the largest integer is the largest number, and no window lies in the padding."""
+    need(has_one_scale(dequantize), "there are several scales", dequantize)
+    integers, scale = values(dequantize, 2)
+    need(integers.dtype in (ir.DataType.INT8, ir.DataType.UINT8), "no kernel of MaxPool takes the integers", integers)
+    factor = scalar(scale)
+    need(np.isfinite(factor) and factor > 0, "the scale does not keep the order", scale)
+    spare = root.outputs[1:]
+    need(not any(value.uses() or value.is_graph_output() for value in spare), "the indices are used", root)
+    need(attribute(root, "auto_pad", "NOTSET") in ("NOTSET", "VALID", ""), "the padding depends on the size", root)
+    need(attribute(root, "ceil_mode", 0) == 0, "a window may begin in the padding", root)
+    empty: tuple[int, ...] = ()
+    kernel = attribute(root, "kernel_shape", empty)
+    need(all(step == 1 for step in attribute(root, "dilations", empty)), "a window may skip over what is there", root)
+    pads = attribute(root, "pads", empty)
+    need(all(pad < size for pad, size in zip(pads, kernel * 2, strict=False)), "a window may lie in the padding", root)
+
+
+def _permutation(root: ir.Node) -> tuple[int, ...]:
+    of = rank(values(root, 1)[0])
+    return attribute(root, "perm", tuple(reversed(range(of))))
+
+
+def _through_transpose(root: ir.Node, axis: int) -> int:
+    perm = _permutation(root)
+    need(axis in perm, "the axis is out of range", root)
+    return perm.index(axis)
+
+
+def _through_gather(root: ir.Node, axis: int) -> int:
+    data, indices = values(root, 2)
+    gathered = attribute(root, "axis", 0) % rank(data)
+    need(gathered != axis, "it gathers along the scales", root)
+    return axis + rank(indices) - 1 if gathered < axis else axis
+
+
+def _through_slice(root: ir.Node, axis: int) -> int:
+    axes = optional(root, 3)
+    if axes is None:
+        raise Refusal("it may slice along the scales", root)
+    of = rank(values(root, 1)[0])
+    content = np.asarray(tensor_of(axes).numpy()).reshape(-1).tolist()
+    need(all(sliced % of != axis for sliced in content), "it slices along the scales", root)
+    return axis
+
+
+def _through_unsqueeze(root: ir.Node, axis: int) -> int:
+    """Where an axis is found again among those of the result; dimensions of 1 come and go around it."""
+    before, after = shape_of(values(root, 1)[0]), shape_of(root.outputs[0])
+    if before is None or after is None:
+        raise Refusal("the shape is unknown", root)
+    axes = _axes_of(root)
+    if root.op_type == "Unsqueeze":
+        inserted = {one % len(after) for one in axes}
+        return [index for index in range(len(after)) if index not in inserted][axis]
+    dropped = {one % len(before) for one in axes}
+    need(axis not in dropped, "the axis of the scales is dropped", root)
+    return axis - sum(one < axis for one in dropped)
+
+
+def _axes_of(root: ir.Node) -> tuple[int, ...]:
+    empty: tuple[int, ...] = ()
+    axes = attribute(root, "axes", empty)
+    if len(root.inputs) > 1:
+        axes = tuple(np.asarray(tensor_of(root.inputs[1]).numpy()).reshape(-1).tolist())
+    need(bool(axes), "the axes are not told", root)
+    return axes
+
+
+_AXES: dict[str, Callable[[ir.Node, int], int]] = {
+    "Gather": _through_gather,
+    "Slice": _through_slice,
+    "Squeeze": _through_unsqueeze,
+    "Transpose": _through_transpose,
+    "Unsqueeze": _through_unsqueeze,
+}
+"""Where the axis of the scales is behind an op, for those that leave the scales together."""
+
+
+def _check_axis_free(node: ir.Node) -> None:
+    """Refuse one computed scale of rank 1: its axis must exist."""
+    for value in node.inputs[1:]:
+        need(value is None or is_constant(value) or rank(value) == 0, "a computed scale has an axis", value)
+
+
+def _without_axes(value: ir.Value) -> ir.Value:
+    """One scale or zero point, of rank 0 if it is a constant: an axis attribute may lie outside of other ranks."""
+    tensor = semantics.constant_tensor(value)
+    if tensor is None or len(tensor.shape) == 0:
+        return value
+    return constant(np.asarray(tensor.numpy()).reshape(()), tensor.dtype)
