@@ -12,11 +12,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-<<<<<<< HEAD
-.PHONY: help demo test lint format bench scale zoo fuzz gpu wheel clean
-=======
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo gpu wheel clean
->>>>>>> main
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list

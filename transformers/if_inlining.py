@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph import facts, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, attribute, is_op, need, tensor_of, values
 from ortopt.options import TransformerLevel
@@ -92,15 +92,6 @@ def _without_not(condition: ir.Value) -> tuple[ir.Value, bool]:
 
 def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
     """Put the nodes of a branch in the place of the If; the nodes."""
-<<<<<<< HEAD
-    edit = context.edit
-    results = list(branch.outputs)
-    known = [(result, shape) for result in results if (shape := facts.shape_of(result)) is not result.shape]
-    edit.clear_outputs(branch)
-    for result, shape in known:  # what the branch declared is no interface any more
-        edit.set_type(result, result.type, shape)
-=======
->>>>>>> main
     prefix = node.name or node.outputs[0].name or node.op_type
     moved, results = context.edit.inline(branch, node, prefix)
     context.edit.take_place(node, dict(zip(node.outputs, results, strict=False)), moved)

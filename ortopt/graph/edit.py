@@ -410,7 +410,10 @@ class Editor:
             The moved nodes, and the values that the graph returned.
         """
         results = list(graph.outputs)
+        known = [(result, shape) for result in results if (shape := facts.shape_of(result)) is not result.shape]
         self.clear_outputs(graph)
+        for result, shape in known:  # what the graph declared is no interface any more
+            self.set_type(result, result.type, shape)
         for value in tuple(graph.initializers.values()):
             adopted = self.adopt_initializer(value, before)
             results = [adopted if result is value else result for result in results]
