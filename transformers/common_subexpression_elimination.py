@@ -132,7 +132,7 @@ def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:
 
 
 def _better_known(node: ir.Node, first: ir.Node) -> list[ir.Node]:
-    """Who reads results of a node that inference took for others than those of the equal one: sizes that it invented."""
+    """Who reads results that inference took for others than those of the equal node: with sizes that it invented."""
     return [
         use.node
         for value, other in zip(node.outputs, first.outputs, strict=False)
