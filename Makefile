@@ -9,11 +9,11 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench scale zoo gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of the zoo at -O3, show the report
 	@mkdir -p demo
@@ -34,11 +34,18 @@ format: $(VENV_TEST)/.installed ## let ruff format and repair the sources
 bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--models A,B --repeat 3" narrows it
 	$(TEST)/python -m benchmarks.bench $(BENCH)
 
+bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation
+	$(TEST)/python -m benchmarks.sessions $(BENCH)
+
+abuse: $(VENV_TEST)/.installed ## 64 threads calling one session with changing shapes for a minute
+	ORTOPT_TEST_ABUSE_SECONDS=60 $(TEST)/python -m pytest tests/runtime/test_abuse.py
+
 scale: $(VENV_TEST)/.installed ## cost against size up to 100,000 nodes, and two big models; needs 10 GB of disk
 	$(TEST)/python -m benchmarks.scale $(BENCH)
 
-zoo: $(VENV_TEST)/.installed ## the whole zoo under every level, verified
+zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in every way, verified
 	$(TEST)/python -m benchmarks.sweep $(BENCH)
+	$(TEST)/python -m benchmarks.groups
 
 gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
 	$(TEST)/python -m pytest -m gpu

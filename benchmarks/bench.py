@@ -68,6 +68,7 @@ class Plan:
         repeat: How often each tool runs on each model.
         latency: Whether the results are run as well.
         timeout: Seconds that a tool may take.
+        light: The light models, whose nodes are counted only, all tools folding without a limit.
     """
 
     models: tuple[str, ...]
@@ -75,6 +76,7 @@ class Plan:
     repeat: int
     latency: bool
     timeout: float
+    light: tuple[str, ...] = ()
 
 
 def run(plan: Plan, out: Path) -> list[Row]:
@@ -86,6 +88,24 @@ def run(plan: Plan, out: Path) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             rows += measure_model(name, plan, Path(folder), warm_up=done == 1)
         write(rows, plan, out)
+    for name in plan.light:
+        print(name, file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            rows += count_light(name, plan, Path(folder))
+        write(rows, plan, out)
+    return rows
+
+
+def count_light(name: str, plan: Plan, folder: Path) -> list[Row]:
+    """The rows of a light model: only nodes. Its nodes make its weights, so tools differ by what they may fold."""
+    source = zoo.grow(name, folder / f"{name}.onnx")
+    rows = [Row(name, "original", nodes=graphs.count(source).total)]
+    for tool in plan.tools:
+        row = Row(name, tool)
+        rows.append(row)
+        _repeat(row, source, _result(folder, tool), plan.timeout, counts=False, unlimited=True)
+        if row.outcome == "ok":
+            row.nodes = graphs.count(_result(folder, tool)).total
     return rows
 
 
@@ -120,13 +140,13 @@ def _result(folder: Path, tool: str) -> Path:
     return folder / tool / "result.onnx"
 
 
-def _repeat(row: Row, source: Path, out: Path, timeout: float, *, counts: bool) -> None:
+def _repeat(row: Row, source: Path, out: Path, timeout: float, *, counts: bool, unlimited: bool = False) -> None:
     if tools.missing(row.tool):
         row.outcome = "not installed"
         return
     out.parent.mkdir(exist_ok=True)
     out.unlink(missing_ok=True)
-    done = measure(tools.command(row.tool, source, out), timeout)
+    done = measure(tools.command(row.tool, source, out, unlimited=unlimited), timeout)
     row.outcome = done.outcome if not done.ok or out.is_file() else "exit 0, but no file"
     if row.outcome == "ok" and counts:
         row.seconds.append(done.seconds)
@@ -167,8 +187,10 @@ def write(rows: Sequence[Row], plan: Plan, out: Path) -> None:
     (out / "bench.md").write_text(report(rows, facts), encoding="utf-8")
 
 
-def report(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
+def report(everything: Sequence[Row], facts: Mapping[str, Any]) -> str:
     """The tables as one Markdown page."""
+    light = [row for row in everything if _is_light(row.model)]
+    rows = [row for row in everything if not _is_light(row.model)]
     parts = [
         "# Benchmark\n",
         headline(facts),
@@ -178,6 +200,7 @@ def report(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         _table(rows, lambda row: number(statistics.median(row.peaks) / MEGABYTE) if row.peaks else "-"),
         "## Nodes left\n",
         _table(rows, lambda row: str(row.nodes), original=True),
+        more_nodes(rows),
         "## Nodes left once ONNX Runtime has optimized the result (of these, fused)\n",
         _table(rows, lambda row: f"{row.nodes_after_ort} ({row.fused_after_ort})", original=True),
         harm(rows),
@@ -187,7 +210,13 @@ def report(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
             "## Speed of the result under ONNX Runtime's defaults, original = 1 (quartiles)\n",
             latency_table(rows),
         ]
-    failed = [f"- {row.model}, {row.tool}: {row.outcome}\n" for row in rows if row.outcome != "ok"]
+    if light:
+        parts += [
+            "## Nodes left of the light models, no tool limited in what it folds\n",
+            _table(light, lambda row: str(row.nodes), original=True),
+            more_nodes(light),
+        ]
+    failed = [f"- {row.model}, {row.tool}: {row.outcome}\n" for row in everything if row.outcome != "ok"]
     failed += [f"- {row.model}, {row.tool}: {row.latency_outcome}\n" for row in rows if row.latency_outcome != "ok"]
     if failed:
         parts += ["## What failed\n", "".join(failed)]
@@ -238,6 +267,24 @@ def latency_table(rows: Sequence[Row]) -> str:
     return markdown([*header, *shown], [*lines, summary, worst])
 
 
+def more_nodes(rows: Sequence[Row]) -> str:
+    """Where `ortopt_onnx1` leaves more nodes than the best of the peers and ONNX Runtime's basic level."""
+    found = []
+    looked_at = 0
+    for model, by_tool in _by_model(rows).items():
+        ours = by_tool.get("ortopt_onnx1")
+        theirs = [by_tool[tool] for tool in (*tools.PEERS, "ort_basic") if tool in by_tool]
+        best = min((row for row in theirs if row.nodes is not None), key=lambda row: row.nodes or 0, default=None)
+        if ours is None or ours.nodes is None or best is None or best.nodes is None:
+            continue
+        looked_at += 1
+        if ours.nodes > best.nodes:
+            found.append(f"- {model}: {ours.nodes} nodes, {best.nodes} by {best.tool}\n")
+    if found:
+        return "More nodes left at -O1 --target onnx than by the best of the others:\n\n" + "".join(found)
+    return f"At -O1 --target onnx no more nodes left than by the best of the others, on all {looked_at} models.\n"
+
+
 def harm(rows: Sequence[Row]) -> str:
     """Where ONNX Runtime ends with more nodes, or fewer fused ones, because of what ortopt did."""
     found = []
@@ -258,6 +305,10 @@ def harm(rows: Sequence[Row]) -> str:
     return (
         "Harm done downstream:\n\n" + "".join(found) if found else f"No harm done downstream in {looked_at} results.\n"
     )
+
+
+def _is_light(model: str) -> bool:
+    return model.startswith("light_")
 
 
 def _measured(row: Row | None) -> bool:
@@ -301,9 +352,7 @@ def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
 def main() -> None:
     """Read the command line, measure, print where the tables are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--models", default="skeletons", help="names by commas, `skeletons` or `all` (default skeletons)"
-    )
+    parser.add_argument("--models", default="all", help="names by commas, `skeletons`, `light` or `all` (default all)")
     parser.add_argument("--tools", default=",".join(tools.ALL), help=f"names by commas (default {','.join(tools.ALL)})")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each tool on each model (default 5)")
     parser.add_argument("--latency", action=argparse.BooleanOptionalAction, default=True, help="run the results too")
@@ -315,12 +364,14 @@ def main() -> None:
     if unknown or given.repeat < 1:
         parser.error(f"no tool is named {', '.join(unknown)}" if unknown else "--repeat is at least 1")
     everything = zoo.names()
-    light = [name for name in everything if name.startswith("light_")]
-    groups = {"all": everything, "skeletons": tuple(name for name in everything if name not in light)}
+    light = tuple(filter(_is_light, everything))
+    groups = {"all": everything, "light": light, "skeletons": tuple(name for name in everything if name not in light)}
     models = groups.get(given.models) or tuple(given.models.split(","))
     for name in models:
         zoo.skeleton(name)  # refuses what it does not know before an hour is spent
-    run(Plan(models, wanted, given.repeat, given.latency, given.timeout), given.out.resolve())
+    whole = tuple(name for name in models if not _is_light(name))
+    light = tuple(filter(_is_light, models))
+    run(Plan(whole, wanted, given.repeat, given.latency, given.timeout, light), given.out.resolve())
     print((given.out / "bench.md").read_text(encoding="utf-8"))
 
 

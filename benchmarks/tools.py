@@ -6,22 +6,32 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 OURS = ("ortopt", "ortopt_onnx1")
 PEERS = ("onnxslim", "onnxsim", "onnxscript")
 ORT = ("ort_basic", "ort_extended")
 ALL = (*OURS, *PEERS, *ORT)
 _OPTIONS = {"ortopt": ("-O3",), "ortopt_onnx1": ("-O1", "--target", "onnx")}
+_ANY_SIZE = 1 << 40  # bytes
 _INLINE_LIMIT = 1_900_000_000  # protobuf writes 2 GB at most, and the graph needs some of it
 
 
-def command(tool: str, source: Path, out: Path) -> list[str | Path]:
-    """What to run so that `tool` reads `source` and writes `out`, as a user would: in one process, from nothing."""
+def command(tool: str, source: Path, out: Path, *, unlimited: bool = False) -> list[str | Path]:
+    """What to run so that `tool` reads `source` and writes `out`, as a user would: in one process, from nothing.
+
+    Args:
+        tool: A name in `ALL`.
+        source: The model.
+        out: Where the result goes.
+        unlimited: Whether constants may be folded whatever they weigh; else each tool has its own default.
+    """
     if tool in _OPTIONS:
-        quiet = ("--no-verify", "--quiet")
+        quiet = ("--no-verify", "--quiet", *(("--max-growth", str(_ANY_SIZE)) if unlimited else ()))
         return [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, *_OPTIONS[tool], *quiet]
-    return [sys.executable, "-m", "benchmarks.tools", tool, source, out]
+    return [sys.executable, "-m", "benchmarks.tools", tool, source, out, *(("unlimited",) if unlimited else ())]
 
 
 def versions() -> dict[str, str]:
@@ -54,12 +64,12 @@ def _onnxsim(source: str, out: str) -> None:
     onnx.save(model, out)
 
 
-def _onnxscript(source: str, out: str) -> None:
+def _onnxscript(source: str, out: str, **limits: Any) -> None:
     import onnx_ir
     from onnxscript import optimizer
 
     model = onnx_ir.load(source)
-    optimizer.optimize(model)
+    optimizer.optimize(model, **limits)
     onnx_ir.save(model, out)
 
 
@@ -69,7 +79,7 @@ def _onnx_ir(source: str, out: str) -> None:
     onnx_ir.save(onnx_ir.load(source), out)
 
 
-def _ort(level: str, *, lean: bool = False) -> Callable[[str, str], None]:
+def _ort(level: str, *, lean: bool = False, unlimited: bool = False) -> Callable[[str, str], None]:
     """ONNX Runtime's offline optimization; `lean` leaves out its memory planner, which is quadratic in nodes."""
 
     def optimize(source: str, out: str) -> None:
@@ -79,6 +89,8 @@ def _ort(level: str, *, lean: bool = False) -> Callable[[str, str], None]:
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         options.optimized_model_filepath = out
         options.log_severity_level = 3
+        if unlimited:
+            options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(_ANY_SIZE))
         if lean:
             options.enable_mem_reuse = options.enable_mem_pattern = False
         if sum(file.stat().st_size for file in _files(Path(source))) > _INLINE_LIMIT:
@@ -105,7 +117,14 @@ _WORKERS: Mapping[str, Callable[[str, str], None]] = {
     "ort_extended_lean": _ort("ORT_ENABLE_EXTENDED", lean=True),
     "ort_all": _ort("ORT_ENABLE_ALL"),
 }
+_UNLIMITED_WORKERS: Mapping[str, Callable[[str, str], None]] = {
+    **_WORKERS,  # onnxslim has no limit, onnxsim one of 1.5 GB that it refuses to raise beyond 2
+    "onnxscript": partial(_onnxscript, input_size_limit=_ANY_SIZE, output_size_limit=_ANY_SIZE),
+    "ort_basic": _ort("ORT_ENABLE_BASIC", unlimited=True),
+    "ort_extended": _ort("ORT_ENABLE_EXTENDED", unlimited=True),
+}
 
 
 if __name__ == "__main__":
-    _WORKERS[sys.argv[1]](*sys.argv[2:4])
+    workers = _UNLIMITED_WORKERS if sys.argv[4:] == ["unlimited"] else _WORKERS
+    workers[sys.argv[1]](*sys.argv[2:4])

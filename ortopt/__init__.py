@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ortopt.observers import Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
     from ortopt.rule import RewriteRule
+    from ortopt.runtime.session import InferenceSession
     from ortopt.transformer import Context, GraphTransformer
 
 _deferred_sympy.install()
@@ -41,6 +42,7 @@ _HOMES = {
     "GraphTransformer": "transformer",
     "GraphTransformerManager": "manager",
     "HistoryEntry": "manager",
+    "InferenceSession": "runtime.session",
     "InvalidModelError": "errors",
     "Numerics": "options",
     "Observer": "observers",
@@ -83,6 +85,7 @@ __all__ = [
     "GraphTransformer",
     "GraphTransformerManager",
     "HistoryEntry",
+    "InferenceSession",
     "InvalidModelError",
     "Numerics",
     "Observer",

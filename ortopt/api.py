@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import gc
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
@@ -18,25 +18,33 @@ from ortopt import registry, semantics
 from ortopt.analysis import dimensions
 from ortopt.analysis import providers as execution
 from ortopt.cancellation import CancellationToken, DeadlinePassed
+from ortopt.check_each import CheckEach
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
 from ortopt.graph.load import load
-from ortopt.graph.validate import validate
-from ortopt.manager import GraphTransformerManager, HistoryEntry
-from ortopt.observers import Observer, RewriteLimit
-from ortopt.options import Options, Target, TransformerLevel
-from ortopt.transformer import GraphTransformer, Workspace
+from ortopt.manager import HistoryEntry
+from ortopt.observers import Again, Observer, RewriteLimit
+from ortopt.options import Options, Target
+from ortopt.pipeline import NumberedRewrite, Pipeline, Replay, RewriteKey, without_collection
+from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ortopt.verify import Verification
+    from ortopt.bisection import Bisection, Culprit
+    from ortopt.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
-MOST_ROUNDS = 10
-"""How often levels 2 to 4 run again while level 4 changes something, as in ONNX Runtime's session."""
+MOST_REPAIRS = 30
+"""How often a run whose result differs is repeated without what made it differ."""
+
+MOST_REWRITES_LEFT_OUT = 8
+"""How many single rewrites of one transformer are left out (`Options.keep_pass`) before all of it is."""
+
+TIME_TO_CHECK = 60.0
+"""Seconds that verification and repair of a run with a timeout may take at least."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,6 +127,31 @@ class Summary:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Repair:
+    """A rewrite that made the result differ from the original, and what was left out for it.
+
+    Attributes:
+        rewrite: Its number, its transformer, where it was, its nodes.
+        left_out: ``"pass"``, or ``"rewrite"`` where the transformer was kept.
+        reason: How the outputs differ, in words.
+        output: The output that differs most.
+        error: Its error after the rewrite, relative to its scale; infinite where it is not comparable.
+        error_before: The worst error before it.
+        probes: How many models were compared to find it.
+        seconds: How long that took.
+    """
+
+    rewrite: NumberedRewrite
+    left_out: Literal["pass", "rewrite"]
+    reason: str
+    output: str
+    error: float
+    error_before: float
+    probes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class OptimizeResult:
     """What `optimize` returns.
 
@@ -128,6 +161,7 @@ class OptimizeResult:
         summary: What changed.
         verification: How the result compares with the original; None if it was not asked for.
         stopped: Whether the deadline cut the run short.
+        repairs: What was left out because the result differed from the original, in the order in which it was found.
     """
 
     model: ir.Model
@@ -135,6 +169,7 @@ class OptimizeResult:
     summary: Summary
     verification: Verification | None = None
     stopped: bool = False
+    repairs: tuple[Repair, ...] = ()
 
     @property
     def verified(self) -> bool:
@@ -179,6 +214,9 @@ def optimize(
     verify: bool = True,
     inputs: Mapping[str, np.ndarray] | None = None,
     strict: bool = True,
+    check_each: bool = False,
+    repair: bool = True,
+    keep_pass: bool = False,
     provenance: bool = False,
     keep_functions: bool = False,
     transformers: Iterable[GraphTransformer] = (),
@@ -203,10 +241,18 @@ def optimize(
         limit: Stop after this many rewrites.
         max_growth: Bytes by which the file may grow; None is max(1 MB, 1 %).
         steps: The bound of each level's fixed-point loop.
-        timeout: Seconds until the best so far is returned, marked `stopped`.
+        timeout: Seconds until no more is done: the best verified so far is returned, marked `stopped`. Verification
+            and repair may take as long again, and 60 s in any case. A transformer that loops is stopped; one that is in
+            a call outside of Python is waited for.
         verify: Whether to run the result against the original.
         inputs: Inputs to verify with, by name; seeded ones if None.
         strict: Whether a transformer that raises ends the run; else it is left out.
+        check_each: Whether the model is looked at after every transformer (`ortopt.check_each`): one that breaks it has
+            failed.
+        repair: Whether a result that differs from the original is repaired: the first rewrite after which it differs
+            is found by replaying the run, and its transformer left out. Transformers must do the same to the same graph
+            each time; instances of yours must keep no state between runs that changes what they do.
+        keep_pass: Whether a repair leaves out that rewrite only.
         provenance: Whether a saved file says which transformer made each node.
         keep_functions: Whether local functions stay functions.
         transformers: Transformers of your own, instances, beside the installed ones.
@@ -220,8 +266,9 @@ def optimize(
         UsageError: If an option makes no sense.
         InvalidModelError: If the model is broken.
         TransformerError: If a transformer raised, with `strict`.
-        VerificationError: If the result differs from the original.
-        OptimizationCancelled: If it was stopped; ``.result`` holds what was reached.
+        VerificationError: If the result differs from the original, and could not be repaired.
+        OptimizationCancelled: If it was stopped; ``.result`` holds what was reached: before verification, all that was
+            done, else the model as it came.
     """
     options = make_options(
         level=level,
@@ -240,6 +287,9 @@ def optimize(
         steps=steps,
         timeout=timeout,
         strict=strict,
+        check_each=check_each,
+        repair=repair,
+        keep_pass=keep_pass,
         provenance=provenance,
         keep_functions=keep_functions,
     )
@@ -302,33 +352,37 @@ class Optimization:
         self.observers = tuple(observers)
         if options.limit is not None:
             self.observers += (RewriteLimit(options.limit),)
+        if options.check_each:
+            self.observers += (CheckEach(),)
         self.token = cancellation or CancellationToken()
         if options.timeout is not None:
             self.token = _with_deadline(self.token, options.timeout)
         self.seconds: dict[str, float] = {}
-        self.stopped = False
         # A stream can be read once only, but verification wants the original again.
         self._original: Source = source.read() if hasattr(source, "read") else source
-        with self._timed("load"), _no_collection():
-            self.model = load(self._original)
+        self._pipeline = Pipeline(self._original, options, self.selected)
+        with self._timed("load"), without_collection():
+            self._attempt = self._pipeline.attempt(self._pipeline.load(), self.observers)
             self.before = figures(self.model)
-        self._manager = self._make_manager()
-        self._offered = 0
+        self._pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
-        self._too_large: dict[tuple[str, ir.Node], int] = {}
+        self.repairs: list[Repair] = []
+        self._left_out: set[str] = set()
+        self._without: set[RewriteKey] = set()
+        self._failures: list[TransformerError] = []
+        self._bisection: Bisection | None = None
+        self._not_repaired = ""
+        self._begun: Reference | None = None
 
-    def _make_manager(self) -> GraphTransformerManager:
-        manager = GraphTransformerManager(
-            self.options.steps,
-            options=self.options,
-            observers=self.observers,
-            on_error="raise" if self.options.strict else "skip",
-            keep_order=self.options.passes is not None,
-        )
-        for chosen in self.selected:
-            for level in chosen.levels:
-                manager.register(chosen.transformer, level)
-        return manager
+    @property
+    def model(self) -> ir.Model:
+        """What has been reached so far."""
+        return self._attempt.model
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the deadline cut the run short."""
+        return self._attempt.stopped
 
     def run(self, *, verify: bool = True, inputs: Mapping[str, np.ndarray] | None = None) -> OptimizeResult:
         """Transform, validate, verify.
@@ -340,12 +394,43 @@ class Optimization:
         Returns:
             The result.
         """
+        with contextlib.closing(self):
+            if verify:
+                self.begin_verification(inputs)
+            return self._run(verify=verify, inputs=inputs)
+
+    def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
+        """Let the original run, in a process of its own, while it is transformed here: `verify` has less to do then.
+
+        Nothing happens, and nothing is lost, where that cannot be; whoever calls this calls `close` in the end.
+
+        Args:
+            inputs: As `verify` takes them.
+        """
+        usable = all(execution.usable(provider)[0] for provider in self.options.providers)
+        if self.options.dims or not isinstance(self._original, str | os.PathLike) or not usable:
+            return
+        self._begun = self.reference(inputs)
+        self._begun.begin(self.model)
+
+    def close(self) -> None:
+        """End what `begin_verification` began, if nobody has verified."""
+        if self._begun is not None:
+            self._begun.close()
+            self._begun = None
+
+    def _run(self, *, verify: bool, inputs: Mapping[str, np.ndarray] | None) -> OptimizeResult:
         try:
             self.transform()
         except OptimizationCancelled as cancelled:
             cancelled.result = self.result(None)
             raise
-        return self.result(self.verify(inputs) if verify else None)
+        try:
+            return self.result(self.verify(inputs) if verify else None)
+        except OptimizationCancelled as cancelled:  # what is not verified may be wrong: the model as it came is not
+            self._attempt = self._pipeline.replay(self.observers, limit=0)
+            cancelled.result = self.result(None)
+            raise
 
     def transform(self) -> None:
         """Apply the levels, in place.
@@ -354,41 +439,42 @@ class Optimization:
             TransformerError: If a transformer raised, with `Options.strict`.
             OptimizationCancelled: If it was stopped; `model` is valid and holds what was completed.
         """
-        options = self.options
-        with self._timed("optimize"), _no_collection():
-            if options.dims:
-                dimensions.override(self.model, options.dims)
-            if options.opset is not None:
-                from ortopt import opset_conversion
+        with self._timed("optimize"):
+            self._transform(self.token, self.observers)
 
-                self.model = opset_conversion.convert(self.model, options.opset)
-            if options.level == 0:
-                validate(self.model)
-                return
-            allowance = semantics.growth_allowance(self.before.nbytes, options)
-            workspace = Workspace(self.model, options, allowance)
+    def _transform(self, token: CancellationToken, observers: tuple[Observer, ...]) -> None:
+        """Run what is ready; where the graph comes out torn or broken, find who did it, and run again without."""
+        while True:
+            watchers = observers if not self._without else (*observers, Replay(without=self._without))
+            if watchers != self._attempt.observers or self._left_out != self._attempt.left_out:
+                self._attempt = self._pipeline.attempt(self._attempt.model, watchers, self._left_out)
             try:
-                self._apply_levels(workspace)
-            except DeadlinePassed:
-                self.stopped = True
-            finally:
-                self._offered = workspace.offered
-                self._too_large = workspace.too_large
-            validate(self.model)
-
-    def _apply_levels(self, workspace: Workspace) -> None:
-        manager, token, top = self._manager, self.token, self.options.level
-        manager.run(workspace, TransformerLevel.LEVEL1, token)
-        for _ in range(MOST_ROUNDS):
-            again = False
-            for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3, TransformerLevel.LEVEL4):
-                if level <= top:
-                    again = manager.run(workspace, level, token)
-            if top < TransformerLevel.LEVEL4 or not again:
+                self._pipeline.run(self._attempt, token)
+            except TransformerError as error:
+                if not error.torn:
+                    raise
+                self._start_again()
+                if isinstance(error.__cause__, Again):  # it was one of several rules
+                    observers = (*_without_checks(observers), CheckEach(closely=True))
+                    continue
+                if self.options.strict:
+                    raise
+                self._left_out.add(error.transformer)
+                self._failures.append(error)
+            except InvalidModelError:
+                self._start_again()
+                if any(isinstance(observer, CheckEach) for observer in observers) or self.options.level == 0:
+                    raise
+                observers = (*observers, CheckEach())
+            else:
                 return
+
+    def _start_again(self) -> None:
+        """The model as it came, in place of what has been reached."""
+        self._attempt = self._pipeline.attempt(self._pipeline.load(), self._attempt.observers, self._left_out)
 
     def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
-        """Run the result against the original under ONNX Runtime without optimization.
+        """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
 
         Args:
             inputs: Inputs by name; seeded ones if None.
@@ -397,34 +483,128 @@ class Optimization:
             How they compare.
 
         Raises:
-            VerificationError: If they differ. (Bisection and repair will step in here.)
+            VerificationError: If they differ, and what was tried did not repair it.
+            OptimizationCancelled: If it was stopped while it was repaired.
         """
-        from ortopt.verify import verify as compare
-
         for provider in self.options.providers:
             works, reason = execution.usable(provider)
             if not works:
                 raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
-        with self._timed("verify"):
-            original = self._original
-            reference: Path | ir.Model
-            if self.options.dims or not isinstance(original, str | os.PathLike):
-                reference = load(original)
-                dimensions.override(reference, self.options.dims)
-            elif Path(original).is_file():
-                reference = Path(original)
-            else:
-                raise InvalidModelError(f"{original}: the file has gone")
-            outcome = compare(reference, self.model, inputs=inputs, providers=self.options.providers)
+        with self._timed("verify"), self.reference(inputs) as reference:
+            outcome = self._verified(reference)
         self.verification = outcome
         if outcome.status == "differs":
-            raise VerificationError(f"the result differs from the original: {outcome.reason}")
+            raise VerificationError(f"the result differs from the original: {outcome.reason}{self._not_repaired}")
         return outcome
+
+    def reference(self, inputs: Mapping[str, np.ndarray] | None = None) -> Reference:
+        """The original, to compare results with; the caller closes it. What `begin_verification` began, once.
+
+        Args:
+            inputs: Inputs by name; seeded ones if None.
+        """
+        from ortopt.verify import Reference
+
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            return begun
+        original = self._original
+        source: Path | ir.Model
+        if self.options.dims or not isinstance(original, str | os.PathLike):
+            source = load(original)
+            dimensions.override(source, self.options.dims)
+        elif Path(original).is_file():
+            source = Path(original)
+        else:
+            raise InvalidModelError(f"{original}: the file has gone")
+        return Reference(source, inputs=inputs, providers=self.options.providers)
+
+    def _verified(self, reference: Reference) -> Verification:
+        """Compare, repair, and in the end, or where there is no time left, have a model that can be written."""
+        self._not_repaired = ""
+        timeout = self.options.timeout
+        token = self.token.renewed(None if timeout is None else max(timeout, TIME_TO_CHECK))
+        try:
+            outcome = reference.compare(self.model, timeout=token.left)
+            if outcome.status == "impossible":
+                token.check()
+            if outcome.status == "differs" and self.options.repair:
+                outcome = self._repaired(reference, outcome, token)
+        except DeadlinePassed:
+            return self._best_verified(reference)
+        return outcome
+
+    def _repaired(self, reference: Reference, outcome: Verification, token: CancellationToken) -> Verification:
+        """Leave out what makes the result differ, one after the other, until it does not."""
+        from ortopt.bisection import Bisection, NotFound
+
+        bisection = self._bisection = Bisection(self._pipeline, reference, self._attempt.observers, token)
+        for _ in range(MOST_REPAIRS):
+            started = time.perf_counter()
+            try:
+                culprit = bisection.find(self._attempt.offered, outcome, self._left_out, self._without)
+            except NotFound as reason:
+                self._not_repaired = f"; no rewrite can be blamed: {reason}"
+                return outcome
+            self._leave_out(culprit, time.perf_counter() - started)
+            self._start_again()
+            self._transform(self._repair_token(token), self.observers)
+            outcome = bisection.compare(self._attempt, None, None)
+            if outcome.status != "differs":
+                return outcome
+        self._not_repaired = f"; it still does after {MOST_REPAIRS} repairs"
+        return outcome
+
+    def _repair_token(self, token: CancellationToken) -> CancellationToken:
+        """For a run without a culprit: it may take as long as the first, but ends with the search."""
+        timeout = self.options.timeout
+        return token if timeout is None or token.left is None else self.token.renewed(min(timeout, token.left))
+
+    def _leave_out(self, culprit: Culprit, seconds: float) -> None:
+        rewrite = culprit.rewrite
+        before = sum(r.left_out == "rewrite" and r.rewrite.transformer == rewrite.transformer for r in self.repairs)
+        single = self.options.keep_pass and before < MOST_REWRITES_LEFT_OUT
+        if single:
+            self._without.add(rewrite.key)
+        else:
+            self._left_out.add(rewrite.transformer)
+        found = culprit.verification
+        self.repairs.append(
+            Repair(
+                rewrite,
+                "rewrite" if single else "pass",
+                found.reason,
+                found.worst_output,
+                found.worst if found.outputs else math.inf,
+                culprit.error_before,
+                culprit.probes,
+                seconds,
+            )
+        )
+
+    def _best_verified(self, reference: Reference) -> Verification:
+        """Where there is no time left: the most rewrites that are known to agree, or else the model as it came."""
+        from ortopt.verify import Verification
+
+        bisection = self._bisection
+        for limit in (bisection.equal if bisection is not None else 0, 0):
+            self._attempt = self._pipeline.replay(
+                self.observers, limit=limit, left_out=self._left_out, without=self._without
+            )
+            self._attempt.stopped = True
+            outcome = reference.compare(self.model, timeout=TIME_TO_CHECK)
+            if outcome.status == "verified":
+                return outcome
+            if limit == 0:
+                break
+        if outcome.status == "differs":
+            return outcome
+        return Verification("impossible", f"there was no time; nothing was rewritten ({outcome.reason})")
 
     def result(self, verification: Verification | None) -> OptimizeResult:
         """What has been reached so far."""
         totals: dict[str, list[float]] = {}
-        for entry in self._manager.history:
+        for entry in self._attempt.manager.history:
             total = totals.setdefault(entry.transformer, [0, 0.0, 0])
             total[0] += entry.rewrites
             total[1] += entry.seconds
@@ -436,20 +616,22 @@ class Optimization:
             figures(self.model),
             tuple(passes),
             dict(self.seconds),
-            tuple(level.value for level in self._manager.bound_reached),
-            tuple(self._manager.failures),
-            self._offered,
+            tuple(level.value for level in self._attempt.manager.bound_reached),
+            (*self._failures, *self._attempt.manager.failures),
+            self._attempt.offered,
             self._size_refusals(),
         )
-        return OptimizeResult(self.model, self._manager.history, summary, verification, self.stopped)
+        return OptimizeResult(
+            self.model, self._attempt.manager.history, summary, verification, self.stopped, tuple(self.repairs)
+        )
 
     def _size_refusals(self) -> tuple[SizeRefusal, ...]:
         sizes: dict[str, list[int]] = {}
-        for (name, _), nbytes in self._too_large.items():
+        for (name, _), nbytes in self._attempt.too_large.items():
             sizes.setdefault(name, []).append(nbytes)
         return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
@@ -481,16 +663,8 @@ def _with_deadline(token: CancellationToken, timeout: float) -> CancellationToke
     return token
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the cycle collector: it would walk the graph's millions of objects again and again, to free none."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _without_checks(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    return tuple(observer for observer in observers if not isinstance(observer, CheckEach))
 
 
 __all__ = ["Optimization", "OptimizeResult", "Summary", "optimize"]

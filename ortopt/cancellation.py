@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from ortopt.errors import OptimizationCancelled
+
+T = TypeVar("T")
+
+_BETWEEN_CHECKS = 256
+"""How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
 class DeadlinePassed(OptimizationCancelled):
     """The deadline of a run has passed: the best so far is what it returns."""
+
+
+class DeadlineForced(DeadlinePassed):
+    """The deadline has passed long ago, and the run had to be stopped in the midst of an edit: its graph is torn."""
 
 
 class CancellationToken:
@@ -24,6 +35,16 @@ class CancellationToken:
         self._event = threading.Event()
         self.deadline = None if timeout is None else time.monotonic() + timeout
 
+    def renewed(self, timeout: float | None) -> CancellationToken:
+        """A token that `cancel` of this one stops too, with a deadline of its own.
+
+        Args:
+            timeout: Seconds until its deadline, from now; None is none.
+        """
+        token = CancellationToken(timeout)
+        token._event = self._event
+        return token
+
     def cancel(self) -> None:
         """Ask the run to stop at its next rewrite; it raises `OptimizationCancelled`."""
         self._event.set()
@@ -34,9 +55,25 @@ class CancellationToken:
         return self._event.is_set()
 
     @property
+    def left(self) -> float | None:
+        """Seconds until the deadline, never less than a millisecond; None where there is none."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
+
+    @property
     def is_expired(self) -> bool:
         """Whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def watch(self, items: Iterable[T]) -> Iterator[T]:
+        """Some items, with a `check` now and then: for loops over all nodes of a graph.
+
+        Raises:
+            OptimizationCancelled: As `check` does.
+        """
+        for count, item in enumerate(items):
+            if not count % _BETWEEN_CHECKS:
+                self.check()
+            yield item
 
     def check(self) -> None:
         """Go on only if nobody has asked to stop.

@@ -43,6 +43,10 @@ class Dump(Observer):
         self._previous: Path | None = None
         self._number = 0
 
+    def begin(self) -> None:
+        """What the last one left is not what the next one finds."""
+        self._latest = self._previous = None
+
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
         """Write the model once, before anybody touched it."""
         if self._latest is None:

@@ -77,6 +77,10 @@ class TransformerError(OrtoptError):
         step: The step of the fixed-point loop, from 1.
         graph: The graph it worked on.
         reason: What went wrong.
+
+    Attributes:
+        torn: Whether it changed the graph behind the editor's back, so that it could not be taken back: then the model
+            is not as it was.
     """
 
     exit_code = 4
@@ -87,6 +91,7 @@ class TransformerError(OrtoptError):
         self.step = step
         self.graph = graph
         self.reason = reason
+        self.torn = False
         super().__init__(
             f"{transformer} failed at level {level}, step {step}, on graph {graph!r}: {reason}"
             f" (leave it out with --disable {transformer})"

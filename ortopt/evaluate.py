@@ -28,7 +28,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ortopt import semantics
+from ortopt import memory, semantics
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.errors import UsageError
@@ -63,6 +63,8 @@ DEFAULT_TIMEOUT: Final = 10.0
 _MAX_SESSIONS = 64
 _MAX_CHILDREN = 16
 _CHILD_MEMORY = 8 << 30
+_STRING = 64  # bytes that a string is taken for
+_SHARES = 8  # no value is larger than this part of the memory that there may be
 _INLINE_BYTES = 4096  # shape inference reads the contents of what is inside the model
 _IR_VERSION = 10
 _NUMPY_DTYPES = frozenset(
@@ -99,6 +101,7 @@ def evaluate(
     functions: Iterable[ir.Function] = (),
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     timeout: float = DEFAULT_TIMEOUT,
+    spent: Callable[[float], None] | None = None,
 ) -> dict[ir.Value, ir.TensorProtocol]:
     """Compute values from constants.
 
@@ -112,13 +115,21 @@ def evaluate(
         is_random: Whether a node (also one in a subgraph or a function) must never be evaluated.
         functions: The model's functions, for nodes that call them.
         limit_bytes: No value larger than this is computed, wanted or in between.
-        timeout: Seconds for all of what is not known to be safe.
+        timeout: Seconds for all of what is not known to be safe; none of it is computed if there are none.
+        spent: Told how many of these seconds it took.
 
     Returns:
         Tensors of exact dtype. Those of moved, cast or reshaped large weights are lazy (`ir.LazyTensor`).
     """
+    bound = memory.limit()
+    if bound is not None:
+        limit_bytes = min(limit_bytes, bound // _SHARES)
     evaluation = _Evaluation(opset_imports, is_random, tuple(functions), limit_bytes, timeout)
-    return evaluation.run(nodes, tuple(wanted))
+    try:
+        return evaluation.run(nodes, tuple(wanted))
+    finally:
+        if spent is not None:
+            spent(evaluation.unsafe_seconds)
 
 
 class _Evaluation:
@@ -138,6 +149,7 @@ class _Evaluation:
         self._functions = {function.identifier(): function for function in functions}
         self._limit = limit_bytes
         self._seconds = timeout
+        self.unsafe_seconds = 0.0
         self._sessions = _MAX_SESSIONS
         self._children = _MAX_CHILDREN
         self._known: dict[ir.Value, Operand] = {}
@@ -315,6 +327,8 @@ class _Evaluation:
                 return False
         if inputs and inputs[0] is not None and (node.op_type, _kind(inputs[0].dtype)) in ONLY_HERE:
             return False
+        if any(one is not None and one.dtype == ir.DataType.STRING for one in inputs) and self._has_long_strings(node):
+            return False
         block: int = node.attributes.get_int("block_size", 0)
         if block < 0:
             return False
@@ -322,11 +336,17 @@ class _Evaluation:
             return all(one is not None and one.nbytes * 16 <= self._limit for one in inputs)
         return all(one is not None and one.shape is not None for one in outputs)
 
+    def _has_long_strings(self, node: ir.Node) -> bool:
+        """Whether a string is longer than it is counted: sizes of results would be underestimated."""
+        operands = (self._operand(value) for value in node.inputs if value is not None)
+        tensors = (one.tensor for one in operands if one is not None and one.dtype == ir.DataType.STRING)
+        return any(len(text) > _STRING for one in tensors if one is not None for text in strings_of(one).reshape(-1))
+
     def _here(self, batch: _Batch, fetch: Sequence[ir.Value]) -> dict[ir.Value, ir.TensorProtocol]:
         if self._sessions <= 0:
             raise HazardError("too many sessions")
         self._sessions -= 1
-        results = run_model(batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], self._seconds)
+        results = run_model(batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], DEFAULT_TIMEOUT)
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # ONNX Runtime in a child process
@@ -352,6 +372,7 @@ class _Evaluation:
             )
         finally:
             self._seconds -= time.monotonic() - start
+            self.unsafe_seconds += time.monotonic() - start
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # Either
@@ -478,8 +499,8 @@ class _Inferred:
 
     @property
     def nbytes(self) -> int:
-        """Bytes; a string counts as 64."""
-        size = 64.0 if self.dtype == ir.DataType.STRING else self.dtype.itemsize
+        """Bytes; a string counts as `_STRING`."""
+        size = float(_STRING) if self.dtype == ir.DataType.STRING else self.dtype.itemsize
         return math.ceil(math.prod(self.shape or ()) * size)
 
 
@@ -586,6 +607,36 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 # Sessions
 
 
+_process_pool: list[tuple[int, int]] = []
+
+
+def shares_threads() -> bool:
+    """Whether every session of this process must use ONNX Runtime's global thread pool: it has been set up."""
+    return bool(_process_pool)
+
+
+def share_threads(intra: int, inter: int) -> None:
+    """Set up ONNX Runtime's global thread pool; from then on every session of the process must use it.
+
+    Args:
+        intra: Threads within an op, 0 for as many as there are cores.
+        inter: Threads across ops.
+
+    Raises:
+        UsageError: It was set up with other sizes: it cannot be resized.
+    """
+    import onnxruntime
+
+    if not _process_pool:
+        onnxruntime.set_global_thread_pool_sizes(intra, inter)
+        _process_pool.append((intra, inter))
+    elif _process_pool[0] != (intra, inter):
+        raise UsageError(
+            f"the global thread pool has {_process_pool[0][0]} intra-op and {_process_pool[0][1]} inter-op threads"
+            f" already; it cannot be resized to {intra} and {inter}"
+        )
+
+
 def session(
     model: bytes | os.PathLike[str] | str | ir.Model,
     *,
@@ -617,6 +668,7 @@ def session(
     else:
         nodes = count_nodes(model)
     options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not shares_threads()
     options.log_severity_level = 4
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
@@ -715,12 +767,13 @@ def _run_in_child(
         (folder / "model.onnx").write_bytes(model)
         for i, array in enumerate(feeds.values()):
             np.save(folder / f"{i}.npy", array, allow_pickle=False)
-        memory = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
+        space = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
         job = {
             "feeds": list(feeds),
             "fetch": list(fetch),
             "seconds": seconds,
-            "memory": memory,
+            "memory": space,
+            "data": memory.remaining(),
             "limit": limit_bytes,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
@@ -744,4 +797,6 @@ __all__ = [
     "evaluate",
     "run_model",
     "session",
+    "share_threads",
+    "shares_threads",
 ]

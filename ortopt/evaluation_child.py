@@ -93,7 +93,7 @@ def raw_of(value: Any) -> Raw | None:
 def main(folder: Path) -> None:
     """Run the job in ``folder``."""
     job = json.loads((folder / "job.json").read_bytes())
-    _limit_memory(job["memory"])
+    limit_memory(space=job["memory"], data=job["data"])
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -103,7 +103,7 @@ def main(folder: Path) -> None:
     feeds = {name: np.load(folder / f"{i}.npy", mmap_mode="r") for i, name in enumerate(job["feeds"])}
     done: list[list[Any] | None] = []
     for i, raw in enumerate(run_session(session, feeds, job["fetch"], job["seconds"])):
-        if raw is None or raw.data.nbytes > job["limit"]:
+        if raw is None or _nbytes(raw) > job["limit"]:
             done.append(None)
         elif raw.dtype == _STRING:
             done.append([raw.dtype, raw.shape, [one.hex() for one in raw.data.reshape(-1)]])
@@ -111,6 +111,10 @@ def main(folder: Path) -> None:
             np.save(folder / f"out{i}.npy", raw.data, allow_pickle=False)
             done.append([raw.dtype, raw.shape, None])
     (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
+
+
+def _nbytes(raw: Raw) -> int:
+    return sum(map(len, raw.data.reshape(-1))) if raw.dtype == _STRING else raw.data.nbytes
 
 
 def results(folder: Path) -> list[Raw | None]:
@@ -130,13 +134,21 @@ def results(folder: Path) -> list[Raw | None]:
     return found
 
 
-def _limit_memory(nbytes: int) -> None:
+def limit_memory(*, space: int | None = None, data: int | None = None) -> None:
+    """Bound this process, where the system can do that, and let it leave no core when it ends.
+
+    Args:
+        space: Bytes of address space, mapped files and libraries included.
+        data: Bytes of private writable memory.
+    """
     try:
         import resource
     except ImportError:  # Windows; the time limit holds there too
         return
-    resource.setrlimit(resource.RLIMIT_AS, (nbytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for kind, nbytes in ((resource.RLIMIT_AS, space), (resource.RLIMIT_DATA, data), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(kind)[1]
+        if nbytes is not None:
+            resource.setrlimit(kind, (nbytes if hard == resource.RLIM_INFINITY else min(nbytes, hard), hard))
 
 
 if __name__ == "__main__":

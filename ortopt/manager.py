@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError
 from ortopt.graph import scope
-from ortopt.observers import Observer, Observers
+from ortopt.observers import Again, Defect, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
 from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
 from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, name_key
@@ -58,7 +58,8 @@ class GraphTransformerManager:
         options: What the transformers are told; the defaults if None.
         observers: Who watches.
         on_error: What a transformer that raises does: ``"raise"`` ends the run with a `TransformerError`, ``"skip"``
-            leaves it out and goes on. Either way the model is as it was before that transformer.
+            leaves it out and goes on. Either way the model is as it was before that transformer; where that cannot be
+            (`TransformerError.torn`), it is raised in either case.
         keep_order: Whether transformers run as they were registered, instead of by ``after`` and name.
 
     Attributes:
@@ -260,16 +261,20 @@ class GraphTransformerManager:
                 entries = self._apply(transformer, contexts[transformer], graph, level, step)
             edit.restore_order()
             edit.drop_freed_initializers()
+            self.observers.inspect(workspace.model, edit.version != start)
         except OptimizationCancelled:
             edit.rollback(max((context.mark for context in contexts.values()), default=start))
             edit.restore_order()
             edit.drop_freed_initializers()
             raise
         except Exception as error:
-            edit.rollback(start)
+            culprit, cause = _blamed(error, active)
+            whole = self._take_back(workspace, start)
             workspace.offered = offered
-            culprit, cause = (error.rule, error.cause) if isinstance(error, RuleFailure) else (active[0], error)
-            self._fail(culprit, cause, level, step, graph)
+            slot.swept.pop(graph, None)
+            if isinstance(cause, Again) and whole:
+                return True
+            self._fail(culprit, cause, level, step, graph, torn=not whole)
             return slot.is_rules
         seconds = time.perf_counter() - started
         for entry in entries:
@@ -281,6 +286,15 @@ class GraphTransformerManager:
             self._history.append(finished)
             self.observers.after(finished, graph)
         return False
+
+    def _take_back(self, workspace: Workspace, version: int) -> bool:
+        """Roll an edit back; whether the model is as it was, as far as anybody looks."""
+        try:
+            workspace.edit.rollback(version)
+            self.observers.inspect(workspace.model, False)
+        except Exception:  # what was edited behind the editor's back can break its way back anywhere
+            return False
+        return True
 
     def _sweep(
         self,
@@ -348,6 +362,7 @@ class GraphTransformerManager:
         twin = Context(_Borrowed(clone, workspace), transformer, level, step, cancellation, self.observers)
         try:
             modified = transformer.apply(clone.graph, twin)
+            self.observers.inspect(clone, modified)
         except OptimizationCancelled:
             raise
         except Exception as error:
@@ -367,12 +382,23 @@ class GraphTransformerManager:
         return modified
 
     def _fail(
-        self, transformer: GraphTransformer, error: Exception, level: TransformerLevel, step: int, graph: ir.Graph
+        self,
+        transformer: GraphTransformer,
+        error: Exception,
+        level: TransformerLevel,
+        step: int,
+        graph: ir.Graph,
+        *,
+        torn: bool = False,
     ) -> None:
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        failure = TransformerError(transformer.name, level.value, step, scope.label(graph), reason)
+        if isinstance(error, Defect):
+            reason = f"what it left is broken: {error}"
+        else:
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        failure = TransformerError(transformer.name, level.value, step, _label(graph), reason)
         failure.__cause__ = error
-        if self.on_error == "raise":
+        failure.torn = torn
+        if torn or self.on_error == "raise":
             raise failure from error
         self.failures.append(failure)
         self._left_out.add(transformer)
@@ -464,6 +490,23 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
         circle = ", ".join(sorted(by_key[key].name for key, earlier in waits.items() if earlier))
         raise RegistrationError(f"the 'after' lists of these transformers form a circle: {circle}")
     return ordered
+
+
+def _blamed(error: Exception, active: Sequence[GraphTransformer]) -> tuple[GraphTransformer, Exception]:
+    """Who failed, and how."""
+    if isinstance(error, RuleFailure):
+        return error.rule, error.cause
+    if isinstance(error, Defect):
+        return next((one for one in active if one.name == error.transformer), active[0]), error
+    return active[0], error
+
+
+def _label(graph: ir.Graph) -> str:
+    """The graph for people; by its own name where the graph around it is torn."""
+    try:
+        return scope.label(graph)
+    except Exception:  # whatever a broken graph answers
+        return graph.name or "?"
 
 
 def _where(transformer: GraphTransformer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -13,14 +13,43 @@ if TYPE_CHECKING:
     from ortopt.transformer import GraphTransformer
 
 
+class Again(Exception):  # noqa: N818 -- not an error: a wish
+    """What `Observer.inspect` raises to have a run taken back and done again, under closer watch."""
+
+
+class Defect(Exception):  # noqa: N818 -- what is wrong with a graph, not with the one who says it
+    """What `Observer.inspect` finds wrong.
+
+    Args:
+        reason: What.
+        transformer: The name of the one who did it; None where only one has run, or nobody knows.
+    """
+
+    def __init__(self, reason: str, transformer: str | None = None) -> None:
+        super().__init__(reason)
+        self.transformer = transformer
+
+
 class Observer:
     """Watches a run; every hook may be overridden, and does nothing by itself.
 
     Attributes:
         listens_to_refusals: Whether `refused` is to be called; reasons are built only if somebody listens.
+        decides: Whether it shapes the run, by `should_run`, `offer` or `inspect`: it is then called again, and must
+            answer alike, when a run is replayed to find out what went wrong in it. A class that overrides one of these
+            decides, unless it says otherwise.
     """
 
     listens_to_refusals = False
+    decides = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "decides" not in cls.__dict__ and cls.__dict__.keys() & {"should_run", "offer", "inspect"}:
+            cls.decides = True
+
+    def begin(self) -> None:
+        """A run begins: the first, or another one after a repair."""
 
     def should_run(self, transformer: GraphTransformer, graph: ir.Graph) -> bool:
         """Whether a transformer is to run on a graph; false leaves it out."""
@@ -31,6 +60,18 @@ class Observer:
 
     def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
         """A transformer has run on a graph."""
+
+    def inspect(self, model: ir.Model, changed: bool) -> None:
+        """What a transformer, or a sweep of rules, has done to a graph, before it is taken for good.
+
+        Args:
+            model: The model: of a transformer that edits onnx-ir directly, the clone that it worked on.
+            changed: Whether it said that it changed something.
+
+        Raises:
+            Defect: To have it taken back, and the transformer left out, as though it had raised.
+            Again: To have it taken back and done again.
+        """
 
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
         """Whether a rewrite is to be made; its number is the same in every run with the same model and options."""
@@ -57,6 +98,12 @@ class Observers:
         self.all = tuple(observers)
         self.listens_to_refusals = any(observer.listens_to_refusals for observer in self.all)
         self._deciders = [o for o in self.all if type(o).offer is not Observer.offer]
+        self._inspectors = [o for o in self.all if type(o).inspect is not Observer.inspect]
+
+    def begin(self) -> None:
+        """Tell everybody."""
+        for observer in self.all:
+            observer.begin()
 
     def should_run(self, transformer: GraphTransformer, graph: ir.Graph) -> bool:
         """Whether nobody is against a transformer's run."""
@@ -78,6 +125,11 @@ class Observers:
         for observer in self._deciders:
             accepted &= observer.offer(transformer, nodes, number, why)
         return accepted
+
+    def inspect(self, model: ir.Model, changed: bool) -> None:
+        """Let everybody look who does."""
+        for observer in self._inspectors:
+            observer.inspect(model, changed)
 
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
         """Tell everybody."""
@@ -155,12 +207,19 @@ class Explanation(Observer):
     """
 
     listens_to_refusals = True
+    decides = False
 
     def __init__(self, transformers: Iterable[str] = ()) -> None:
         self._names = frozenset(transformers)
         self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
         self._latest: tuple[str, Sequence[ir.Node]] | None = None
         self.rewrites: list[OfferedRewrite] = []
+
+    def begin(self) -> None:
+        """Forget what another run did."""
+        self._refusals.clear()
+        self._latest = None
+        self.rewrites.clear()
 
     @property
     def refusals(self) -> list[RefusedCandidate]:
@@ -174,7 +233,7 @@ class Explanation(Observer):
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
         """Write down a rewrite."""
         if not self._names or transformer.name in self._names:
-            names = tuple((_name(node), node.op_type) for node in nodes)
+            names = tuple((node_name(node), node.op_type) for node in nodes)
             self.rewrites.append(OfferedRewrite(number, transformer.name, names, why or transformer.formula))
             self._latest = (transformer.name, nodes)
             for node in nodes:
@@ -188,9 +247,11 @@ class Explanation(Observer):
         if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
             self.rewrites.pop()
             self._latest = None
-        self._refusals[transformer.name, node] = RefusedCandidate(transformer.name, _name(node), node.op_type, reason)
+        self._refusals[transformer.name, node] = RefusedCandidate(
+            transformer.name, node_name(node), node.op_type, reason
+        )
 
 
-def _name(node: ir.Node) -> str:
+def node_name(node: ir.Node) -> str:
     """A node's name for people: where it has none, its first result's."""
     return node.name or (node.outputs[0].name or "" if node.outputs else "")

@@ -60,6 +60,9 @@ class Options:
         steps: The bound of each level's fixed-point loop.
         timeout: Seconds until the run returns the best so far; None is no limit.
         strict: Whether a transformer that raises ends the run.
+        check_each: Whether the model is looked at after every transformer; one that breaks it fails.
+        repair: Whether what makes the result differ from the original is found and left out.
+        keep_pass: Whether a repair leaves out single rewrites instead of their passes.
         provenance: Whether the file says which transformer made each node, and from what.
         keep_functions: Whether local functions stay functions.
         settings: Options of single transformers: name to option to value.
@@ -80,6 +83,9 @@ class Options:
     steps: int = DEFAULT_STEPS
     timeout: float | None = None
     strict: bool = False
+    check_each: bool = False
+    repair: bool = True
+    keep_pass: bool = False
     provenance: bool = False
     keep_functions: bool = False
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
 import ortopt
-from ortopt.api import OptimizeResult
+from ortopt.analysis.shape_demand import SIZES, Demand, demands
+from ortopt.api import OptimizeResult, Repair
+from ortopt.graph import scope
 from ortopt.graph.load import SOURCE_KEY
 from ortopt.graph.text import one_line, quoted
 
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Raised when a field of `as_dict` changes its meaning or goes; new fields do not raise it."""
+
+MOST_NODES_SHOWN = 4
+"""How many nodes of a rewrite a line names."""
 
 PIPE_WIDTH = 200
 """Columns where nobody looks at the width: tables never fold there."""
@@ -78,15 +86,40 @@ def as_dict(
             {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
             for e in summary.failures
         ],
+        "shape_arithmetic": shape_arithmetic(result),
+        "repairs": [_repair(one) for one in result.repairs],
         "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
         "verified": result.verified,
-        "verification": None if result.verification is None else _plain(result.verification),
+        "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
         "error": error,
     }
+
+
+def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
+    """What is left in a result of the nodes that depend on dimensions alone: who needs each of them, and why."""
+    if not any(op in result.summary.after.ops for op in SIZES):
+        return []
+    return [_demand(found) for found in demands(result.model)]
+
+
+def _demand(found: Demand) -> dict[str, Any]:
+    user = found.user
+    return {
+        "node": _node_name(found.node),
+        "op": found.node.op_type,
+        "graph": scope.label(scope.graph_of(found.node)),
+        "needed_by": None if user is None else {"node": _node_name(user), "op": user.op_type},
+        "why": found.why,
+    }
+
+
+def _node_name(node: ir.Node) -> str:
+    """A node's name for people: where it has none, its first result's."""
+    return node.name or (node.outputs[0].name or "" if node.outputs else "")
 
 
 def _output(saved: Saved) -> dict[str, Any]:
@@ -98,7 +131,27 @@ def _output(saved: Saved) -> dict[str, Any]:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    return {**_plain(options), "target": options.target.value}
+    return {**plain(options), "target": options.target.value}
+
+
+def _repair(repair: Repair) -> dict[str, Any]:
+    rewrite = repair.rewrite
+    return {
+        "pass": rewrite.transformer,
+        "rewrite": rewrite.number,
+        "level": rewrite.level,
+        "step": rewrite.step,
+        "graph": rewrite.graph,
+        "nodes": [{"name": name, "op": op} for name, op in rewrite.nodes],
+        "why": rewrite.why,
+        "left_out": repair.left_out,
+        "output": repair.output,
+        "error": plain(repair.error),
+        "error_before": plain(repair.error_before),
+        "reason": one_line(repair.reason),
+        "probes": repair.probes,
+        "seconds": repair.seconds,
+    }
 
 
 def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
@@ -115,14 +168,14 @@ def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
     return sorted(totals.values(), key=lambda total: (-total["rewrites"], total["pass"]))
 
 
-def _plain(record: Any) -> Any:
+def plain(record: Any) -> Any:
     """Data classes as dicts, all the way down."""
     if dataclasses.is_dataclass(record):
-        return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+        return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):
-        return {str(key): _plain(value) for key, value in record.items()}
+        return {str(key): plain(value) for key, value in record.items()}
     if isinstance(record, list | tuple | set | frozenset):
-        return [_plain(item) for item in record]
+        return [plain(item) for item in record]
     if isinstance(record, float) and not math.isfinite(record):
         return str(record)  # JSON has no such numbers
     return record if isinstance(record, str | int | float | bool | None) else str(record)
@@ -219,6 +272,9 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
     for failure in data["failures"]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
+    yield from _left(data["shape_arithmetic"])
+    for repair in data["repairs"]:
+        yield f"repaired: {describe_repair(repair)}"
     for kept in data["too_large"]:
         yield (
             f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
@@ -233,6 +289,43 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
     yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
+
+
+MOST_REASONS = 8
+"""So many reasons are shown why shape arithmetic is left; the data has all."""
+
+
+def _left(left: list[dict[str, Any]]) -> Iterable[str]:
+    """Why shape arithmetic is left, the most frequent reasons first."""
+    if not left:
+        return
+    reasons = Counter(one["why"] for one in left)
+    yield f"shape arithmetic: {len(left)} nodes are left"
+    for why, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]:
+        yield f"  {count}: {one_line(why)}"
+    if len(reasons) > MOST_REASONS:
+        others = sum(sorted(reasons.values())[:-MOST_REASONS])
+        yield f"  {others}: {len(reasons) - MOST_REASONS} other reasons (all of them with --json)"
+
+
+def describe_repair(repair: Mapping[str, Any]) -> str:
+    """One line on what made the result differ, and what was left out.
+
+    Args:
+        repair: A row of ``repairs`` from `as_dict`.
+    """
+    left_out = f"{repair['pass']} was left out" if repair["left_out"] == "pass" else "that rewrite was left out"
+    return f"{describe_rewrite(repair)} made the result differ ({repair['reason']}): {left_out}"
+
+
+def describe_rewrite(row: Mapping[str, Any]) -> str:
+    """A numbered rewrite for people, from ``pass``, ``rewrite``, ``level``, ``step``, ``graph`` and ``nodes``."""
+    shown = [f"{node['op']} {quoted(node['name'])}" for node in row["nodes"][:MOST_NODES_SHOWN]]
+    more = len(row["nodes"]) - len(shown)
+    nodes = ", ".join((*shown, *([f"{more} more"] if more else [])))
+    of = f" of {nodes}" if nodes else ""
+    where = f"level {row['level']}, step {row['step']}, graph {one_line(row['graph'])}"
+    return f"rewrite {row['rewrite']}{of} by {row['pass']} ({where})"
 
 
 def _fixed_point(data: Mapping[str, Any]) -> str:

@@ -59,6 +59,20 @@ SPARE_OUTPUTS = frozenset(
 )
 """Ops whose other outputs do not depend on whether an optional one is asked for."""
 
+OPTIONAL_OUTPUTS = {
+    ("", "BatchNormalization"): frozenset({1, 2, 3, 4}),
+    ("", "Dropout"): frozenset({1}),
+    ("", "GRU"): frozenset({0, 1}),
+    ("", "LSTM"): frozenset({0, 1, 2}),
+    ("", "LayerNormalization"): frozenset({1, 2}),
+    ("", "MaxPool"): frozenset({1}),
+    ("", "RNN"): frozenset({0, 1}),
+    ("", "Unique"): frozenset({1, 2, 3}),
+    ("com.microsoft", "SkipLayerNormalization"): frozenset({1, 2, 3}),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): frozenset({1, 2, 3}),
+}
+"""The positions of outputs that may be left out, by op; the others do not depend on whether they are asked for."""
+
 DEQUANTIZERS = frozenset({("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
 """Ops that turn few bits into many: their results are computed at run time, never stored."""
 

@@ -130,6 +130,9 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(f"{where}: the class must be named as the file, {stem}")
 
 
+_PATIENCE = 30.0
+
+
 class Workspace:
     """A model with all that is kept about it while transformers work on it.
 
@@ -143,6 +146,7 @@ class Workspace:
         offered: How many rewrites have been offered so far.
         too_large: What was left as it is because the file would grow too much: bytes by (transformer, node).
         left_out: Rewrites that an observer was against, as (transformer, nodes).
+        patience: Seconds that are left, in the whole run, to evaluate constants by ops that are not known to be safe.
     """
 
     def __init__(self, model: ir.Model, options: Options, allowance: int = sys.maxsize) -> None:
@@ -152,6 +156,7 @@ class Workspace:
         self.offered = 0
         self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
+        self.patience = _PATIENCE
         self.edit = self._start(0)
 
     def refresh(self) -> None:

@@ -4,22 +4,28 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
 
 - NaN stands where NaN stands, and each infinity where the same infinity stands, and
 - elsewhere ``|got - expected| <= t * max(scale, |expected|)``, ``scale`` being the root mean square of the output's
-  finite numbers (1 where all are 0) and ``t`` the tolerance: 1e-9 for float64, 1e-4 for float32, 2e-2 for float16, 8e-2
-  for bfloat16, 0.3 for float8. What is computed from something of a coarser dtype, or quantized, is held to that
+  finite numbers (1 where all are 0), and ``t`` within the `Limits` of the output's dtype: an error below ``sure`` is
+  rounding, one above ``cap`` is none, and in between the model's own noise decides (`ortopt.verification_noise`), or
+  ``usual`` where nobody asks. What is computed from something of a coarser dtype, or quantized, is held to that
   one's.
+
+Zeros of the other sign are counted and do not decide: -0.0 + 0.0 is 0.0, and leaving such an addition out is right.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import semantics
 from ortopt.graph import scope
+from ortopt.graph.text import quoted
 from ortopt.semantics import subgraphs
 
 Array = np.ndarray[Any, Any]
@@ -36,11 +42,41 @@ TOLERANCES: Final = {
     ir.DataType.FLOAT8E5M2: 0.3,
     ir.DataType.FLOAT8E5M2FNUZ: 0.3,
 }
+"""What an output may differ by where its model's noise is not known."""
+
 _NAMES = {dtype.name.lower(): dtype for dtype in TOLERANCES}
+TIMES_THE_NOISE: Final = 8
+"""How many times the original's own noise an error may be: both are the greatest of many, one run each."""
+
+_FEW: Final = 0.01
+"""The share of an output's integers that may come out differently where the original itself is undecided."""
+
 _QUANTIZING: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
 _SHAPES: Final = frozenset({"Shape", "Size"})
 """Ops whose results do not depend on how their input was rounded."""
+
+
+class Limits(NamedTuple):
+    """What an error of a dtype is, as a share of the output's scale.
+
+    Attributes:
+        sure: Up to here it is rounding: some units in the last place.
+        cap: Beyond, it is wrong, however noisy the model is.
+    """
+
+    sure: float
+    cap: float
+
+
+LIMITS: Final = {
+    1e-9: Limits(1e-11, 1e-6),
+    1e-4: Limits(2e-5, 1e-2),
+    2e-2: Limits(2e-3, 0.1),
+    8e-2: Limits(1.6e-2, 0.2),
+    0.3: Limits(0.125, 0.5),
+}
+"""By what is usual (`TOLERANCES`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +89,15 @@ class OutputRow:
         tolerance: What it may be.
         agrees: Whether it is within the tolerance.
         detail: What differs, in words; empty where it agrees.
+        absolute: The greatest absolute error.
+        relative: The greatest error relative to the element itself, where that is not 0.
+        mean: The root mean square of the errors, relative to the scale.
+        index: Where the worst element stands.
+        expected: What it should be.
+        got: What it is.
+        noise: The model's own noise, as `worst` is measured; None where nobody asked for it.
+        zeros: How many zeros have the other sign.
+        doubtful: Whether the model's own noise decides.
     """
 
     name: str
@@ -60,11 +105,30 @@ class OutputRow:
     tolerance: float = 0.0
     agrees: bool = True
     detail: str = ""
+    absolute: float = 0.0
+    relative: float = 0.0
+    mean: float = 0.0
+    index: tuple[int, ...] = ()
+    expected: str = ""
+    got: str = ""
+    noise: float | None = None
+    zeros: int = 0
+    doubtful: bool = False
 
 
 def worst_of(rows: list[OutputRow], name: str) -> OutputRow:
     """The row that disagrees most."""
     return max(rows, key=lambda row: (not row.agrees, row.worst), default=OutputRow(name))
+
+
+def random_outputs(model: ir.Model) -> frozenset[str]:
+    """The outputs that depend on a random op, at any depth. Linear in the nodes."""
+    random: set[ir.Value] = set()
+    for node in model.graph:
+        inputs = (value for one in (node, *_inside(node)) for value in one.inputs)
+        if (random and any(value in random for value in inputs)) or semantics.is_random(node, model.functions):
+            random.update(node.outputs)
+    return frozenset(value.name or "" for value in model.graph.outputs if value in random)
 
 
 def tolerances(model: ir.Model) -> dict[str, float]:
@@ -159,11 +223,16 @@ class Comparison:
 
     Attributes:
         tolerances: The least tolerance of an output's floats, by its name.
-        contents: Whether contents are compared, or, of a random model, only dtypes and shapes.
+        random: Outputs of which only dtypes and shapes are compared.
+        rtol: If it or ``atol`` is given, floats agree where ``|got - expected| <= atol + rtol * |expected|``, whatever
+            their dtype and scale, and noise is not asked for.
+        atol: See ``rtol``.
     """
 
     tolerances: Mapping[str, float] = field(default_factory=dict)
-    contents: bool = True
+    random: Collection[str] = frozenset()
+    rtol: float | None = None
+    atol: float | None = None
 
     def of(self, name: str, type_: str, expected: Any, got: Any) -> OutputRow:
         """Compare two outputs: arrays (bfloat16 and float8 as their bits), lists, dicts or None.
@@ -199,13 +268,16 @@ class Comparison:
             return _incomparable(
                 name, f"{got.dtype}{list(got.shape)} instead of {expected.dtype}{list(expected.shape)}"
             )
-        if not self.contents or expected.size == 0:
+        if name in self.random or expected.size == 0:
             return OutputRow(name)
         dtype = _NAMES.get(type_.removeprefix("optional(").removeprefix("tensor(").rstrip(")"))
         if dtype is None:
             return _exact(name, np.atleast_1d(expected), np.atleast_1d(got))
-        tolerance = max(self.tolerances.get(name, 0.0), TOLERANCES[dtype])
-        return _floats(name, _numbers(expected, dtype), _numbers(got, dtype), tolerance)
+        numbers = _numbers(expected, dtype), _numbers(got, dtype)
+        if self.rtol is not None or self.atol is not None:
+            return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol or 0.0)
+        row = _measured(name, *numbers, max(self.tolerances.get(name, 0.0), TOLERANCES[dtype]))
+        return row if math.isinf(row.worst) else _judged(row)
 
 
 def _incomparable(name: str, detail: str) -> OutputRow:
@@ -229,28 +301,161 @@ def _exact(name: str, expected: Array, got: Array) -> OutputRow:
         return OutputRow(name)
     where = _first(different)
     many = f"{int(different.sum())} of {expected.size} elements differ"
-    return _incomparable(name, f"{many}, the first at {list(where)}: {got[where]} instead of {expected[where]}")
+    texts = _shown(expected[where]), _shown(got[where])
+    detail = f"{many}, the first at {list(where)}: {texts[1]} instead of {texts[0]}"
+    numeric = expected.dtype.kind in "iub"
+    absolute = float(np.abs(expected.astype(np.float64) - got.astype(np.float64)).max()) if numeric else math.inf
+    return OutputRow(
+        name,
+        math.inf,
+        0.0,
+        False,
+        detail,
+        absolute=absolute,
+        relative=math.inf,
+        mean=math.inf,
+        index=where,
+        expected=texts[0],
+        got=texts[1],
+        doubtful=True,
+    )
 
 
-def _floats(name: str, expected: Array, got: Array, tolerance: float) -> OutputRow:
+def _shown(element: Any) -> str:
+    """An element for people; strings come out of files that nobody vouches for."""
+    return quoted(element) if isinstance(element, str | bytes) else str(element)
+
+
+def _texts(expected: Any, got: Any) -> tuple[str, str]:
+    """Two floats, with as many digits as tell them apart."""
+    short = f"{expected:.9g}", f"{got:.9g}"
+    return short if short[0] != short[1] or expected == got else (f"{expected:.17g}", f"{got:.17g}")
+
+
+def _measured(name: str, expected: Array, got: Array, tolerance: float) -> OutputRow:
+    """The errors of floats; a row that agrees unless NaN or infinities stand elsewhere."""
     finite = np.isfinite(expected)
     alike = np.where(finite, np.isfinite(got), (expected == got) | (np.isnan(expected) & np.isnan(got)))
     if not alike.all():
         where = _first(~alike)
-        return _incomparable(name, f"{got[where]} instead of {expected[where]} at {list(where)}")
+        many = f"NaN or infinity at {int((~alike).sum())} of {expected.size} places where the other has it not"
+        texts = _texts(expected[where], got[where])
+        row = _incomparable(name, f"{texts[1]} instead of {texts[0]} at {list(where)} ({many})")
+        return dataclasses.replace(row, index=where, expected=texts[0], got=texts[1])
     if not finite.any():
         return OutputRow(name, 0.0, tolerance)
-    sizes = np.abs(np.where(finite, expected, 0))
+    wanted, given = np.where(finite, expected, 0), np.where(finite, got, 0)
+    sizes, differences = np.abs(wanted), np.abs(given - wanted)
     most = float(sizes.max()) or 1.0
     scale = most * float(np.sqrt(np.sum((sizes / most) ** 2) / finite.sum())) or 1.0
-    errors = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0)) / np.maximum(scale, sizes)
-    worst = float(errors.max())
-    if worst <= tolerance:
-        return OutputRow(name, worst, tolerance)
-    where = _first(errors == worst)
-    detail = f"{got[where]} instead of {expected[where]} at {list(where)}"
-    allowed = f"an error of {worst:.2g} of the output's scale, where {tolerance:.2g} is allowed"
-    return OutputRow(name, worst, tolerance, False, f"{detail}: {allowed}")
+    errors = differences / np.maximum(scale, sizes)
+    where = tuple(int(one) for one in np.unravel_index(int(errors.argmax()), errors.shape))
+    zeros = (wanted == 0) & (given == 0) & finite
+    texts = _texts(expected[where], got[where])
+    signs = int((np.signbit(wanted.real) != np.signbit(given.real))[zeros].sum())
+    return OutputRow(
+        name,
+        float(errors[where]),
+        tolerance,
+        absolute=float(differences.max()),
+        relative=float(np.divide(differences, sizes, out=np.zeros_like(differences), where=sizes > 0).max()),
+        mean=float(np.sqrt(np.mean(errors**2))),
+        index=where,
+        expected=texts[0],
+        got=texts[1],
+        zeros=signs,
+    )
 
 
-__all__ = ["TOLERANCES", "Comparison", "OutputRow", "tolerances", "worst_of"]
+def _judged(row: OutputRow) -> OutputRow:
+    """A row by what is usual; doubtful if the noise may say otherwise."""
+    limits = LIMITS[row.tolerance]
+    doubtful = limits.sure < row.worst <= limits.cap
+    if row.worst <= row.tolerance:
+        return dataclasses.replace(row, doubtful=doubtful)
+    return dataclasses.replace(row, agrees=False, detail=_allowed(row), doubtful=doubtful)
+
+
+def _allowed(row: OutputRow) -> str:
+    where = f"{row.got} instead of {row.expected} at {list(row.index)}"
+    return f"{where}: an error of {row.worst:.2g} of the output's scale, where {row.tolerance:.2g} is allowed"
+
+
+def settled(row: OutputRow, noise: float, mean: float) -> OutputRow:
+    """A doubtful row of floats, once the model's own noise is known.
+
+    Args:
+        row: The row.
+        noise: The greatest error that the original makes itself, relative to the scale.
+        mean: The root mean square of these errors.
+    """
+    limits = LIMITS[row.tolerance]
+    allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), limits.cap)
+    mean_allowed = max(limits.sure, TIMES_THE_NOISE * mean)
+    row = dataclasses.replace(row, tolerance=allowed, noise=noise, doubtful=False, agrees=True, detail="")
+    if row.worst > allowed:
+        said = f"{_allowed(row)} (the model's own noise is {noise:.2g})"
+        return dataclasses.replace(row, agrees=False, detail=said)
+    if row.mean > mean_allowed:
+        said = f"the errors are {row.mean:.2g} of the output's scale on average, where {mean_allowed:.2g} is allowed"
+        return dataclasses.replace(row, agrees=False, detail=f"{said} (the model's own noise is {mean:.2g})")
+    return row
+
+
+def expected_elsewhere(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
+    """A row of integers, booleans or strings that differ, once it is known what copies of the original give.
+
+    Args:
+        row: The row.
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave whose inputs and weights differ in their last place.
+
+    Returns:
+        One that agrees if at each place one of the copies gives what the result gives, and such places are few: a
+        hundredth, or one.
+    """
+    arrays = [one for one in others if isinstance(one, np.ndarray) and one.shape == getattr(expected, "shape", None)]
+    if not isinstance(expected, np.ndarray) or not arrays:
+        return dataclasses.replace(row, doubtful=False)
+    different = np.atleast_1d(np.asarray(expected != got))
+    count = int(different.sum())
+    explained = np.zeros_like(different)
+    for one in arrays:
+        explained |= np.atleast_1d(np.asarray(one == got))
+    if count > max(1, _FEW * different.size) or not explained[different].all():
+        return dataclasses.replace(row, doubtful=False)
+    share = count / different.size
+    return dataclasses.replace(
+        row, worst=share, tolerance=_FEW, mean=share, noise=share, agrees=True, detail="", doubtful=False
+    )
+
+
+def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float) -> OutputRow:
+    """A row by the measure of numpy's ``allclose``."""
+    if math.isinf(row.worst):
+        return row
+    finite = np.isfinite(expected)
+    sizes = np.abs(np.where(finite, expected, 0))
+    differences = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0))
+    excess = differences - (atol + rtol * sizes)
+    where = tuple(int(one) for one in np.unravel_index(int(excess.argmax()), excess.shape))
+    texts = _texts(expected[where], got[where])
+    row = dataclasses.replace(row, tolerance=rtol, index=where, expected=texts[0], got=texts[1])
+    if excess[where] <= 0:
+        return row
+    detail = f"{row.got} instead of {row.expected} at {list(where)}: beyond rtol {rtol:.2g} and atol {atol:.2g}"
+    return dataclasses.replace(row, agrees=False, detail=detail)
+
+
+__all__ = [
+    "LIMITS",
+    "TOLERANCES",
+    "Comparison",
+    "OutputRow",
+    "expected_elsewhere",
+    "random_outputs",
+    "settled",
+    "tolerances",
+    "worst_of",
+]

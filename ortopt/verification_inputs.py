@@ -15,8 +15,10 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import semantics
 from ortopt.errors import UsageError
 from ortopt.graph import symbolic
+from ortopt.graph.text import quoted
 
 Array = np.ndarray[Any, Any]
 Inputs: TypeAlias = dict[str, Any]
@@ -42,11 +44,17 @@ class Draw:
         size: The size of every symbol; None chooses by the symbol's name.
         integers: ``natural`` respects what is known of an input's use; the others are what to try instead.
         floats: ``normal``, or uniform between 0 and 1.
+        empty: Whether the first symbol (see `Interface.first_symbol`) is 0.
     """
 
     size: int | None = None
     integers: IntegerRange = "natural"
     floats: FloatRange = "normal"
+    empty: bool = False
+
+
+EMPTY: Final = Draw(empty=True)
+"""The natural way, but for one symbol that is 0."""
 
 
 def attempts() -> Iterator[Draw]:
@@ -68,49 +76,104 @@ def attempts() -> Iterator[Draw]:
 def draw_inputs(
     model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, how: Draw | None = None
 ) -> Inputs:
-    """Inputs for a model, the same for the same seed on any machine.
+    """Inputs for a model, the same for the same seed on any machine; see `Interface.draw`."""
+    return Interface(model).draw(seed=seed, sizes=sizes, how=how)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """One input: name, type, dimensions, and the size of the smallest table that its integers are indices into."""
+
+    name: str
+    type: ir.TypeProtocol | None
+    dims: list[symbolic.Dim]
+    below: int | None
+
+
+class Interface:
+    """What a model takes. The model may change afterwards.
 
     Args:
         model: The model; inputs that are initializers too are left out.
-        seed: Two seeds give different numbers of the same shapes.
-        sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
-        how: One of `attempts`.
 
-    Returns:
-        An array for each input, a list of arrays for a sequence. bfloat16 and the like are ``ml_dtypes`` arrays.
-
-    Raises:
-        UsageError: An input cannot be drawn: its type is unknown, or it would be enormous.
+    Attributes:
+        takes_nothing: Whether inputs without elements may be asked for: the specification leaves undefined what a
+            Reshape infers beside a 0 under ``allowzero``, and ONNX Runtime does infer something.
     """
-    how = how or Draw()
-    taken = [value for value in model.graph.inputs if not value.is_initializer()]
-    bound = _Sizes(taken, dict(sizes or {}), how.size)
-    drawn: Inputs = {}
-    for value in taken:
-        name = value.name or ""
-        type_ = value.type
-        while isinstance(type_, ir.OptionalType):
-            type_ = type_.elem_type
-        if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
-            raise UsageError(f"the type of input {name!r} is unknown")
-        rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
-        shape = bound.shape(value)
-        if np.prod(shape, dtype=float) > _ELEMENTS_AT_MOST:
-            raise UsageError(f"input {name!r} would have the shape {list(shape)}")
-        count = 2 if isinstance(type_, ir.SequenceType) else 1
-        if type_.dtype.is_integer():
-            arrays = [_draw_integers(rng, value, type_.dtype, shape, how) for _ in range(count)]
-        else:
-            arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
-        drawn[name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
-    return drawn
+
+    def __init__(self, model: ir.Model) -> None:
+        self.takes_nothing = not any(_infers_beside_zeros(node) for node in model.graph)
+        self._taken = [
+            _Taken(value.name or "", value.type, _dims(value), _integers_below(value))
+            for value in model.graph.inputs
+            if not value.is_initializer()
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """What must be given."""
+        return [one.name for one in self._taken]
+
+    @property
+    def first_symbol(self) -> str | None:
+        """The symbol of the first input's first symbolic dimension: the batch size, most often."""
+        names = (name for one in self._taken for dim in one.dims for name in sorted(symbolic.symbols(dim)))
+        return next(names, None)
+
+    def draw(self, *, seed: int = 0, sizes: Mapping[str, int] | None = None, how: Draw | None = None) -> Inputs:
+        """Inputs, the same for the same seed on any machine.
+
+        Args:
+            seed: Two seeds give different numbers of the same shapes.
+            sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
+            how: One of `attempts`, or `EMPTY`.
+
+        Returns:
+            An array for each input, a list of arrays for a sequence. bfloat16 and the like are ``ml_dtypes`` arrays.
+
+        Raises:
+            UsageError: An input cannot be drawn: its type is unknown, or it would be enormous.
+        """
+        how = how or Draw()
+        given = dict(sizes or {})
+        if how.empty and self.first_symbol is not None:
+            given[self.first_symbol] = 0
+        bound = _Sizes(self._taken, given, how.size)
+        drawn: Inputs = {}
+        for one in self._taken:
+            type_ = one.type
+            while isinstance(type_, ir.OptionalType):
+                type_ = type_.elem_type
+            if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
+                raise UsageError(f"the type of input {quoted(one.name)} is unknown")
+            rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(one.name.encode())]))
+            shape = bound.shape(one)
+            if np.prod(shape, dtype=float) > _ELEMENTS_AT_MOST:
+                raise UsageError(f"input {quoted(one.name)} would have the shape {list(shape)}")
+            count = 2 if isinstance(type_, ir.SequenceType) else 1
+            if type_.dtype.is_integer():
+                arrays = [_draw_integers(rng, one, type_.dtype, shape, how) for _ in range(count)]
+            else:
+                arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
+            drawn[one.name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
+        return drawn
+
+
+def _infers_beside_zeros(node: ir.Node) -> bool:
+    """Whether a node is a Reshape under ``allowzero`` whose target may have a -1."""
+    if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2 or node.inputs[1] is None:
+        return False
+    if node.attributes.get_int("allowzero", 0) == 0:
+        return False
+    target = semantics.constant_tensor(node.inputs[1])
+    return target is None or bool((target.numpy() < 0).any())
 
 
 class _Sizes:
     """One size for each symbol, over all inputs."""
 
-    def __init__(self, inputs: list[ir.Value], given: dict[str, int], every: int | None) -> None:
-        names = [name for value in inputs for dim in _dims(value) for name in sorted(symbolic.symbols(dim))]
+    def __init__(self, inputs: list[_Taken], given: dict[str, int], every: int | None) -> None:
+        names = [name for one in inputs for dim in one.dims for name in sorted(symbolic.symbols(dim))]
         self._sizes: dict[str, int] = dict(given)
         names = list(dict.fromkeys(names))
         for i, name in enumerate(names):
@@ -120,9 +183,9 @@ class _Sizes:
             if name not in self._sizes:
                 self._sizes[name] = sum(self._sizes[part] for part in _is_sum(name, names))
 
-    def shape(self, value: ir.Value) -> tuple[int, ...]:
+    def shape(self, one: _Taken) -> tuple[int, ...]:
         shape = []
-        for axis, dim in enumerate(_dims(value)):
+        for axis, dim in enumerate(one.dims):
             size = symbolic.substitute(dim, {name: self._sizes[name] for name in symbolic.symbols(dim)})
             if not isinstance(size, int):  # unknown dimensions are alike where they stand on the same axis
                 size = self._sizes.get("", 2) if axis == 0 else 4
@@ -204,22 +267,22 @@ def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], 
 
 
 def _draw_integers(
-    rng: np.random.Generator, value: ir.Value, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
+    rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
 ) -> Array:
     if how.integers != "natural":
         low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
         return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
-    name = (value.name or "").lower()
+    name = one.name.lower()
     if "mask" in name:
         mask = np.asarray(rng.random(shape) < 0.9)
         if mask.ndim:
             mask[..., :1] = True  # a row of zeros only is no attention at all
         return mask.astype(dtype.numpy())
-    limit = _integers_below(value)
+    limit = one.below
     if limit is None and dtype.bitwidth <= 8:
         return np.asarray(rng.integers(int(dtype.min), int(dtype.max) + 1, shape)).astype(dtype.numpy())
     most = min(limit or (8 if "position" in name else 10), int(dtype.max) + 1)
     return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
 
 
-__all__ = ["Draw", "Inputs", "attempts", "draw_inputs"]
+__all__ = ["EMPTY", "Draw", "Inputs", "Interface", "attempts", "draw_inputs"]

@@ -1,8 +1,8 @@
 """The process in which a model is run to be verified: a model that kills its process does not kill ours.
 
-``python -m ortopt.verification_worker MODEL FOLDER PROVIDERS`` makes a session without optimization, says so, and then
-runs the inputs in ``FOLDER`` each time it reads a line; answers are JSON lines. Only numpy and onnxruntime are
-imported.
+``python -m ortopt.verification_worker FOLDER MEMORY`` imports onnxruntime, and reads JSON lines: an object says of
+which model it is to make a session, a list names two folders in ``FOLDER``, of inputs and for outputs. Answers are JSON
+lines. Only numpy and onnxruntime are imported. ``MEMORY`` is a limit in bytes, or 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ortopt.evaluation_child import Array, Raw, raw_of
+from ortopt.evaluation_child import Array, Raw, limit_memory, raw_of
+from ortopt.graph.wire import field, integer
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -24,7 +25,16 @@ _EXOTIC = {
     "float8e4m3fnuz": 18,
     "float8e5m2": 19,
     "float8e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+    "float4e2m1": 23,
+    "float4e2m1fn": 23,
+    "float8e8m0": 24,
+    "float8e8m0fnu": 24,
+    "uint2": 25,
+    "int2": 26,
 }
+_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 
 
 def store(folder: Path, label: str, value: Any) -> Any:
@@ -72,28 +82,77 @@ def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[An
     options.log_severity_level = 4
     outputs = session.get_outputs()
     types = [one.type.removeprefix("tensor(").removesuffix(")") for one in outputs]
-    if not exotic and not any(name in _EXOTIC or "int4" in name or "int2" in name for name in types):
-        return list(session.run([one.name for one in outputs], feeds, options))
-    make = onnxruntime.OrtValue
-    values = {
-        name: make.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), exotic[name])
-        if name in exotic
-        else make.ortvalue_from_numpy(np.ascontiguousarray(array))
-        for name, array in feeds.items()
-    }
-    raws = [raw_of(value) for value in session.run_with_ort_values([one.name for one in outputs], values, options)]
-    return [None if raw is None else _shaped(raw) for raw in raws]
+    given = {name: _value(array, exotic[name]) if name in exotic else array for name, array in feeds.items()}
+    coded = [name for name, type_ in zip((one.name for one in outputs), types, strict=True) if type_ in _EXOTIC]
+    if not coded:
+        return list(session.run([one.name for one in outputs], given, options))
+    values = {name: _held(value) for name, value in given.items()}
+    found = dict(zip(coded, session.run_with_ort_values(coded, values, options), strict=True))
+    others = [one.name for one in outputs if one.name not in found]
+    rest = dict(zip(others, session.run(others, given, options), strict=True)) if others else {}
+    return [_shaped(raw_of(found[one.name])) if one.name in found else rest[one.name] for one in outputs]
 
 
-def _shaped(raw: Raw) -> Array:
-    """Bits of 8 or 16 in the tensor's shape; what is packed closer stays packed."""
+def _held(value: Any) -> Any:
+    """An OrtValue of what `onnxruntime.InferenceSession.run` takes as it is."""
+    import onnxruntime
+
+    if isinstance(value, onnxruntime.OrtValue):
+        return value
+    if not isinstance(value, np.ndarray):
+        raise TypeError("sequences cannot be given where results are of types that numpy has not")
+    if value.dtype.kind not in "OSU":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
+    return _strings(value)
+
+
+def _strings(array: Array) -> Any:
+    """An OrtValue of strings, which onnxruntime makes of no array: the result of a model that is that constant."""
+    import onnxruntime
+
+    texts = [one.encode(errors="surrogateescape") if isinstance(one, str) else one for one in array.reshape(-1)]
+    dims = b"".join(integer(1, dim) for dim in array.shape)
+    tensor = dims + integer(2, 8) + b"".join(field(6, text) for text in texts) + field(8, b"s")
+    output = field(1, b"s") + field(2, field(1, integer(1, 8)))
+    graph = field(2, b"strings") + field(5, tensor) + field(12, output)
+    model = integer(1, 8) + field(7, graph) + field(8, integer(2, 17))
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run_with_ort_values(["s"], {})[0]
+
+
+def _value(array: Array, dtype: int) -> Any:
+    """An OrtValue of a dtype that numpy has not, from its bits, one element a byte where they are less than 8."""
+    import onnxruntime
+
+    bits = _BITS.get(dtype)
+    held = np.array(array)
+    if bits is not None:
+        flat = held.reshape(-1).view(np.uint8) & ((1 << bits) - 1)
+        each = 8 // bits
+        flat = np.concatenate([flat, np.zeros(-flat.size % each, np.uint8)]).reshape(-1, each)
+        packed = np.bitwise_or.reduce(flat << np.arange(0, 8, bits, dtype=np.uint8), axis=1)
+        held = np.zeros(array.size, np.uint8)
+        held[: packed.size] = packed  # onnxruntime takes the shape from the array, and reads as many bytes as it needs
+        held = held.reshape(array.shape)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(held), dtype)
+
+
+def _shaped(raw: Raw | None) -> Array | None:
+    """Bits in the tensor's shape, an element for each of the tensor's."""
+    if raw is None:
+        return None
+    bits = _BITS.get(raw.dtype)
+    if bits is not None:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        elements = (raw.data.reshape(-1, 1) >> shifts) & np.uint8((1 << bits) - 1)
+        return elements.reshape(-1)[: int(np.prod(raw.shape))].reshape(raw.shape)
     if raw.dtype not in _EXOTIC.values():
         return raw.data
     return raw.data.view(np.uint16 if raw.dtype == 16 else np.uint8).reshape(raw.shape)
 
 
-def open_session(model: str, providers: list[str], quiet_planner: bool) -> Any:
-    """A session without optimization; raises what ONNX Runtime raises."""
+def open_session(model: str, providers: list[str], quiet_planner: bool, *, optimize: bool = False) -> Any:
+    """A session, without optimization unless that is asked for; raises what ONNX Runtime raises."""
     import onnxruntime
 
     if "CUDAExecutionProvider" in providers:
@@ -102,7 +161,8 @@ def open_session(model: str, providers: list[str], quiet_planner: bool) -> Any:
         usable("CUDAExecutionProvider")  # loads the libraries that the provider looks for
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     if quiet_planner:
         options.enable_mem_reuse = False
         options.enable_mem_pattern = False
@@ -119,20 +179,20 @@ def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
     return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
 
 
-def main(
-    model: str, folder: Path, providers: list[str], quiet_planner: bool, requests: TextIO, answers: TextIO
-) -> None:
+def main(folder: Path, requests: TextIO, answers: TextIO) -> None:
     """Serve until there are no more requests."""
-    try:
-        session = open_session(model, providers, quiet_planner)
-    except Exception as error:
-        _say(answers, {"failed": str(error)})
-        return
-    _say(answers, {"outputs": [[one.name, one.type] for one in session.get_outputs()]})
+    session = None
     for line in requests:
-        source, target = (folder / name for name in json.loads(line))
+        request = json.loads(line)
         try:
-            _say(answers, {"rows": run_stored(session, source, target)})
+            if isinstance(request, dict):
+                session = None
+                session = open_session(
+                    request["model"], request["providers"], request["quiet"], optimize=request["optimize"]
+                )
+                _say(answers, {"outputs": [[one.name, one.type] for one in session.get_outputs()]})
+            else:
+                _say(answers, {"rows": run_stored(session, *(folder / name for name in request))})
         except Exception as error:
             _say(answers, {"failed": str(error)})
 
@@ -143,4 +203,8 @@ def _say(answers: TextIO, answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(","), sys.argv[4] == "1", sys.stdin, sys.stdout)
+    if sys.argv[2] != "0":
+        limit_memory(data=int(sys.argv[2]))
+    import onnxruntime  # noqa: F401 -- while nobody waits for it
+
+    main(Path(sys.argv[1]), sys.stdin, sys.stdout)

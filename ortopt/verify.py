@@ -1,43 +1,54 @@
 """The result against the original: both run by ONNX Runtime without optimization, on the same seeded inputs.
 
 A result is *verified* when on every input set that was run its outputs agree with the original's, by the measure of
-`ortopt.verification_comparison`: floats within a tolerance by dtype, scaled to the output; all else exactly.
+`ortopt.verification_comparison`: floats within a tolerance by dtype, scaled to the output; all else exactly. Where an
+error is neither clearly rounding nor clearly wrong, the noise of the original decides (`ortopt.verification_noise`).
 
-The models run in processes of their own (`ortopt.verification_worker`): one that kills its process is a finding.
+The models run in a process of their own (`ortopt.verification_worker`), one after the other: one that kills it is a
+finding, and another starts then. It starts early (`Reference.begin`), so that the original is loaded and run while its
+result is still being made.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import semantics
+from ortopt import verification_noise
 from ortopt.analysis.providers import CPU, check_distributions, usable
-from ortopt.errors import UsageError
-from ortopt.evaluate import BIG_GRAPH, count_nodes
+from ortopt.errors import UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
-from ortopt.verification_comparison import Comparison, OutputRow, tolerances, worst_of
-from ortopt.verification_inputs import Inputs, attempts, draw_inputs
-from ortopt.verification_worker import open_session, restore, run_stored, store
+from ortopt.graph.text import quoted
+from ortopt.verification_comparison import (
+    Comparison,
+    OutputRow,
+    expected_elsewhere,
+    random_outputs,
+    settled,
+    tolerances,
+    worst_of,
+)
+from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, draw_inputs
+from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
+from ortopt.verification_worker import restore, store
 
 Source = str | os.PathLike[str] | ir.Model
 
@@ -56,7 +67,7 @@ class Verification:
         outputs: A row for each output.
         input_sets: How many input sets were compared.
         attempts: How many were tried on the original.
-        random: Whether the model is random, so that only dtypes and shapes were compared.
+        random: Whether outputs are random, so that only their dtypes and shapes were compared; ``reason`` names them.
         seconds: How long it took.
     """
 
@@ -72,21 +83,12 @@ class Verification:
 
 
 _TRIES_FOR_A_SECOND_SET = 3
-_TOGETHER_BYTES = 1 << 29
-
-_PATIENCE = 120.0  # seconds that any model may take to be loaded and run
-_BYTES_PER_SECOND = 10e6  # that large weights may take longer
-_NODES_PER_SECOND = 100.0  # that large graphs may take longer
+_EARLY_BYTES = 1 << 28
 _TIMES_THE_ORIGINAL = 20.0  # that the result may take longer
-
-
-class _WorkerError(Exception):
-    """A model that could not be loaded or run; ``died`` if it took its process with it."""
-
-    def __init__(self, message: str, *, died: bool = False, late: bool = False) -> None:
-        self.died = died
-        self.late = late
-        super().__init__(" ".join(message.split())[:500])
+_SHAKES = 6  # copies that may tell why an integer came out differently
+_ONE_FILE = 3 << 29
+_FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
+_FOR_NOTHING = 30.0  # seconds for an input set without elements
 
 
 def verify(
@@ -98,6 +100,8 @@ def verify(
     sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] = (CPU,),
     timeout: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     in_process: bool = False,
 ) -> Verification:
     """Run both models on the same inputs and compare.
@@ -112,6 +116,9 @@ def verify(
         timeout: Seconds after which it is given up as impossible. None gives the original 120 s and more if it is
             large, and the result 20 times longer than the original took besides: one that takes longer differs if the
             original was quick.
+        rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; if both are None, see
+            `ortopt.verification_comparison`.
+        atol: See ``rtol``.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself.
 
@@ -119,125 +126,344 @@ def verify(
         UsageError: A provider does not work here, or ``inputs`` lacks an input of the model.
         InvalidModelError: A path holds no model.
     """
-    for provider in providers:
-        works, reason = usable(provider)
-        if not works:
-            raise UsageError(f"{provider} does not work here: {reason}")
-    check_distributions()
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ortopt-verify-") as name:
-        run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))), timeout)
-        run.in_process = in_process
-        found = run.compare(original, result, None if inputs is None else dict(inputs), seed, dict(sizes or {}))
-    return _with_seconds(found, time.monotonic() - start)
+    with Reference(
+        original,
+        inputs=inputs,
+        seed=seed,
+        sizes=sizes,
+        providers=providers,
+        rtol=rtol,
+        atol=atol,
+        in_process=in_process,
+    ) as reference:
+        return reference.compare(result, timeout=timeout)
+
+
+class Reference:
+    """An original with which several results are compared: it runs once, and what it answered is kept until the end.
+
+    Args:
+        original: A path or a model.
+        inputs: As `verify` takes them, and the others too.
+        seed: The seed of what is drawn.
+        sizes: Sizes of symbolic dimensions of the inputs.
+        providers: Full names.
+        rtol: As `verify` takes it.
+        atol: As `verify` takes it.
+        in_process: Run in this process.
+
+    Raises:
+        UsageError: A provider does not work here.
+    """
+
+    def __init__(
+        self,
+        original: Source,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        sizes: Mapping[str, int] | None = None,
+        providers: Sequence[str] = (CPU,),
+        rtol: float | None = None,
+        atol: float | None = None,
+        in_process: bool = False,
+    ) -> None:
+        for provider in providers:
+            works, reason = usable(provider)
+            if not works:
+                raise UsageError(f"{provider} does not work here: {reason}")
+        check_distributions()
+        self._original = original
+        self._inputs = None if inputs is None else dict(inputs)
+        self._plan_of = functools.partial(_Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol)
+        self._stack = ExitStack()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-verify-")))
+        self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))))
+        self._stack.callback(self._run.close)
+        self._run.in_process = in_process
+        self._early: Future[Verification | None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes, and forget what was kept."""
+        self._run.stop()
+        if self._early is not None:
+            with contextlib.suppress(CancelledError):
+                self._early.exception()
+        self._stack.close()
+
+    def begin(self, model: ir.Model | None = None) -> None:
+        """Run the original while the caller does something else; `compare` waits for it.
+
+        A large original is not begun: it would take memory for longer.
+
+        Args:
+            model: The original, where it is a path that has been loaded already; it may change after this call.
+        """
+        if self._early is not None or self._run.in_process or _nbytes(self._original) > _EARLY_BYTES:
+            return
+        plan = self._plan_of(model if model is not None else self._loaded())
+        self._early = Future()
+        thread = threading.Thread(target=self._run_early, args=(plan, self._early), name="ortopt-verify", daemon=True)
+        thread.start()
+
+    def _run_early(self, plan: _Plan, answer: Future[Verification | None]) -> None:
+        try:
+            answer.set_result(self._run.prepare(self._original, plan, self._inputs))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    def _loaded(self) -> ir.Model:
+        return self._original if isinstance(self._original, ir.Model) else load(self._original)
+
+    @property
+    def differing(self) -> tuple[int, ...]:
+        """The input sets, from 0, on which the last result differed or did not run."""
+        return tuple(self._run.differing)
+
+    def compare(
+        self,
+        result: Source,
+        *,
+        outputs: Collection[str] | None = None,
+        sets: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> Verification:
+        """Run a result, and the original if it has not run yet, and compare.
+
+        Args:
+            result: A path or a model, with the same inputs and outputs.
+            outputs: The outputs to compare; all if None.
+            sets: The input sets to compare on (see `differing`); all if None.
+            timeout: Seconds, as `verify` takes them.
+
+        Raises:
+            UsageError: The inputs lack one of the model.
+            InvalidModelError: A path holds no model.
+        """
+        start = time.monotonic()
+        run = self._run
+        deadline = None if timeout is None else Deadline(timeout)
+        impossible = None
+        if self._early is not None:
+            try:
+                impossible = self._early.result(timeout)
+            except TimeoutError:
+                run.stop()
+                self._early.exception()
+                reason = f"the original does not run here: it took longer than {timeout:.0f} s"
+                impossible = Verification("impossible", reason)
+        run.deadline = deadline
+        if self._early is None and run.kept is None:
+            impossible = run.prepare(self._original, self._plan_of(self._loaded()), self._inputs)
+        if impossible is None:
+            assert run.kept is not None
+            found = run.against(result, run.kept.only(outputs, sets))
+        else:
+            found = impossible
+        return _with_seconds(found, time.monotonic() - start)
+
+    def inputs_of(self, number: int) -> Inputs:
+        """An input set that was compared."""
+        assert self._run.kept is not None
+        return inputs_from(self._run.kept.sets[number].source)
+
+
+def _typed(value: Any, row: Any) -> Any:
+    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
+    exotic = row.get("exotic") if row else 0
+    return value.view(ir.DataType(exotic).numpy()) if exotic else _in_memory(value)
+
+
+def outputs_of(
+    model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,), timeout: float | None = None
+) -> dict[str, Any]:
+    """Run one model, in a process of its own, without optimization.
+
+    Args:
+        model: A path or a model.
+        inputs: Arrays by name.
+        providers: Full names; the CPU provider is the last resort.
+        timeout: Seconds; None gives it time by its size.
+
+    Returns:
+        The outputs by name; bfloat16 and the like as their bits.
+
+    Raises:
+        VerificationError: It cannot be loaded or run.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortopt-run-") as name:
+        run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))))
+        run.deadline = None if timeout is None else Deadline(timeout)
+        try:
+            with run.worker(model, "model") as worker:
+                one = run.attempt(worker, inputs)
+                names = worker.names
+        except WorkerError as error:
+            raise VerificationError(str(error)) from error
+        finally:
+            run.close()
+        return {name: _in_memory(restore(one.target, row)) for name, row in zip(names, one.rows, strict=True)}
+
+
+def _in_memory(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_memory(one) for one in value]
+    return np.array(value) if isinstance(value, np.memmap) else value
 
 
 def _with_seconds(found: Verification, seconds: float) -> Verification:
-    values = {field: getattr(found, field) for field in Verification.__dataclass_fields__}
-    return Verification(**{**values, "seconds": seconds})
+    return dataclasses.replace(found, seconds=seconds)
 
 
 class _Run:
-    """One verification: its folder, its deadline."""
+    """One verification: its folder, its deadline, its processes."""
 
-    def __init__(self, folder: Path, providers: tuple[str, ...], timeout: float | None) -> None:
+    def __init__(self, folder: Path, providers: tuple[str, ...]) -> None:
         self._folder = folder
         self._providers = providers
-        self._deadline = None if timeout is None else _Deadline(timeout)
+        self.deadline: Deadline | None = None
         self._tried = 0
         self.in_process = False
+        self.kept: _Kept | None = None
+        self.differing: list[int] = []
+        self._idle: Worker | None = None
+        self._running: Worker | None = None
+        self._stopped = False
+        self._label = ""
+        self._evidence: dict[tuple[str, int], _Evidence | None] = {}
+        self._original: Source | None = None
 
-    def compare(
-        self, original: Source, result: Source, inputs: Inputs | None, seed: int, sizes: dict[str, int]
-    ) -> Verification:
-        model = original if isinstance(original, ir.Model) else load(original)
-        random = _is_random(model)
+    def stop(self) -> None:
+        """End what runs in another thread."""
+        self._stopped = True
+        if self._running is not None:
+            self._running.stop()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None
+
+    def prepare(self, original: Source, plan: _Plan, inputs: Inputs | None) -> Verification | None:
+        """Run the original; the reason if that cannot be, else None.
+
+        Args:
+            original: A path or a model.
+            plan: What is to be known of it.
+            inputs: What it is given; None draws it.
+        """
         if inputs is not None:
-            missing = [one.name for one in model.graph.inputs if not one.is_initializer() and one.name not in inputs]
+            missing = [name for name in plan.interface.names if name not in inputs]
             if missing:
-                raise UsageError(f"the inputs lack {', '.join(str(one) for one in missing)}")
-        with ExitStack() as stack:
-            try:
-                start = time.monotonic()
-                before = stack.enter_context(self._worker(original, "original"))
-                # The result's session is made while the original runs, unless both together are large.
-                after = stack.enter_context(self._worker(result, "result")) if self._small(original, result) else None
-                sets = self._run_original(before, model, inputs, seed, sizes)
-                if after is None:
-                    before.close()
-                    after = stack.enter_context(self._worker(result, "result"))
-            except _WorkerError as error:
-                return Verification("impossible", f"the original does not run here: {error}", attempts=self._tried)
-            except UsageError as error:
-                return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
-            took = time.monotonic() - start
-            if self._deadline is None:
-                after.deadline = _Deadline(after.patience + _TIMES_THE_ORIGINAL * took)
-            return self._against(after, before, sets, took, Comparison(tolerances(model), not random))
-
-    def _against(
-        self, after: _Worker, before: _Worker, sets: list[_Set], took: float, comparison: Comparison
-    ) -> Verification:
-        """The result on the input sets on which the original has run."""
+                raise UsageError(f"the inputs lack {', '.join(quoted(one) for one in missing)}")
+        self._original = original
+        start = time.monotonic()
         try:
-            if after.names != before.names:
-                return Verification("differs", f"the outputs are {after.names} instead of {before.names}")
-            rows = self._compare_sets(after, sets, before.types, comparison)
-        except _WorkerError as error:
-            if error.late and (self._deadline is not None or took * _TIMES_THE_ORIGINAL > _PATIENCE):
+            with self.worker(original, "original") as before:
+                sets = self._run_original(before, plan, inputs)
+                names, types = tuple(before.names), tuple(before.types)
+        except WorkerError as error:
+            return Verification("impossible", f"the original does not run here: {error}", attempts=self._tried)
+        except UsageError as error:
+            return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
+        took = time.monotonic() - start
+        self.kept = _Kept(names, types, dict(enumerate(sets)), took, plan.comparison, frozenset(names))
+        return None
+
+    def against(self, result: Source, kept: _Kept) -> Verification:
+        """A result on the input sets on which the original has run."""
+        with self.worker(result, "result") as after:
+            return self._against(after, kept)
+
+    def _against(self, after: Worker, kept: _Kept) -> Verification:
+        took = kept.took
+        if self.deadline is None:
+            after.deadline = Deadline(after.patience + _TIMES_THE_ORIGINAL * took)
+        self.differing = list(kept.sets)
+        self._label = ""
+        try:
+            if tuple(after.names) != kept.names:
+                return Verification("differs", f"the outputs are {after.names} instead of {list(kept.names)}")
+            rows = self._compare_sets(after, kept)
+        except WorkerError as error:
+            where = f" where {self._label}" if self._label else ""
+            if error.late and (self.deadline is not None or took * _TIMES_THE_ORIGINAL > PATIENCE):
                 return Verification("impossible", f"the result: {error}", attempts=self._tried)
             if error.late:
                 reason = f"the original ran in {took:.1f} s, the result: {error}"
                 return Verification("differs", reason, attempts=self._tried)
-            return Verification("differs", f"the original runs, the result does not: {error}", attempts=self._tried)
-        return self._verdict(rows, not comparison.contents, len(sets))
+            reason = f"the original runs{where}, the result does not: {error}"
+            return Verification("differs", reason, attempts=self._tried)
+        return self._verdict(rows, kept.comparison.random, len(kept.sets))
 
-    @staticmethod
-    def _small(*sources: Source) -> bool:
-        return sum(_nbytes(source) for source in sources) < _TOGETHER_BYTES
-
-    def _verdict(self, rows: list[OutputRow], random: bool, sets: int) -> Verification:
+    def _verdict(self, rows: list[OutputRow], random: Collection[str], sets: int) -> Verification:
         worst = worst_of(rows, "")
-        note = "the model is random: only dtypes and shapes were compared" if random else ""
+        names = ", ".join(quoted(row.name) for row in rows if row.name in random)
+        note = f"random, so compared by dtype and shape only: {names}" if names else ""
         wrong = [row for row in rows if not row.agrees]
-        reason = f"output {worst.name!r}: {worst.detail}" if wrong else note
+        reason = f"output {quoted(worst.name)}: {worst.detail}" if wrong else note
         status: Literal["verified", "differs"] = "differs" if wrong else "verified"
-        return Verification(status, reason, worst.worst, worst.name, tuple(rows), sets, self._tried, random)
+        return Verification(status, reason, worst.worst, worst.name, tuple(rows), sets, self._tried, bool(names))
 
-    def _worker(self, source: Source, label: str) -> _Worker:
+    @contextlib.contextmanager
+    def worker(self, source: Source, label: str, *, optimize: bool = False) -> Iterator[Worker]:
+        """A process that makes a session of a model: the last one, if it is well."""
         if isinstance(source, ir.Model):
             path = self._folder / f"{label}.onnx"
-            save(source, path)
+            _write(source, path)
         else:
             path = Path(source)
-        if self.in_process:
-            return _Here(path, self._folder, self._providers, self._deadline)
-        return _Worker(path, self._folder, self._providers, self._deadline)
+        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers)
+        self._idle, self._running = None, worker
+        try:
+            worker.open(path, _nbytes(source), self.deadline, optimize=optimize)
+            if self._stopped:
+                worker.stop()
+            yield worker
+        except BaseException:
+            worker.close()
+            raise
+        if self._idle is not None or worker.dead:
+            worker.close()
+        else:
+            self._idle = worker
 
-    def _run_original(
-        self, worker: _Worker, model: ir.Model, inputs: Inputs | None, seed: int, sizes: dict[str, int]
-    ) -> list[_Set]:
-        """Input sets on which the original runs, with its outputs: the first that works, and one of other sizes."""
+    def _run_original(self, worker: Worker, plan: _Plan, inputs: Inputs | None) -> list[_Set]:
+        """Input sets on which the original runs, with its outputs.
+
+        The first that works, one of other sizes, and, if the model takes it, one of no elements.
+        """
         worker.wait()
         if inputs is not None:
-            return [self._try(worker, inputs)]
+            return [self.attempt(worker, inputs)]
         found: list[_Set] = []
         poor: list[_Set] = []
-        first_error: _WorkerError | None = None
+        first_error: WorkerError | None = None
         seen: set[tuple[Any, ...]] = set()
         first = 0
+        quick = True
+        begun = time.monotonic()
         for how in attempts():
-            drawn = draw_inputs(model, seed=seed, sizes=sizes, how=how)
+            drawn = plan.draw(how)
             contents = tuple(_digest(value) for value in drawn.values())
             if contents in seen:
                 continue
             seen.add(contents)
             if found and self._tried >= first + _TRIES_FOR_A_SECOND_SET:
                 break
+            if first_error is not None and time.monotonic() - begun > _FAILING_FOR:
+                break
             start = time.monotonic()
             try:
-                one = self._try(worker, drawn)
-            except _WorkerError as error:
+                one = self.attempt(worker, drawn)
+            except WorkerError as error:
                 first_error = first_error or error
                 if error.died or error.late:
                     raise
@@ -250,44 +476,186 @@ class _Run:
             if len(poor) > 3:
                 break
         if not found and not poor:
-            raise first_error or _WorkerError("no inputs")
-        return found or poor[:1]
+            raise first_error or WorkerError("no inputs")
+        return (found or poor[:1]) + (self._try_nothing(worker, plan) if quick else [])
 
-    def _try(self, worker: _Worker, inputs: Inputs) -> _Set:
+    def _try_nothing(self, worker: Worker, plan: _Plan) -> list[_Set]:
+        """An input set with a dimension of 0; a model that does not take it is not asked for more."""
+        symbol = plan.interface.first_symbol
+        if symbol is None or symbol in plan.sizes or not plan.interface.takes_nothing:
+            return []
+        deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
+        try:
+            return [self.attempt(worker, plan.draw(EMPTY), f"{quoted(symbol)} is 0")]
+        except WorkerError:
+            return []
+        finally:
+            worker.deadline = deadline
+
+    def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> _Set:
+        """Run inputs."""
         source = self._folder / f"in{self._tried}"
         target = self._folder / f"original{self._tried}"
         self._tried += 1
-        source.mkdir()
-        rows = {name: store(source, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-        (source / "values.json").write_text(json.dumps(rows), encoding="utf-8")
-        outputs = worker.run(source, target)
-        return _Set(source, target, outputs)
+        _store(inputs, source)
+        return _Set(source, target, worker.run(source, target), label)
 
-    def _compare_sets(
-        self, worker: _Worker, sets: list[_Set], types: Sequence[str], comparison: Comparison
-    ) -> list[OutputRow]:
+    def _compare_sets(self, worker: Worker, kept: _Kept) -> list[OutputRow]:
         """A row for each output, of the input set on which it differs most."""
-        compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names}
-        for i, one in enumerate(sets):
-            target = self._folder / f"result{i}"
+        compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names if name in kept.wanted}
+        wrong: list[int] = []
+        for number, one in kept.sets.items():
+            self.differing, self._label = [*wrong, number], one.label  # in case that it does not run
+            target = self._folder / f"result{number}"
             rows = worker.run(one.source, target)
-            for name, type_, expected, got in zip(worker.names, types, one.rows, rows, strict=True):
-                row = comparison.of(name, type_, restore(one.target, expected), restore(target, got))
-                compared[name].append(row)
-        for name, type_, other in zip(worker.names, types, worker.types, strict=True):
-            if type_ != other:
+            for i, (name, type_, got) in enumerate(zip(worker.names, kept.types, rows, strict=True)):
+                if name in kept.wanted:
+                    expected, given = restore(one.target, one.rows[i]), restore(target, got)
+                    row = kept.comparison.of(name, type_, expected, given)
+                    compared[name].append(self._settled(row, number, i, given, kept) if row.doubtful else row)
+            if any(not rows[-1].agrees for rows in compared.values()):
+                wrong.append(number)
+        self.differing = wrong
+        for name, type_, other in zip(worker.names, kept.types, worker.types, strict=True):
+            if type_ != other and name in kept.wanted:
                 detail = f"the type is {other} instead of {type_}"
                 compared[name].append(OutputRow(name, math.inf, 0.0, False, detail))
+                self.differing = list(kept.sets)
         return [worst_of(rows, name) for name, rows in compared.items()]
+
+    # The model's own noise
+
+    def _settled(self, row: OutputRow, number: int, i: int, given: Any, kept: _Kept) -> OutputRow:
+        """A row that is neither clearly right nor clearly wrong, by what copies of the original give."""
+        one, type_ = kept.sets[number], kept.types[i]
+        expected = restore(one.target, one.rows[i])
+        if math.isinf(row.worst):
+            copies = [self._copy(kind, number) for kind in (*(f"shake{n}" for n in range(_SHAKES)), "wide")]
+            others = [restore(copy.folder, copy.rows[i]) for copy in copies if copy is not None]
+            return expected_elsewhere(row, expected, given, others)
+        spread = {}
+        for kind in ("jitter0", "jitter1", "wide", "optimized"):
+            copy = self._copy(kind, number)
+            if copy is None:
+                continue
+            other = _in_dtype_of(restore(copy.folder, copy.rows[i]), expected, type_)
+            compared = kept.comparison.of(row.name, type_, expected, other)
+            if math.isfinite(compared.worst):
+                spread[kind] = compared.worst, compared.mean
+        if not spread:
+            return row
+        optimized = spread.pop("optimized", None)
+        noise, mean = (max((one[k] for one in spread.values()), default=0.0) for k in (0, 1))
+        if optimized is not None and (not spread or optimized[0] <= verification_noise.TRUSTED_TIMES * noise):
+            noise, mean = max(noise, optimized[0]), max(mean, optimized[1])
+        return settled(row, noise, mean)
+
+    def _copy(self, kind: str, number: int) -> _Evidence | None:
+        """What a copy of the original gives for an input set; None where there is none, or it does not run."""
+        if (kind, number) not in self._evidence:
+            try:
+                self._evidence[kind, number] = self._run_copy(kind, number)
+            except (WorkerError, UsageError, TypeError, ValueError):
+                self._evidence[kind, number] = None
+        return self._evidence[kind, number]
+
+    def _run_copy(self, kind: str, number: int) -> _Evidence | None:
+        assert self._original is not None
+        assert self.kept is not None
+        source, target = self._folder / f"{kind}-in{number}", self._folder / f"{kind}-out{number}"
+        if kind == "optimized":
+            with self.worker(self._original, kind, optimize=True) as worker:
+                return _Evidence(target, worker.run(self.kept.sets[number].source, target))
+        model = self._original if isinstance(self._original, ir.Model) else load(self._original)
+        if verification_noise.constant_bytes(model) > verification_noise.LARGEST_COPY:
+            return None
+        inputs = inputs_from(self.kept.sets[number].source)
+        if kind == "wide":
+            wide = verification_noise.widened(model)
+            if wide is None:
+                return None
+            copy, given = wide, verification_noise.widened_inputs(inputs, wide)
+        else:
+            units = verification_noise.SHAKEN_BY if kind.startswith("shake") else 1
+            seed = int(kind[-1])
+            copy = verification_noise.jittered(model, seed, units)
+            given = verification_noise.jittered_inputs(inputs, seed, units)
+        _store(given, source)
+        with self.worker(copy, kind) as worker:
+            return _Evidence(target, worker.run(source, target))
+
+
+class _Evidence(NamedTuple):
+    """What a copy of the original gave.
+
+    Attributes:
+        folder: Where its outputs are stored.
+        rows: How to find them there.
+    """
+
+    folder: Path
+    rows: list[Any]
+
+
+class _Plan:
+    """What must be known of the original's graph to run it and to compare with it; afterwards it may change.
+
+    Args:
+        model: The original.
+        seed: The seed of what is drawn.
+        sizes: Sizes of symbolic dimensions.
+        rtol: As `Comparison` takes it.
+        atol: As `Comparison` takes it.
+    """
+
+    def __init__(
+        self, model: ir.Model, seed: int, sizes: Mapping[str, int], rtol: float | None, atol: float | None
+    ) -> None:
+        self.interface = Interface(model)
+        self.comparison = Comparison(tolerances(model), random_outputs(model), rtol, atol)
+        self.seed = seed
+        self.sizes = dict(sizes)
+
+    def draw(self, how: Draw) -> Inputs:
+        """Inputs."""
+        return self.interface.draw(seed=self.seed, sizes=self.sizes, how=how)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is known of the original once it has run.
+
+    Attributes:
+        names: Its outputs.
+        types: Their types.
+        sets: Input sets with its answers, by number.
+        took: Seconds that it took.
+        comparison: How results are compared.
+        wanted: The outputs to compare.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    sets: Mapping[int, _Set]
+    took: float
+    comparison: Comparison
+    wanted: frozenset[str]
+
+    def only(self, outputs: Collection[str] | None, sets: Collection[int] | None) -> _Kept:
+        """The same with fewer outputs and input sets; those of no such name are ignored."""
+        wanted = self.wanted if outputs is None else self.wanted & set(outputs)
+        chosen = {number: one for number, one in self.sets.items() if sets is None or number in sets}
+        return dataclasses.replace(self, wanted=wanted, sets=chosen)
 
 
 class _Set:
     """An input set on disk, and what the original answered."""
 
-    def __init__(self, source: Path, target: Path, rows: list[Any]) -> None:
+    def __init__(self, source: Path, target: Path, rows: list[Any], label: str = "") -> None:
         self.source = source
         self.target = target
         self.rows = rows
+        self.label = label
 
     @functools.cached_property
     def says_something(self) -> bool:
@@ -297,160 +665,37 @@ class _Set:
         return all(float(np.isnan(one).mean()) <= 0.5 for one in floats)
 
 
-class _Deadline:
-    """Some seconds from now."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds; never quite 0."""
-        return max(self._end - time.monotonic(), 0.001)
+def _store(inputs: Inputs, folder: Path) -> None:
+    folder.mkdir()
+    rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
+    (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
-class _Worker:
-    """A child process with a session of one model.
-
-    Attributes:
-        patience: Seconds that it may take, by its size.
-        deadline: When it is ended.
-    """
-
-    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: _Deadline | None) -> None:
-        nodes = count_nodes(model)
-        self.patience = _PATIENCE + _nbytes(model) / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
-        self.deadline = deadline or _Deadline(self.patience)
-        big = "1" if nodes > BIG_GRAPH else "0"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ortopt.verification_worker", model, folder, ",".join(providers), big],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
-
-    @functools.cached_property
-    def _outputs(self) -> list[tuple[str, str]]:
-        """Waits for the session."""
-        return [(name, type_) for name, type_ in self._answer()["outputs"]]
-
-    def wait(self) -> None:
-        """Wait for the session, so that a run can be timed apart from it."""
-        assert self._outputs is not None
-
-    @property
-    def names(self) -> list[str]:
-        """The outputs' names."""
-        return [name for name, _ in self._outputs]
-
-    @property
-    def types(self) -> list[str]:
-        """The outputs' types, in ONNX's spelling."""
-        return [type_ for _, type_ in self._outputs]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:  # what was not written has nowhere to go
-                    continue
-
-    def run(self, source: Path, target: Path) -> list[Any]:
-        """Run the inputs in one folder; the outputs are stored in the other."""
-        stdin = self._process.stdin
-        assert stdin is not None
-        self.wait()
-        try:
-            stdin.write(json.dumps([source.name, target.name]) + "\n")
-            stdin.flush()
-        except OSError as error:
-            raise self._death() from error
-        rows: list[Any] = self._answer()["rows"]
-        return rows
-
-    def _answer(self) -> dict[str, Any]:
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = threading.Timer(self.deadline.left, stop)
-        timer.daemon = True
-        timer.start()
-        try:
-            assert self._process.stdout is not None
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-        if late.is_set():
-            raise _WorkerError(f"it took longer than {self.deadline.seconds:.0f} s", died=True, late=True)
-        if not line:
-            raise self._death()
-        answer: dict[str, Any] = json.loads(line)
-        if "failed" in answer:
-            raise _WorkerError(answer["failed"])
-        return answer
-
-    def _death(self) -> _WorkerError:
-        status = self._process.wait()
-        if status < 0:
-            try:
-                return _WorkerError(f"it ended its process with {signal.Signals(-status).name}", died=True)
-            except ValueError:
-                pass
-        return _WorkerError(f"its process ended with status {status}", died=True)
+def inputs_from(folder: Path) -> Inputs:
+    """Stored inputs as they were given."""
+    rows = json.loads((folder / "values.json").read_bytes())
+    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
 
 
-class _Here(_Worker):
-    """A session of one model in this process."""
-
-    def __init__(self, model: Path, folder: Path, providers: Sequence[str], deadline: _Deadline | None) -> None:
-        self.patience = float(_PATIENCE)
-        self.deadline = deadline or _Deadline(self.patience)
-        self._model = model
-        self._session: Any = None
-        self._providers = list(providers)
-
-    @functools.cached_property
-    def _outputs(self) -> list[tuple[str, str]]:
-        try:
-            self._session = open_session(str(self._model), self._providers, count_nodes(self._model) > BIG_GRAPH)
-        except Exception as error:
-            raise _WorkerError(str(error)) from error
-        return [(one.name, one.type) for one in self._session.get_outputs()]
-
-    def close(self) -> None:
-        """Let go of the session."""
-        self._session = None
-
-    def run(self, source: Path, target: Path) -> list[Any]:
-        """Run the inputs in one folder; the outputs are stored in the other."""
-        self.wait()
-        try:
-            return run_stored(self._session, source, target)
-        except Exception as error:
-            raise _WorkerError(str(error)) from error
+def _in_dtype_of(value: Any, expected: Any, type_: str) -> Any:
+    """What a widened model gave, rounded to the dtype of the original's output."""
+    if isinstance(value, list):
+        return [_in_dtype_of(one, other, type_) for one, other in zip(value, expected, strict=False)]
+    if not isinstance(value, np.ndarray) or not isinstance(expected, np.ndarray) or value.dtype == expected.dtype:
+        return value
+    with np.errstate(over="ignore"):
+        if "bfloat16" in type_ and expected.dtype == np.uint16:
+            return value.astype(ir.DataType.BFLOAT16.numpy()).view(np.uint16)
+        return value.astype(expected.dtype) if value.dtype.kind == expected.dtype.kind == "f" else value
 
 
-def _is_random(model: ir.Model) -> bool:
-    return any(semantics.is_random(node, model.functions) for node in model.graph)
+def _write(model: ir.Model, path: Path) -> None:
+    """Write a model that is read once: what is not too large for one file, without waiting for the disk."""
+    if _nbytes(model) > _ONE_FILE:
+        save(model, path)
+        return
+    with path.open("wb") as file:
+        save(model, file)
 
 
 def _nbytes(source: Source) -> int:
@@ -469,4 +714,4 @@ def _digest(value: Any) -> Any:
     return value.shape, zlib.crc32(data)
 
 
-__all__ = ["OutputRow", "Verification", "draw_inputs", "verify"]
+__all__ = ["OutputRow", "Reference", "Verification", "draw_inputs", "outputs_of", "verify"]

@@ -266,17 +266,47 @@ def test_a_model_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "command", lambda tool, source, out: [sys.executable, "-I", "-c", "raise SystemExit(2)"])
+    monkeypatch.setattr(
+        tools,
+        "command",
+        lambda tool, source, out, *, unlimited=False: [sys.executable, "-I", "-c", "raise SystemExit(2)"],
+    )
     plan = bench.Plan(("superres__ts13",), ("onnxslim_broken",), 3, latency=False, timeout=60.0)
     _, row = bench.measure_model("superres__ts13", plan, tmp_path, warm_up=False)
     assert (row.outcome, row.seconds, row.nodes) == ("exit 2: no message", [], None)
 
 
 def test_a_tool_that_writes_nothing_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "command", lambda tool, source, out: [sys.executable, "-I", "-c", "pass"])
+    monkeypatch.setattr(
+        tools, "command", lambda tool, source, out, *, unlimited=False: [sys.executable, "-I", "-c", "pass"]
+    )
     plan = bench.Plan(("superres__ts13",), ("lazy",), 1, latency=False, timeout=60.0)
     _, row = bench.measure_model("superres__ts13", plan, tmp_path, warm_up=False)
     assert row.outcome == "exit 0, but no file"
+
+
+def test_a_light_model_is_only_counted(tmp_path: Path) -> None:
+    plan = bench.Plan((), ("ort_basic",), 1, latency=False, timeout=60.0, light=("light_zfnet512",))
+    original, row = bench.run(plan, tmp_path / "out")
+    assert original.nodes is not None and row.nodes is not None
+    assert row.nodes < original.nodes and not row.seconds
+    page = (tmp_path / "out" / "bench.md").read_text()
+    assert "| light_zfnet512 | 38 | 22 |" in page.partition("no tool limited")[2]
+
+
+def test_where_more_nodes_are_left_is_said() -> None:
+    rows = [
+        bench.Row("m", "original", nodes=9),
+        bench.Row("m", "ortopt_onnx1", nodes=5),
+        bench.Row("m", "onnxslim", nodes=4),
+        bench.Row("m", "ort_extended", nodes=1),
+        bench.Row("n", "ortopt_onnx1", nodes=3),
+        bench.Row("n", "onnxsim", nodes=3),
+        bench.Row("n", "onnxslim", "exit 1: no"),
+    ]
+    assert "- m: 5 nodes, 4 by onnxslim\n" in bench.more_nodes(rows)
+    assert "- n" not in bench.more_nodes(rows)
+    assert bench.more_nodes(rows[4:]).endswith("on all 1 models.\n")
 
 
 def test_scale_tables() -> None:

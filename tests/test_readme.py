@@ -47,7 +47,7 @@ def test_it_opens_with_the_two_commands() -> None:
     assert README.index("make demo") < README.index("make test") < README.index("pip install")
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=["api", "transformer"])
+@pytest.mark.parametrize("block", blocks("python"), ids=["api", "runtime", "transformer"])
 def test_python_blocks_run(block: str, folder: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", block]
     done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)

@@ -74,4 +74,4 @@ def test_sizes_for_people(nbytes: int, text: str) -> None:
 def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
     outcome = {"status": "differs", "worst": "inf", "worst_output": "y", "outputs": [1], "reason": "NaN"}
     assert report._verification(outcome) == "differs, worst error inf of the scale of output 'y', NaN"
-    assert report._plain({"worst": float("inf"), "all": (float("nan"), 1.5)}) == {"worst": "inf", "all": ["nan", 1.5]}
+    assert report.plain({"worst": float("inf"), "all": (float("nan"), 1.5)}) == {"worst": "inf", "all": ["nan", 1.5]}

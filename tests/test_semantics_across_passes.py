@@ -402,6 +402,79 @@ def test_symbols_stay_symbols(level: int, target: str) -> None:
         same_bits(model, made, {"x": np.ones(shape, np.float32)})
 
 
+# -- control flow -----------------------------------------------------------------------------------------------------
+
+
+FAILING = {
+    "an index out of range": "g = Gather (k, j) h = ReduceSum <keepdims = 0> (g)",
+    "a division by zero": "d = Div (j, l) f = Cast <to = 1> (d) h = ReduceSum <keepdims = 0> (f)",
+    "a shape that does not fit": "r = Reshape (k, m) h = ReduceSum <keepdims = 0> (r)",
+}
+
+
+@pytest.mark.parametrize("failing", FAILING)
+def test_what_does_not_run_does_not_fail(failing: str, level: int, target: str) -> None:
+    """A loop of no iteration, and a branch that is not taken, may hold what could not run."""
+    body = FAILING[failing]
+    model = parsed(f"""main (float[4] x, int64 n, bool c, int64[2] j, int64[2] l, int64[2] m, float[4] k)
+        => (float[4] y, float[4] z) {{
+        y = Loop (n, , x) <body = body (int64 i, bool go, float[4] p) => (bool on, float[4] q)
+            {{ on = Identity (go) {body} q = Add (p, h) }}>
+        z = If (c) <then_branch = yes () => (float[4] u) {{ {
+        body.replace(" = ", "2 = ")
+        .replace("h)", "h2)")
+        .replace("keepdims2", "keepdims")
+        .replace("to2", "to")
+        .replace("(g)", "(g2)")
+        .replace("(f)", "(f2)")
+        .replace("(d)", "(d2)")
+        .replace("(r)", "(r2)")
+    } u = Add (x, h2) }},
+            else_branch = no () => (float[4] v) {{ v = Neg (x) }}>
+    }}""")
+    made = optimized(model, level, target)
+    feeds = {
+        "x": X, "n": np.array(0), "c": np.array(False), "k": X,
+        "j": np.array([0, 9]), "l": np.array([0, 0]), "m": np.array([3, 5]),
+    }  # fmt: skip
+    same_bits(model, made, feeds)
+
+
+@pytest.mark.parametrize("trips", [0, 1, 3])
+def test_states_conditions_and_scans(trips: int, level: int, target: str) -> None:
+    """States that never change, that nobody takes, that only the condition needs; scans of what is computed outside."""
+    model = parsed("""main (float[4] x, float[4] k, int64 n, bool c) => (float[4] y, float[?,4] s, float[4] z)
+        <float one = {1}, float three = {3}> {
+        zero = Sub (one, one)
+        y, fixed, nobody, count, s, t = Loop (n, c, x, k, x, zero) <body = body
+            (int64 i, bool go, float[4] p, float[4] q, float[4] r, float w)
+            => (bool on, float[4] p1, float[4] q1, float[4] r1, float w1, float[4] s1, float[4] t1) {
+            e = Exp (k) f = Mul (e, q) p1 = Add (p, f) q1 = Identity (q) r1 = Sin (r) w1 = Add (w, one)
+            on = Less (w1, three) s1 = Mul (p1, f) t1 = Cos (r)
+        }>
+        z = Add (fixed, y)
+    }""")
+    made = optimized(model, level, target)
+    (loop,) = (node for node in made.graph.node if node.op_type == "Loop")
+    assert (len(loop.input), len(loop.output)) == (4, 3)  # the state, and what the condition needs
+    for condition in (True, False):
+        feeds = {"x": X, "k": X[::-1].copy(), "n": np.array(trips), "c": np.array(condition)}
+        same_bits(model, made, feeds)
+
+
+@pytest.mark.parametrize("op", ["RandomNormalLike", "Bernoulli"])
+def test_random_ops_are_drawn_in_each_iteration(op: str, level: int, target: str) -> None:
+    model = parsed(f"""main (float[4] x, int64 n) => (float[?,4] s)
+        <float[4] k = {{0.5, 0.5, 0.5, 0.5}}, bool yes = {{1}}> {{
+        s = Loop (n, yes) <body = body (int64 i, bool go) => (bool on, float[4] r)
+            {{ on = Identity (go) d = {op} (k) r = Add (d, x) }}>
+    }}""")
+    made = optimized(model, level, target)
+    (loop,) = made.graph.node
+    assert op in [node.op_type for node in loop.attribute[0].g.node]
+    assert run(made, {"x": X, "n": np.array(5)})[0].shape == (5, 4)
+
+
 # -- identity ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 
 import onnx_ir as ir
 
@@ -10,33 +10,24 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.graph.structure import node_key
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
-
-Names = Mapping[ir.Value, Hashable]
-"""What stands for the values of a graph inside a node; all others stand for themselves."""
-
-SMALL = 4096
-"""Tensors in attributes are compared by content up to so many bytes."""
-
-MOST_NODES = 1_000
-"""Graphs in attributes are compared node by node if they have no more nodes than this."""
-
-_FLOATS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.FLOATS})
-_GRAPHS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 
 
 class CommonSubexpressionElimination(GraphTransformer):
     """Nodes with the same op, attributes and inputs → one node."""
 
-    levels = (TransformerLevel.LEVEL1,)
-    after = ("constant_sharing",)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
+    after = ("constant_sharing", "group_fusion")
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Number the values of a graph and of those nested in it, which see what stands before them outside."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
+        if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
+            return False  # level 4 only looks at what has just been grouped
         changed = False
         numbering = _Numbering(graph)
         while numbering.stack:
@@ -92,7 +83,7 @@ class _Numbering:
             if value is not None and use_count(value) == 1:
                 self._skipped.add(node)
                 return None
-        key = _node_key(node, {})
+        key = node_key(node, {})
         first = self._seen.get(key)
         if first is None or first.graph is None:
             self._enter(key, node, self.stack[-1])
@@ -106,7 +97,7 @@ class _Numbering:
             if frame is None or node not in self._skipped or any(v and use_count(v) == 1 for v in node.inputs):
                 continue
             self._skipped.discard(node)
-            key = _node_key(node, {})
+            key = node_key(node, {})
             if key not in self._seen:
                 self._enter(key, node, frame)
 
@@ -157,86 +148,3 @@ def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
         return False
     context.mark = context.edit.version
     return True
-
-
-def _node_key(node: ir.Node, names: Names) -> Hashable:
-    """Equal for nodes that compute the same from the same.
-
-    Args:
-        node: A node.
-        names: See `Names`.
-    """
-    inputs: tuple[Hashable, ...] = tuple(node.inputs)
-    if names:
-        inputs = tuple(None if value is None else names.get(value, value) for value in node.inputs)
-    if inputs and inputs[-1] is None:
-        present = [position for position, value in enumerate(inputs) if value is not None]
-        inputs = inputs[: present[-1] + 1] if present else ()
-    if len(inputs) == 2 and not node.domain and node.op_type in semantics.COMMUTATIVE:
-        inputs = tuple(sorted(inputs, key=hash))
-    outputs: Hashable = None
-    if (len(node.outputs) != 1 or not node.outputs[0].name) and semantics.key(node) not in semantics.SPARE_OUTPUTS:
-        outputs = tuple(bool(value.name) for value in node.outputs)
-    if not node.attributes:
-        return node.op_type, node.domain, node.overload, inputs, outputs
-    attributes = tuple(sorted((_attribute_key(attribute) for attribute in node.attributes.values()), key=_first))
-    return node.op_type, node.domain, node.overload, inputs, outputs, attributes
-
-
-def _first(key: tuple[Hashable, ...]) -> str:
-    return str(key[0])
-
-
-def _attribute_key(attribute: ir.Attr) -> tuple[Hashable, ...]:
-    if attribute.is_ref():
-        return attribute.name, attribute.type, "@", attribute.ref_attr_name
-    value = attribute.value
-    content: Hashable
-    if attribute.type in _FLOATS:
-        content = repr(value if isinstance(value, float) else tuple(value))  # zeros have signs
-    elif attribute.type == ir.AttributeType.TENSOR:
-        content = _tensor_key(value)
-    elif attribute.type in _GRAPHS:
-        content = tuple(_graph_key(graph) for graph in ([value] if isinstance(value, ir.Graph) else value))
-    else:
-        content = tuple(value) if isinstance(value, list | tuple) else value
-    try:
-        hash(content)
-    except TypeError:  # types, sparse tensors and the like are equal only if they are the same
-        content = id(value)
-    return attribute.name, attribute.type, content
-
-
-def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
-    if tensor.dtype == ir.DataType.STRING or tensor.nbytes > SMALL:
-        return id(tensor)
-    return tensor.dtype, tuple(tensor.shape), tensor.tobytes()
-
-
-def _graph_key(graph: ir.Graph) -> Hashable:
-    """Equal for graphs that compute the same from the same inputs and the same captured values.
-
-    Large graphs, and those that hold graphs themselves, are equal to none: the cost stays linear, however they nest.
-    """
-    if len(graph) > MOST_NODES or any(node.attributes and any(semantics.subgraphs(node)) for node in graph):
-        return id(graph)
-    names: dict[ir.Value, Hashable] = {}
-    parts: list[Hashable] = [len(graph.inputs), len(graph.outputs)]
-
-    def give_name(value: ir.Value) -> None:
-        names[value] = ("inner", len(names))
-
-    for value in graph.inputs:
-        give_name(value)
-        parts.append((value.dtype, str(value.shape)))
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if value.is_graph_input() or tensor is None:
-            return id(graph)
-        names[value] = ("constant", _tensor_key(tensor))
-    for node in graph:
-        parts.append(_node_key(node, names))
-        for value in node.outputs:
-            give_name(value)
-    parts.append(tuple(names.get(value, value) for value in graph.outputs))
-    return tuple(parts)

@@ -18,6 +18,9 @@ from ortopt.transformer import Context, GraphTransformer
 WORKING_BYTES = 64 * MEGABYTE
 """What a value between two constants may hold beyond the largest constant that is there."""
 
+MOST_BYTES = 4_000 * MEGABYTE
+"""The same where the user allows any growth: a hostile shape asks for more than a machine has."""
+
 MOST_ITERATIONS = 1_000
 MOST_STEPS = 10_000
 """A Loop or Scan is run here for at most so many iterations, and nodes in all of them."""
@@ -33,10 +36,11 @@ class Settings:
     """What a user can choose.
 
     Attributes:
-        max_growth: The bytes by which a result may exceed the constants that it is computed from.
+        max_growth: The bytes by which a result may exceed the constants that it is computed from; None is 1 MB, or
+            what the whole file was allowed to grow by, if that is more.
     """
 
-    max_growth: int = MEGABYTE
+    max_growth: int | None = None
 
 
 class ConstantFolding(GraphTransformer):
@@ -50,7 +54,10 @@ class ConstantFolding(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Fold a graph's constant nodes, all of them together."""
         move = not context.edit.needs_constant_nodes(graph)
-        wave = _Wave(graph, context, self.options.max_growth)
+        limit = self.options.max_growth
+        if limit is None:
+            limit = max(MEGABYTE, context.options.max_growth or 0)
+        wave = _Wave(graph, context, limit)
         literals = []
         for node in tuple(graph):
             if node.op_type == "Constant" and not node.domain:
@@ -87,7 +94,7 @@ class _Wave:
     Args:
         graph: The graph.
         context: The way to edit.
-        max_growth: See `Settings`.
+        max_growth: The bytes by which a result may exceed what it is computed from.
     """
 
     def __init__(self, graph: ir.Graph, context: Context, max_growth: int) -> None:
@@ -267,7 +274,12 @@ class _Wave:
     # -- replacing ----------------------------------------------------------------------------------------------------
 
     def _evaluate(self, wanted: Iterable[ir.Node]) -> dict[ir.Value, ir.TensorProtocol]:
-        from ortopt.evaluate import evaluate
+        from ortopt.evaluate import DEFAULT_TIMEOUT, evaluate
+
+        workspace = self._context.workspace
+
+        def spent(seconds: float) -> None:
+            workspace.patience -= seconds
 
         return evaluate(
             [node for node in self._members if node.graph is self._graph],
@@ -275,7 +287,9 @@ class _Wave:
             opset_imports=scope.of(self._graph).opset_imports,
             is_random=semantics.is_random,
             functions=self._functions.values(),
-            limit_bytes=self._largest + max(self._max_growth, WORKING_BYTES),
+            limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
+            timeout=min(DEFAULT_TIMEOUT, workspace.patience),
+            spent=spent,
         )
 
     def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:

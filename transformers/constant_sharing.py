@@ -23,13 +23,16 @@ SAMPLE_BYTES = 64
 class ConstantSharing(GraphTransformer):
     """Equal constants → one constant."""
 
-    levels = (TransformerLevel.LEVEL1,)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
+    after = ("group_fusion",)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Share the constants of a graph and of those nested in it, which may use the outer ones."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
+        if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
+            return False  # level 4 only looks at what has just been grouped
         changed = False
         stack: list[tuple[_Frame, Iterator[ir.Value | ir.Graph]]] = [(_Frame(graph), _walk(graph))]
         table = _Table()

@@ -16,7 +16,8 @@ from ortopt.transformer import Context, GraphTransformer
 class DeadNodeElimination(GraphTransformer):
     """Nodes, initializers, functions and opset imports that nothing needs → nothing."""
 
-    levels = (TransformerLevel.LEVEL1,)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
+    after = ("group_fusion",)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

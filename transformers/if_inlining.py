@@ -1,18 +1,18 @@
-"""An If whose condition is constant always takes the same branch."""
+"""An If whose condition is constant, or is that of an If around it, always takes the same branch."""
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal, attribute, need, tensor_of, values
+from ortopt.graph.match import Refusal, attribute, is_op, need, tensor_of, values
 from ortopt.options import TransformerLevel
-from ortopt.semantics import subgraphs
+from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context, GraphTransformer
 
 
 class IfInlining(GraphTransformer):
-    """``If(constant)`` → the nodes of the branch that it takes."""
+    """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes."""
 
     levels = (TransformerLevel.LEVEL1,)
     offers_rewrites = True
@@ -47,9 +47,12 @@ class IfInlining(GraphTransformer):
 def _taken(node: ir.Node) -> ir.Graph:
     """The branch that an If always takes."""
     (condition,) = values(node, 1)
-    tensor = tensor_of(condition)
-    need(tensor.dtype == ir.DataType.BOOL and tensor.size == 1, "the condition is not one boolean", condition)
-    name = "then_branch" if np.asarray(tensor.numpy()).reshape(-1)[0] else "else_branch"
+    holds = _decided_above(node, condition)
+    if holds is None:
+        tensor = tensor_of(condition)
+        need(tensor.dtype == ir.DataType.BOOL and tensor.size == 1, "the condition is not one boolean", condition)
+        holds = bool(np.asarray(tensor.numpy()).reshape(-1)[0])
+    name = "then_branch" if holds else "else_branch"
     branch: ir.Graph | None = attribute(node, name, None)
     if branch is None:
         raise Refusal(f"it has no {name}", node)
@@ -58,45 +61,38 @@ def _taken(node: ir.Node) -> ir.Graph:
     return branch
 
 
+def _decided_above(node: ir.Node, condition: ir.Value) -> bool | None:
+    """What the condition of an If is because it stands in a branch of another that asks the same, or the opposite."""
+    if constant_tensor(condition) is not None:
+        return None
+    asked, negated = _without_not(condition)
+    graph = scope.graph_of(node)
+    while (parent := scope.of(graph).parent) is not None:
+        if is_op(parent, "If") and parent.inputs and parent.inputs[0] is not None:
+            above, opposite = _without_not(parent.inputs[0])
+            if above is asked:
+                branch = parent.attributes.get("then_branch")
+                then = branch is not None and not branch.is_ref() and branch.value is graph
+                return then ^ negated ^ opposite
+        graph = scope.graph_of(parent)
+    return None
+
+
+def _without_not(condition: ir.Value) -> tuple[ir.Value, bool]:
+    """What a condition is made of by Not and Identity, and whether it is the opposite of that."""
+    negated = False
+    while (producer := condition.producer()) is not None and is_op(producer, "Not", "Identity"):
+        (source,) = producer.inputs
+        if source is None:
+            break
+        negated ^= producer.op_type == "Not"
+        condition = source
+    return condition, negated
+
+
 def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
     """Put the nodes of a branch in the place of the If; the nodes."""
-    edit = context.edit
-    results = list(branch.outputs)
-    edit.clear_outputs(branch)
     prefix = node.name or node.outputs[0].name or node.op_type
-    for value in tuple(branch.initializers.values()):
-        adopted = edit.adopt_initializer(value, node)
-        results = [adopted if result is value else result for result in results]
-    moved = list(branch)
-    own: set[ir.Value] = set()
-    for inner in moved:
-        edit.move_before(inner, node)
-        for value in inner.outputs:
-            own.add(value)
-            if value.name:  # a later node, or another branch, may bear the same name
-                edit.rename(value, edit.fresh_name(f"{prefix}/{value.name}"))
-    replacements: dict[ir.Value, ir.Value] = {}
-    for old, result in zip(node.outputs, results, strict=False):
-        new = result
-        if new in own and not old.is_graph_output():
-            name = old.name
-            edit.rename(old, edit.fresh_name(f"{name}/replaced"))
-            edit.rename(new, name)
-        elif new not in own and old.is_graph_output():
-            copy = ir.node("Identity", [new])
-            edit.insert([copy], node, [node])
-            moved.append(copy)
-            new = copy.outputs[0]
-        own.discard(new)  # it has found its name
-        replacements[old] = new
-    operands = [value for graph in below(node) for inner in graph for value in inner.inputs if value is not None]
-    edit.replace(replacements, before=node, origin=[node])
-    if node.graph is not None:  # the branch that is not taken may hold what is never removed on its own
-        edit.remove(node)
-        edit.sweep([producer for value in operands if (producer := value.producer()) is not None])
+    moved, results = context.edit.inline(branch, node, prefix)
+    context.edit.take_place(node, dict(zip(node.outputs, results, strict=False)), moved)
     return moved
-
-
-def below(node: ir.Node) -> list[ir.Graph]:
-    """All graphs below a node."""
-    return [graph for inner in subgraphs(node) for graph in scope.below(inner)]

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import DOUBLE, dtype, need, producer, values
+from ortopt.graph.match import DOUBLE, FLOAT, dtype, need, producer, values
 from ortopt.normalization import ROOTS, Mean, affine, mean_over_last_axes, quotient, static_dims_from, uncast
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
@@ -72,6 +73,8 @@ class LayerNormFusion(RewriteRule[Found]):
         attributes: dict[str, int | float] = {"axis": found.axis, "epsilon": found.epsilon}
         if kind == DOUBLE:
             attributes["stash_type"] = DOUBLE.value
+        elif scope.of(scope.graph_of(found.nodes[0])).in_function:
+            attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
         inputs = [found.x, scale] if found.bias is None else [found.x, scale, found.bias]
         return {found.y: ir.node("LayerNormalization", inputs, attributes).outputs[0]}
 

@@ -6,12 +6,13 @@ import onnx_ir as ir
 from ortopt.graph.match import FLOATS, array_of, dims, dtype, is_constant, need, rank, stretches_to, tensor_of, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+from ortopt.semantics import COMMUTATIVE
 
-NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
 
 
 class NoopElimination(RewriteRule[Root]):
-    """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1`` → ``x``.
+    """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false`` → ``x``.
 
     Exact: among floats ``x + 0.0`` is none of them, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf);
     ``x + (-0.0)`` and ``x - 0.0`` are.
@@ -24,7 +25,7 @@ class NoopElimination(RewriteRule[Root]):
     def match(self, root: ir.Node) -> Root:
         """A neutral constant that enlarges neither rank nor dimensions."""
         x, other = values(root, 2)
-        if root.op_type in ("Add", "Mul") and not is_constant(other):
+        if root.op_type in COMMUTATIVE and not is_constant(other):
             x, other = other, x
         tensor = tensor_of(other)
         need(tensor.size > 0, "the constant is empty", other)

@@ -9,7 +9,19 @@ import onnx_ir as ir
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, need, opset, optional, producer, same_dim, shape_of, values
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    is_constant,
+    need,
+    opset,
+    optional,
+    producer,
+    same_dim,
+    shape_of,
+    values,
+)
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -55,6 +67,12 @@ class ReshapeChain(RewriteRule[Found]):
             merged = _merged(first, root, source)
             if merged is not None:
                 return Found((root,), x, root.op_type, merged)
+        mixed = {root.op_type, first.op_type} == {"Squeeze", "Unsqueeze"}
+        computed = root.op_type == "Reshape" and not is_constant(root.inputs[1])
+        if source is not None and result is not None and (mixed or computed):
+            renamed = _by_ones(source, result)
+            if renamed is not None:
+                return Found((root,), x, *renamed)
         if root.op_type == "Reshape" and _reads_alike(root, source, between):
             kept = (("allowzero", 1),) if attribute(root, "allowzero", 0) else ()
             return Found((root,), x, "Reshape", values(root, 2)[1], kept)
@@ -75,6 +93,23 @@ class ReshapeChain(RewriteRule[Found]):
         elif found.op != "Flatten":
             attributes["axes"] = found.target
         return ir.node(found.op, inputs, attributes)
+
+
+def _by_ones(source: Sequence[Dim], result: Sequence[Dim]) -> tuple[str, tuple[int, ...]] | None:
+    """The Unsqueeze or Squeeze that gives a shape, if it has only dimensions of 1 more, or less."""
+    if len(source) == len(result):
+        return None
+    op, few, many = ("Unsqueeze", source, result) if len(source) < len(result) else ("Squeeze", result, source)
+    rest = list(few)
+    ones = []
+    for axis, dim in enumerate(many):
+        if rest and same_dim(rest[0], dim):
+            rest.pop(0)
+        elif same_dim(dim, 1):
+            ones.append(axis)
+        else:
+            return None
+    return None if rest else (op, tuple(ones))
 
 
 def _axes(node: ir.Node) -> tuple[int, ...] | None:
@@ -145,8 +180,8 @@ def _reshaped(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:
             result.append(source[axis])
         elif isinstance(dim, int) or symbolic.at_least(dim, 1) or not copies:
             result.append(dim)
-        else:  # a computed 0 copies: the same number only if it is the dimension that it would copy
-            result.append(dim if axis < len(source) and same_dim(dim, source[axis]) else symbolic.UNKNOWN)
+        else:  # a computed 0 copies a multiple of it, which is 0 then too; where nothing is to be copied it is an error
+            result.append(dim if axis >= len(source) or symbolic.divides(dim, source[axis]) else symbolic.UNKNOWN)
     for axis, dim in enumerate(result):
         if same_dim(dim, INFER):
             others = symbolic.product([*result[:axis], *result[axis + 1 :]])

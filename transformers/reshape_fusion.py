@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ class ReshapeFusion(GraphTransformer):
         roots = [node for node in context.edit.index.nodes(graph, "Reshape") if _is_computed(node)]
         if not roots:
             return False
-        positive = _positive_symbols(_outermost(graph), context)
+        positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
         changed = False
         for root in roots:
             try:
@@ -53,11 +53,12 @@ def _is_computed(node: ir.Node) -> bool:
     return target is not None and not is_constant(target) and not is_overridable(target)
 
 
-def _outermost(graph: ir.Graph) -> ir.Graph:
-    """The main graph, or the function's: what stands there always runs."""
+def _with_outer(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and those around it: where it runs, all that stands in them does."""
+    yield graph
     while (parent := scope.of(graph).parent) is not None:
         graph = scope.graph_of(parent)
-    return graph
+        yield graph
 
 
 def _replace(root: ir.Node, replacement: ir.Node, context: Context) -> bool:

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import DOUBLE, dtype, need, opset
+from ortopt.graph.match import DOUBLE, FLOAT, dtype, need, opset
 from ortopt.normalization import ROOTS, affine, cast_source, quotient, static_dims_from
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
@@ -61,4 +62,6 @@ class RmsNormFusion(RewriteRule[Found]):
         attributes: dict[str, int | float] = {"axis": -len(found.dims), "epsilon": found.epsilon}
         if kind == DOUBLE:
             attributes["stash_type"] = DOUBLE.value
+        elif scope.of(scope.graph_of(found.nodes[0])).in_function:
+            attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
         return {found.y: ir.node(found.op, [found.x, scale], attributes).outputs[0]}

@@ -338,6 +338,9 @@ class _Inference:
             if not value.is_graph_input():
                 value.type, value.shape = None, None
         yield graph
+        for value in function.outputs:
+            if not value.is_graph_input():  # no interface: nobody has declared it
+                value.shape = shape_of(value)
         inner = {str(graph.meta.get(SCOPE))} | {str(number) for number in range(first + 1, self._scopes + 1)}
         self._results[function.identifier(), arguments] = [
             (value.type, _hidden(dims_of(value), inner), _hidden(contents(value), inner)) for value in function.outputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     from ortopt.cli.interrupt import cancels
     from ortopt.errors import UsageError
     from ortopt.observers import Explanation
+    from ortopt.report import shape_arithmetic
 
     kind = registry.installed().find(name)
     if alone and (given["only"] or given["passes"]):
@@ -47,24 +49,27 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
         raise UsageError(f"{kind.name} (level {levels}) does not run with these options")
     with cancels(token):
         run.transform()
-    for failure in run.result(None).summary.failures:
+    result = run.result(None)
+    for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
             click.echo(f"ortopt: warning: {failure}", err=True)
-    data = describe(listener, kind.name, options.level)
+    data = describe(listener, kind.name, options.level, shape_arithmetic(result))
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
         _show(data)
 
 
-def describe(listener: Explanation, name: str, level: int) -> dict[str, Any]:
+def describe(listener: Explanation, name: str, level: int, left: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """What a pass did and did not, as data that json can write.
 
     Args:
         listener: Listened to the run.
         name: The pass's name.
         level: The highest level that ran.
+        left: What is left of shape arithmetic, and who needs it (see `ortopt.report.shape_arithmetic`).
     """
+    needs = {one["node"]: one["why"] for one in left}
     return {
         "schema": 1,
         "pass": name,
@@ -73,7 +78,11 @@ def describe(listener: Explanation, name: str, level: int) -> dict[str, Any]:
             {"number": one.number, "nodes": [{"name": n, "op": op} for n, op in one.nodes], "why": one.why}
             for one in listener.rewrites
         ],
-        "refusals": [{"node": one.node, "op": one.op, "reason": one.reason} for one in listener.refusals],
+        "refusals": [
+            {"node": one.node, "op": one.op, "reason": one.reason}
+            | ({"needed_by": needs[one.node]} if one.node in needs else {})
+            for one in listener.refusals
+        ],
     }
 
 
@@ -98,7 +107,8 @@ def _show(data: dict[str, Any]) -> None:
     for one in refusals:
         reason, bracket, value = one["reason"].rpartition(" (")  # the value that it is about differs at every node
         about = f"{bracket}{value}" if reason and value.endswith(")") else ""
-        by_reason.setdefault(one["reason"].removesuffix(about), []).append(f"{one['op']} {one['node']}{about}")
+        needed = f": {one['needed_by']}" if "needed_by" in one else ""
+        by_reason.setdefault(one["reason"].removesuffix(about), []).append(f"{one['op']} {one['node']}{about}{needed}")
     for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         out.print()
         out.print(f"{len(nodes)} refused: {one_line(reason)}", style="bold", soft_wrap=True)

@@ -15,7 +15,7 @@ import ortopt
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.graph.text import one_line
 
-COMMANDS = ("optimize", "explain", "info", "passes", "zoo")
+COMMANDS = ("optimize", "verify", "explain", "groups", "info", "passes", "zoo")
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
 TRACEBACK = "ORTOPT_TRACEBACK"
 
@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
         except click.Abort:
             code = _say("cancelled", OptimizationCancelled.exit_code)
         except MemoryError:
-            code = _say("out of memory", BAD_INPUT)
+            code = _say("out of memory (see --max-memory)", BAD_INPUT)
         except Exception as error:
             if os.environ.get(TRACEBACK) == "1":
                 raise

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortopt.cli.limits import memory_option
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
 @click.command("info")
 @click.argument("model")
+@memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 def command(model: str, as_json: bool) -> None:
     """Show what a model holds.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortopt.cli.limits import memory_option
+
 if TYPE_CHECKING:
     from ortopt.options import Options
 
@@ -34,9 +36,21 @@ def run_options(function: Any) -> Any:
             click.option("--limit", type=click.IntRange(min=0), help="Stop after rewrite N."),
             click.option("--max-growth", metavar="SIZE", help="e.g. 0, 1MB, unlimited.  [default: max(1MB, 1 %)]"),
             click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="At each level."),
-            click.option("--timeout", type=float, metavar="SECONDS", help="Then write the best so far."),
+            click.option("--timeout", type=float, metavar="SECONDS", help="Then write the best verified so far."),
+            memory_option,
             click.option("--strict", is_flag=True, help="A pass that fails ends the run (exit 4)."),
+            click.option("--check-each", is_flag=True, help="Look at the model after every pass; name who breaks it."),
             click.option("--keep-functions", is_flag=True, help="Do not inline local functions."),
+            click.option(
+                "--group-policy",
+                type=click.Choice(["cost", "literal"]),
+                help="-O4: weigh sessions, or fuse whatever can be.  [default: cost]",
+            ),
+            click.option(
+                "--group-arg-limit",
+                type=click.IntRange(min=1),
+                help="-O4: values that a group may take and give.  [default: 128]",
+            ),
         )
     ):
         function = decorate(function)
@@ -53,31 +67,47 @@ def make_options(*, level: int, provenance: bool = False, **given: Any) -> Optio
 
     return api.make_options(
         level=level,
-        providers=_commas(given["provider"]) or ("cpu",),
+        providers=commas(given["provider"]) or ("cpu",),
         target=given["target"],
         native=given["native"],
         opset=given["opset"],
-        dims=_dims(given["dim"]),
-        disable=_commas(given["disable"]),
-        enable=_commas(given["enable"]),
-        only=_commas(given["only"]),
+        dims=dims(given["dim"]),
+        disable=commas(given["disable"]),
+        enable=commas(given["enable"]),
+        only=commas(given["only"]),
         passes=given["passes"],
         limit=given["limit"],
         max_growth=_growth(given["max_growth"]),
         steps=given["steps"],
         timeout=given["timeout"],
         strict=given["strict"],
+        check_each=given["check_each"],
+        repair=given.get("repair", True),
+        keep_pass=given.get("keep_pass", False),
         provenance=provenance,
         keep_functions=given["keep_functions"],
+        settings=_group_settings(given["group_policy"], given["group_arg_limit"]),
     )
 
 
-def _commas(values: tuple[str, ...]) -> tuple[str, ...]:
+def _group_settings(policy: str | None, argument_limit: int | None) -> dict[str, dict[str, object]]:
+    """The settings of the pass that groups, as far as the user says something."""
+    said: dict[str, object] = {"policy": policy, "argument_limit": argument_limit}
+    given = {name: value for name, value in said.items() if value is not None}
+    return {"group_fusion": given} if given else {}
+
+
+def commas(values: tuple[str, ...]) -> tuple[str, ...]:
     """Values of an option that may be repeated and takes lists."""
     return tuple(name for value in values for part in value.split(",") if (name := part.strip()))
 
 
-def _dims(values: tuple[str, ...]) -> dict[str, int]:
+def dims(values: tuple[str, ...]) -> dict[str, int]:
+    """Values of ``--dim``.
+
+    Raises:
+        UsageError: If one is no NAME=VALUE.
+    """
     dims: dict[str, int] = {}
     for text in values:
         name, _, number = text.rpartition("=")
@@ -104,6 +134,8 @@ def _growth(text: str | None) -> int | None:
 @click.option("-O", "level", type=click.IntRange(0, 4), default=3, show_default=True, help="-O0 to -O4.")
 @run_options
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
+@click.option("--repair/--no-repair", default=True, show_default=True, help="Leave out what makes the result differ.")
+@click.option("--keep-pass", is_flag=True, help="Leave out single rewrites then, not their pass.")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
 @click.option(
     "--external-data",

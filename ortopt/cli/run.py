@@ -43,6 +43,8 @@ class Run:
     def __init__(self, model: str, options: Options, **given: Any) -> None:
         if given["verbose"] and given["quiet"]:
             raise UsageError("--verbose and --quiet contradict each other")
+        if given["keep_pass"] and not (given["repair"] and given["verify"]):
+            raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
         self._options = options
         self._given = given
         for path in filter(None, (given["output"], given["json_file"], given["trace_file"])):
@@ -89,6 +91,8 @@ class Run:
         if self._given["json_file"]:
             files.write_text(self._given["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
         if error is not None:
+            for repair in data["repairs"]:
+                _warn(report.describe_repair(repair))
             raise error
         self._speak(result, data)
 
@@ -99,6 +103,14 @@ class Run:
             observers.append(Dump(self._given["dump_dir"]))
         with self._span("load", progress):
             run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
+        with contextlib.closing(run):
+            return self._finish(run, token, progress)
+
+    def _finish(
+        self, run: Optimization, token: CancellationToken, progress: Progress | None
+    ) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
+        if self._given["verify"]:
+            run.begin_verification(self._inputs)
         if progress is not None:
             progress.expect(sum(len(chosen.levels) for chosen in run.selected))
         with self._span("optimize"), cancels(token):
@@ -125,6 +137,8 @@ class Run:
     def _speak(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:
             _warn(f"{failure}; the run went on without it")
+        for repair in data["repairs"]:
+            _warn(report.describe_repair(repair))
         if result.verification is not None and not result.verified:
             _warn(f"the result could not be verified: {result.verification.reason}")
         if result.stopped:

@@ -7,16 +7,17 @@ the model serializes to the same bytes as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope
+from ortopt.cancellation import CancellationToken
+from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, use_count
+from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
@@ -357,6 +358,101 @@ class Editor:
         graph.outputs.clear()
         self._did(graph.outputs.extend, old)
 
+    def set_inputs(self, node: ir.Node, values: Sequence[ir.Value | None]) -> None:
+        """Give a node other inputs, as many as there are values.
+
+        Args:
+            node: A node of the model.
+            values: Values in reach of the node, or None for an input left out.
+        """
+        old = tuple(node.inputs)
+        _replace_inputs(node, values)
+        for value in dict.fromkeys(old):
+            if value is not None and not use_count(value):
+                self._freed(value)
+        self.touched.append(node)
+        self._did(_replace_inputs, node, old)
+
+    def set_outputs(self, node: ir.Node, values: Sequence[ir.Value]) -> None:
+        """Leave a node some of its outputs; nothing uses the others.
+
+        Args:
+            node: A node of the model.
+            values: Those of its outputs that stay, in their order.
+        """
+        old = tuple(node.outputs)
+        set_outputs(node, values)
+        self.touched.append(node)
+        self._did(set_outputs, node, old)
+
+    def set_graph_inputs(self, graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+        """Leave a graph below a node some of its inputs; nothing uses the others."""
+        old = tuple(graph.inputs)
+        _replace_list(graph.inputs, values)
+        self._did(_replace_list, graph.inputs, old)
+
+    def set_graph_outputs(self, graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+        """Leave a graph below a node some of its outputs, and remove what only the others needed."""
+        old = tuple(graph.outputs)
+        _replace_list(graph.outputs, values)
+        self._did(_replace_list, graph.outputs, old)
+        self.sweep([producer for value in old if (producer := value.producer()) is not None])
+
+    def inline(self, graph: ir.Graph, before: ir.Node, prefix: str) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Move what a graph below a node holds in front of the node.
+
+        Args:
+            graph: The graph; it is empty afterwards. Nothing uses its inputs any more.
+            before: The node that holds it, in the graph that gets its nodes and initializers.
+            prefix: What the new names of its values begin with: elsewhere the same names may be used.
+
+        Returns:
+            The moved nodes, and the values that the graph returned.
+        """
+        results = list(graph.outputs)
+        self.clear_outputs(graph)
+        for value in tuple(graph.initializers.values()):
+            adopted = self.adopt_initializer(value, before)
+            results = [adopted if result is value else result for result in results]
+        moved = list(graph)
+        for inner in moved:
+            self.move_before(inner, before)
+            for value in inner.outputs:
+                if value.name:
+                    self.rename(value, self.fresh_name(f"{prefix}/{value.name}"))
+        return moved, results
+
+    def take_place(self, node: ir.Node, replacements: Mapping[ir.Value, ir.Value], own: Iterable[ir.Node]) -> None:
+        """Let existing values stand for the outputs of a node, and remove the node with all that it holds.
+
+        Args:
+            node: A node; each output that is needed is replaced.
+            replacements: Output of the node to the value that stands for it, in reach of all users.
+            own: Nodes that came for this one: the values of these may take the names of what they replace.
+
+        Raises:
+            Conflict: If a replacement cannot be; what was changed before it has to be rolled back.
+        """
+        nameless = {value for inner in own for value in inner.outputs}
+        operands = [value for user in _with_nested(node) for value in user.inputs if value is not None]
+        settled: dict[ir.Value, ir.Value] = {}
+        for old, new in replacements.items():
+            result = new
+            if result in nameless and not old.is_graph_output():
+                name = old.name
+                self.rename(old, self.fresh_name(f"{name}/replaced"))
+                self.rename(result, name)
+            elif result not in nameless and old.is_graph_output():
+                copy = ir.node("Identity", [result])
+                self.insert([copy], node, [node])
+                result = copy.outputs[0]
+            nameless.discard(result)  # it has found its name
+            settled[old] = result
+        self.replace(settled, before=node, origin=[node])
+        if node.graph is not None:  # it may hold what is never removed on its own
+            self.remove(node)
+            self.sweep([producer for value in operands if (producer := value.producer()) is not None])
+
     def drop_freed_initializers(self) -> None:
         """Remove the initializers that edits have left without any use."""
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
@@ -410,6 +506,121 @@ class Editor:
             self._count(-sum(_constant_bytes(node) for node in graph))
             self.index.drop(graph)
             self._did(self.index.build, graph)
+
+    def outline(
+        self,
+        nodes: Sequence[ir.Node],
+        function: ir.Function,
+        call: ir.Node,
+        renamed: Mapping[ir.Value, ir.Value],
+        outputs: Sequence[ir.Value],
+        token: CancellationToken,
+    ) -> None:
+        """Move nodes of a graph into a new function, and put a call in front of where the first of them stood.
+
+        The order of the graph is the caller's to restore (see `reorder`).
+
+        Args:
+            nodes: Nodes of one graph, in topological order.
+            function: A function that the model does not have yet, with its inputs and perhaps constants.
+            call: A new node that calls it, with an output for each of `outputs`.
+            renamed: What each value of the outside that the nodes, or graphs below them, use is in the function.
+            outputs: The results of the nodes that the outside needs.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
+        """
+        graph, body, functions = scope.graph_of(nodes[0]), function.graph, self.model.functions
+        functions[function.identifier()] = function
+        self._did(functions.__delitem__, function.identifier())
+        scope.attach_function(function, self.model, scope.of(graph).options)
+        body.meta[facts.OPSETS] = function.opset_imports
+        self.index.build(body)
+        self._did(self.index.drop, body)
+        self._count(sum(map(_constant_bytes, body)))
+        graph.insert_before(nodes[0], call)
+        self.index.add(graph, call)
+        self.touched.append(call)
+        self._did(self._undo_insert, graph, call)
+        for node in token.watch(nodes):
+            self._move_into(body, node)
+            self._rename_operands(node, renamed)
+        for inner, outer in zip(outputs, call.outputs, strict=True):
+            self._expose(graph, function, inner, outer)
+
+    def _move_into(self, body: ir.Graph, node: ir.Node) -> None:
+        source, before = scope.graph_of(node), previous_node(node)
+        self.index.discard(source, node)
+        source.remove(node)
+        body.append(node)
+        self.index.add(body, node)
+        if node.attributes:
+            scope.attach_below(node)
+        self.touched.append(node)
+        self._did(self._undo_move, node, source, body, before)
+
+    def _rename_operands(self, node: ir.Node, renamed: Mapping[ir.Value, ir.Value]) -> None:
+        for user in _with_nested(node):
+            old = [(position, value) for position, value in enumerate(user.inputs) if value in renamed]
+            for position, value in old:
+                assert value is not None
+                user.replace_input_with(position, renamed[value])
+                if not use_count(value):
+                    self._freed(value)
+            if old:
+                self._did(_restore_inputs, user, old)
+
+    def _expose(self, graph: ir.Graph, function: ir.Function, inner: ir.Value, outer: ir.Value) -> None:
+        """Let the outside use the result of a call where it used a value that is now in the function."""
+        outer.name, outer.type, outer.shape, outer.doc_string = inner.name, inner.type, inner.shape, inner.doc_string
+        outer.metadata_props.update(inner.metadata_props)
+        outer.meta.update(inner.meta)
+        uses = [use for use in inner.uses() if scope.of(scope.graph_of(use.node)).function is not function]
+        for user, position in uses:
+            user.replace_input_with(position, outer)
+            self.touched.append(user)
+        self._did(_replace_back, inner, uses)
+        declared, known = inner.is_graph_output(), facts.shape_of(inner)
+        for position, value in enumerate(graph.outputs) if declared else ():
+            if value is inner:
+                self.set_output(graph, position, outer)
+        function.outputs.append(inner)
+        self._did(_remove_last, function.outputs)
+        if declared:  # what the graph declares says nothing about the function
+            self.set_type(inner, inner.type, None)
+            producer = inner.producer()
+            assert producer is not None
+            if producer.op_identifier() not in self.model.functions:  # a call is not inferred by itself
+                self._infer(producer)
+                known = facts.shape_of(inner)
+            self.set_type(inner, inner.type, known)
+
+    def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.
+
+        Args:
+            function: A function of the model; the inputs that go are not used.
+            inputs: The indices of the inputs that stay.
+            outputs: The indices of the outputs that stay.
+        """
+        for values, kept in ((function.inputs, inputs), (function.outputs, outputs)):
+            old = tuple(values)
+            if len(kept) < len(old):
+                values[:] = [old[place] for place in kept]
+                self._did(values.__setitem__, slice(None), old)
+        self.touched.extend(node for node in function.graph if not any(map(use_count, node.outputs)))
+
+    def set_metadata(self, function: ir.Function, key: str, text: str) -> None:
+        """Set an entry of a function's metadata."""
+        said = function.metadata_props
+        if said.get(key) != text:
+            self._did(_restore_mapping, said, dict(said))
+            said[key] = text
+
+    def set_ir_version(self, version: int) -> None:
+        """Let the model be of another IR version."""
+        if version == self.model.ir_version:
+            return
+        self._did(_set_ir_version, self.model, self.model.ir_version)
+        self.model.ir_version = version
 
     def reorder(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
         """Bring the nodes of a graph into another order.
@@ -496,7 +707,19 @@ class Editor:
             if value is not None and _is_loose(value):
                 self._materialize(value, before)
 
-    def _materialize(self, value: ir.Value, before: ir.Node) -> None:
+    def place(self, value: ir.Value, before: ir.Node) -> ir.Value:
+        """Give a new constant (see `constant`) a place, so that every node from `before` on may use it.
+
+        Args:
+            value: A constant of no graph, without users.
+            before: A node of the graph.
+
+        Returns:
+            The value to use: `value`, or the output of a Constant node.
+        """
+        return self._materialize(value, before)
+
+    def _materialize(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Give a loose constant a place: in the initializers, or as a Constant node in front of `before`."""
         graph = scope.graph_of(before)
         assert value.const_value is not None
@@ -504,12 +727,13 @@ class Editor:
             if value.name is None:
                 value.name = self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant")
             self.add_initializer(graph, value)
-            return
+            return value
         node = ir.node("Constant", [], attributes={"value": value.const_value})
         node.outputs[0].const_value = value.const_value
         self.insert([node], before)
         for user, position in value.uses():
             user.replace_input_with(position, node.outputs[0])
+        return node.outputs[0]
 
     def needs_constant_nodes(self, graph: ir.Graph) -> bool:
         """Whether a graph cannot hold new initializers: functions, and before IR version 4 what has no inputs."""
@@ -594,9 +818,13 @@ class Editor:
             name = old.name
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
-        if is_output:  # the interface: what the model declares stays, to the letter
-            self.set_type(new, old.type or new.type, old.shape if old.shape is not None else new.shape)
-        else:
+        if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
+            known = facts.dims_of(new) if old.shape is None else None
+            self.set_type(new, old.type or new.type, old.shape)
+            if known is not None:
+                self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
+                facts.set_better_shape(new, known)
+        elif not new.is_graph_output() and not new.is_graph_input():  # what is declared for those stays too
             shape = _better_shape(new.shape, old.shape)
             if shape is not new.shape or new.type is None:
                 self.set_type(new, new.type or old.type, shape)
@@ -628,7 +856,7 @@ class Editor:
         annotation = semantics.QUANTIZATION_KEY
         if annotation in old.meta and annotation not in new.meta:
             new.meta[annotation] = old.meta[annotation]
-            self._did(_forget, new, annotation)
+            self._did(_set_fact, new, annotation, None)
         if not old.metadata_props and not old.doc_string:
             return
         self._did(_restore_value, new, dict(new.metadata_props), new.doc_string)
@@ -784,6 +1012,18 @@ def _constant_bytes(node: ir.Node) -> int:
     return 0 if content is None else content.nbytes
 
 
+def _replace_inputs(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
+    node.resize_inputs(0)
+    node.resize_inputs(len(values))
+    for position, value in enumerate(values):
+        node.replace_input_with(position, value)
+
+
+def _replace_list(values: MutableSequence[ir.Value], by: Sequence[ir.Value]) -> None:
+    values.clear()
+    values.extend(by)
+
+
 def _detach(node: ir.Node) -> None:
     for position in range(len(node.inputs)):
         node.replace_input_with(position, None)
@@ -826,8 +1066,24 @@ def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | 
     value.doc_string = doc_string
 
 
-def _forget(value: ir.Value, key: str) -> None:
-    value.meta.pop(key, None)
+def _set_fact(value: ir.Value, key: str, fact: object | None) -> None:
+    if fact is None:
+        value.meta.pop(key, None)
+    else:
+        value.meta[key] = fact
+
+
+def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
+    for position, value in inputs:
+        node.replace_input_with(position, value)
+
+
+def _remove_last(values: MutableSequence[ir.Value]) -> None:
+    values.pop()  # onnx-ir does not see a ``del``
+
+
+def _set_ir_version(model: ir.Model, version: int) -> None:
+    model.ir_version = version
 
 
 def _restore_initializers(graph: ir.Graph, order: tuple[ir.Value, ...]) -> None:

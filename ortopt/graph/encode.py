@@ -21,6 +21,7 @@ from ortopt.graph.provenance import MOST_ORIGINS, ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.wire import field, integer, tag, varint
+from ortopt.semantics import GROUP_DOMAIN
 
 _PROVENANCE_FROM_IR: Final = 10
 _ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR: Final = 4
@@ -197,6 +198,7 @@ class _Encoder:
         if self._ir_version >= FUNCTION_TYPES_FROM_IR:
             for value in function.inputs:
                 types.type(value, 12)
+        told, self._types = self._types, self._types or function.domain == GROUP_DOMAIN
         self._nodes(function.graph, 7, out, types, None)
         out.add(_optional(8, function.doc_string) + _opsets(9, function.opset_imports) + _optional(10, function.domain))
         for entry in attributes:
@@ -204,6 +206,7 @@ class _Encoder:
                 out.add_any(11, self._attribute(entry))
         if self._types and self._ir_version >= FUNCTION_TYPES_FROM_IR:
             out.add(b"".join(types.parts))
+        self._types = told
         out.add(_optional(13, function.overload) + _properties(14, function.metadata_props))
         return out
 

@@ -48,8 +48,16 @@ class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
         self.about = about
 
     def __str__(self) -> str:
-        names = [getattr(item, "name", None) or str(item) for item in self.about if item is not None]
+        names = [_name(item) for item in self.about if item is not None]
         return f"{self.reason} ({', '.join(names)})" if names else self.reason
+
+
+def _name(item: object) -> str:
+    """What people know a value or a node by; a node without a name by its first result."""
+    name = getattr(item, "name", None)
+    if not name and isinstance(item, ir.Node):
+        name = next((value.name for value in item.outputs if value.name), item.op_type)
+    return name or str(item)
 
 
 def need(condition: bool, reason: str, *about: object) -> None:
@@ -572,3 +580,50 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
             need(fits(number, other), "the constant would raise the rank", number)
             return other
     raise Refusal(f"no operand is {expected:g}", node)
+
+
+FILL_KEEPERS = frozenset(
+    {
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+        "Gather",
+        "Split",
+    }
+)
+"""Ops that give nothing but elements of their first input."""
+
+MOST_MOVES = 8
+
+
+def fill(value: ir.Value | None) -> np.ndarray:
+    """The one number that all elements of a value are, as an array of rank 0 in the value's type.
+
+    Args:
+        value: A constant of equal bits, a ConstantOfShape, or what ops that only move elements make of one.
+
+    Raises:
+        Refusal: If they are not known to be alike.
+    """
+    at = value
+    for _ in range(MOST_MOVES):
+        node = None if at is None else at.producer()
+        if node is None or not (node.domain == "" and node.op_type in FILL_KEEPERS):
+            break
+        at = optional(node, 0)
+    node = None if at is None else at.producer()
+    if node is not None and is_op(node, "ConstantOfShape"):
+        given: ir.TensorProtocol | None = attribute(node, "value", None)
+        return np.zeros((), np.float32) if given is None else np.asarray(given.numpy()).reshape(-1)[:1].reshape(())
+    content = array_of(at).reshape(-1)
+    need(content.size > 0 and content.dtype != object, "it has no one number", value)
+    bits = content.view(f"V{content.dtype.itemsize}")
+    need(bool((bits == bits[0]).all()), "its elements differ", value)
+    number: np.ndarray = content[:1].reshape(())
+    return number

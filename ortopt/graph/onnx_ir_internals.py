@@ -2,13 +2,14 @@
 
 - ``Value.uses()`` copies all uses; a shared constant with 30,000 of them makes that the cost of a rewrite.
 - The linked list of nodes does not say who stands before whom.
+- The outputs of a node can be made fewer only at their end.
 - Each node and value that is asked for its metadata gets an empty dictionary; over 100,000 of them that costs more than
   writing the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -18,6 +19,11 @@ from onnx_ir._core import Usage
 def use_count(value: ir.Value) -> int:
     """How many node inputs a value feeds, those in subgraphs included."""
     return len(value._uses)
+
+
+def is_needed(value: ir.Value) -> bool:
+    """Whether a node uses a value, or a graph returns it."""
+    return bool(value._uses) or value.is_graph_output()
 
 
 def first_use(value: ir.Value) -> Usage | None:
@@ -36,6 +42,20 @@ def previous_node(node: ir.Node) -> ir.Node | None:
     return box.value
 
 
+def set_outputs(node: ir.Node, values: Sequence[ir.Value]) -> None:
+    """Give a node these outputs, in this order.
+
+    Args:
+        node: A node.
+        values: Its own outputs, or such that it had before; those left out belong to nobody.
+    """
+    for value in node._outputs:
+        value._producer, value._index = None, None
+    node._outputs = tuple(values)
+    for index, value in enumerate(values):
+        value._producer, value._index = node, index
+
+
 def properties_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
     """``owner.metadata_props``, or something false if there are none; none are made."""
     return owner._metadata_props
@@ -46,4 +66,4 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
     return owner._metadata
 
 
-__all__ = ["Usage", "first_use", "meta_of", "previous_node", "properties_of", "use_count"]
+__all__ = ["Usage", "first_use", "is_needed", "meta_of", "previous_node", "properties_of", "set_outputs", "use_count"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.options import Options
-from ortopt.semantics import subgraphs
+from ortopt.semantics import GROUP_DOMAIN, subgraphs
 
 _KEY = "ortopt.graph.scope"
 
@@ -36,12 +36,22 @@ class Scope:
         """Whether constants must be nodes: functions have no initializers."""
         return self.function is not None
 
+    @property
+    def in_group(self) -> bool:
+        """Whether it is, or is nested in, the function of a fusion group."""
+        return self.function is not None and self.function.domain == GROUP_DOMAIN
+
 
 def attach(model: ir.Model, options: Options) -> None:
     """Tell every graph of a model where it stands. Linear in the nodes."""
     _attach(model.graph, Scope(model, None, None, model.opset_imports, options))
     for function in model.functions.values():
-        _attach(function.graph, Scope(model, function, None, function.opset_imports, options))
+        attach_function(function, model, options)
+
+
+def attach_function(function: ir.Function, model: ir.Model, options: Options) -> None:
+    """Tell the graphs of a function that has come into a model where they stand."""
+    _attach(function.graph, Scope(model, function, None, function.opset_imports, options))
 
 
 def attach_below(node: ir.Node) -> None:
@@ -87,6 +97,12 @@ def below(graph: ir.Graph) -> Iterator[ir.Graph]:
             if node.attributes:
                 inner.extend(subgraphs(node))
         pending.extend(reversed(inner))
+
+
+def nested(node: ir.Node) -> Iterator[ir.Graph]:
+    """All graphs below a node."""
+    for graph in subgraphs(node):
+        yield from below(graph)
 
 
 def ancestor_in(graph: ir.Graph, node: ir.Node) -> ir.Node | None:

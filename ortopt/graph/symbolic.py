@@ -17,16 +17,18 @@ unknown. Division assumes that the divisor is not 0: what it describes does not 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 Dim: TypeAlias = int | ir.SymbolicDim
+T = TypeVar("T")
 
 INVENTED = "ortopt:"
 """What the names of symbols begin with that come from no file; their dimensions are written to files as unknown."""
@@ -759,6 +761,42 @@ def substitute(dim: Dim, mapping: Mapping[str, Dim]) -> Dim:
         return _dim(_substituted(_parse(dim.value), {name: _polynomial(value) for name, value in mapping.items()}))
     except _TooComplexError:
         return UNKNOWN
+
+
+def compute(dim: Dim, number: Callable[[int], T], symbol: Callable[[str], T], operate: Callable[[str, T, T], T]) -> T:
+    """Compute an expression in another algebra: as nodes of a graph, say.
+
+    Args:
+        dim: An expression.
+        number: What an integer is there.
+        symbol: What a symbol is there, by its name.
+        operate: What ``+``, ``*``, ``//``, ``max`` and ``min`` are there; ``//`` rounds down.
+
+    Raises:
+        ValueError: The dimension is unknown.
+    """
+    if isinstance(dim, int):
+        return number(dim)
+    if dim.value is None:
+        raise ValueError("the dimension is unknown")
+
+    def of(polynomial: _Polynomial) -> T:
+        terms = [term(monomial, polynomial[monomial]) for monomial in sorted(polynomial, key=_order, reverse=True)]
+        return functools.reduce(lambda a, b: operate("+", a, b), terms) if terms else number(0)
+
+    def term(monomial: _Monomial, coefficient: int) -> T:
+        factors = [atom(text) for text in monomial]
+        if coefficient != 1 or not factors:
+            factors.append(number(coefficient))
+        return functools.reduce(lambda a, b: operate("*", a, b), factors)
+
+    def atom(text: str) -> T:
+        if text not in _FUNCTIONS:
+            return symbol(_name_of(text))
+        name, arguments = _FUNCTIONS[text]
+        return functools.reduce(lambda a, b: operate(name, a, b), map(of, arguments))
+
+    return of(_parse(dim.value))
 
 
 def _substituted(polynomial: _Polynomial, mapping: Mapping[str, _Polynomial]) -> _Polynomial:

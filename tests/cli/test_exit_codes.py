@@ -206,13 +206,13 @@ def test_broken_inputs_to_verify_with_are_2(ortopt: Any, model: Path, make: Call
 
 
 def test_a_wrong_result_is_3_and_never_written(ortopt: Any, report: Any, model: Path) -> None:
-    data = report("--only", "wrong_numbers", verify=True, code=3)
+    data = report("--only", "wrong_numbers", "--no-repair", verify=True, code=3)
     assert data["output"] is None
     assert data["verified"] is False
     assert data["verification"]["status"] == "differs"
     assert "differs" in data["error"]
     assert not model.with_name("m.opt.onnx").exists()
-    done = ortopt("optimize", model, "--only", "wrong_numbers", code=3)
+    done = ortopt("optimize", model, "--only", "wrong_numbers", "--no-repair", code=3)
     assert done.stderr.count("\n") == 1
     assert "'r'" in done.stderr
 
@@ -258,7 +258,7 @@ def test_memory_that_runs_out_is_2(ortopt: Any, model: Path, monkeypatch: pytest
         raise MemoryError
 
     monkeypatch.setattr(api.Optimization, "transform", broken)
-    assert ortopt("optimize", model, code=2).stderr == "ortopt: out of memory\n"
+    assert ortopt("optimize", model, code=2).stderr == "ortopt: out of memory (see --max-memory)\n"
 
 
 def test_two_onnxruntimes_over_each_other_are_said_once(

@@ -5,6 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.graph import match
+from ortopt.graph.match import Refusal, fill
+from ortopt.testing import parse
 
 
 def constant(content: float, dtype: type, shape: tuple[int, ...] = ()) -> ir.Value:
@@ -55,3 +57,28 @@ def test_operand_scalar_keeps_the_rank() -> None:
         match.operand_scalar(ir.node("Add", [constant(1.0, np.float32, (1,)), x]), 1.0)
     with pytest.raises(match.Refusal, match="no operand is 1"):
         match.operand_scalar(ir.node("Add", [x, constant(2.0, np.float32)]), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("v = ConstantOfShape (s)", 0.0),
+        ("v = ConstantOfShape <value = float[1] {2.5}> (s)", 2.5),
+        ("c = ConstantOfShape <value = float[1] {2.5}> (s) v = Transpose (c)", 2.5),
+        ("v = Expand (alike, s)", 7.0),
+        ("v = Expand (mixed, s)", None),
+        ("v = Expand (zeros, s)", None),
+        ("v = Identity (x)", None),
+    ],
+)
+def test_fill(body: str, expected: float | None) -> None:
+    model = parse(
+        f"""main (float[N] x) => (float[A] y) <float[2] alike = {{7, 7}}, float[2] mixed = {{7, 8}}, float[2] zeros = {{0, -0.0}}> {{
+            s = Shape (x) {body} y = Neg (v) }}"""  # noqa: E501
+    )
+    value = next(value for node in model.graph for value in node.outputs if value.name == "v")
+    if expected is None:
+        with pytest.raises(Refusal):
+            fill(value)
+    else:
+        assert fill(value).item() == expected

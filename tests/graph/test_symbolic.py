@@ -219,3 +219,22 @@ def test_capped_dimensions() -> None:
     assert not symbolic.is_capped(canonical("min(M, N)"), N, 2)
     assert not symbolic.is_capped(N, N, 2)
     assert not symbolic.is_capped(UNKNOWN, N, 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["N", "N + 1", "2*N*M - 3", "(N - 3)//2 + 1", "max(N, M + 1)", "min(N, 7)*M", "`a b` + N", "5"]
+)
+def test_an_expression_is_computed_in_another_algebra(text: str) -> None:
+    operations = {
+        "+": lambda a, b: a + b, "*": lambda a, b: a * b, "//": lambda a, b: a // b, "max": max, "min": min,
+    }  # fmt: skip
+    dim = symbolic.canonical(int(text) if text.isdigit() else ir.SymbolicDim(text))
+    for n, m in ((0, 0), (1, 5), (9, 2)):
+        binding = {"N": n, "M": m, "a b": 3}
+        found = symbolic.compute(dim, int, binding.__getitem__, lambda name, a, b: operations[name](a, b))
+        assert found == symbolic.substitute(dim, binding)
+
+
+def test_the_unknown_dimension_is_not_computed() -> None:
+    with pytest.raises(ValueError, match="unknown"):
+        symbolic.compute(symbolic.UNKNOWN, int, int, lambda *_: 0)

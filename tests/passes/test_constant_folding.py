@@ -171,6 +171,11 @@ def test_the_users_limit_decides() -> None:
     check_rewrites(ConstantFolding(max_growth=1 << 23), EXPAND, ops={"Expand": 0}, options=Options(max_growth=1 << 23))
 
 
+def test_who_lets_the_file_grow_lets_a_result() -> None:
+    check_rewrites(ConstantFolding(), EXPAND, ops={"Expand": 0}, options=Options(max_growth=1 << 23))
+    check_rewrites(ConstantFolding(), EXPAND, ops={"Expand": 1, "Neg": 0}, options=Options(max_growth=1 << 20))
+
+
 def test_the_budget_of_the_file_decides_too() -> None:
     model = parse(EXPAND)
     manager = GraphTransformerManager(observers=[explanation := Explanation()])

@@ -244,3 +244,57 @@ def run_in(workspace: Workspace) -> bool:
 def test_types_survive() -> None:
     model = check_rewrites(PASS, before=decided("bool {1}"))
     assert all(value.dtype == ir.DataType.FLOAT for node in model.graph for value in node.outputs)
+
+
+NESTED = """main (float[N] x, bool c) => (float[N] y) {{
+    d = Not (c)
+    y = If ({outer}) <
+        then_branch = t () => (float[N] u) {{
+            u = If ({inner}) <
+                then_branch = tt () => (float[N] p) {{ p = Neg (x) }},
+                else_branch = te () => (float[N] q) {{ q = Exp (x) }}
+            >
+        }},
+        else_branch = e () => (float[N] v) {{
+            v = If ({inner}) <
+                then_branch = et () => (float[N] r) {{ r = Abs (x) }},
+                else_branch = ee () => (float[N] s) {{ s = Sin (x) }}
+            >
+        }}
+    >
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "left"),
+    [("c", "c", ("Neg", "Sin")), ("d", "d", ("Neg", "Sin")), ("c", "d", ("Exp", "Abs")), ("d", "c", ("Exp", "Abs"))],
+)
+def test_decided_by_the_if_around_it(outer: str, inner: str, left: tuple[str, str]) -> None:
+    model = check_rewrites(PASS, before=NESTED.format(outer=outer, inner=inner), ops={"If": 1})
+    (last,) = (node for node in model.graph if node.op_type == "If")
+    assert tuple(last.attributes[name].as_graph()[0].op_type for name in ("then_branch", "else_branch")) == left
+
+
+def test_decided_by_an_if_around_a_loop() -> None:
+    check_rewrites(
+        PASS,
+        before="""main (float[2] x, bool c, int64 n) => (float[2] y) {
+            y = If (c) <
+                then_branch = t () => (float[2] u) {
+                    u = Loop (n, , x) <body = b (int64 i, bool go, float[2] s) => (bool on, float[2] o) {
+                        on = Identity (go)
+                        o = If (c) <
+                            then_branch = tt () => (float[2] p) { p = Neg (s) },
+                            else_branch = te () => (float[2] q) { q = Exp (s) }
+                        >
+                    }>
+                },
+                else_branch = e () => (float[2] v) { v = Abs (x) }
+            >
+        }""",
+        ops={"If": 1, "Exp": 0, "Neg": 1},
+    )
+
+
+def test_another_condition_decides_nothing() -> None:
+    check_keeps(PASS, NESTED.format(outer="c", inner="k").replace("bool c", "bool c, bool k"), "it is not a constant")

@@ -120,3 +120,28 @@ def test_unknown_rank_and_a_vector_of_one() -> None:
             a = Reshape (x, s) b = Mul (a, c) y = Neg (b) }""",
         "the shape is unknown",
     )
+
+
+@pytest.mark.parametrize("operation", ["And (x, t)", "And (t, x)", "Or (x, f)", "Or (f, x)", "Xor (x, f)"])
+def test_truth(operation: str) -> None:
+    text = (
+        "main (bool[2] x) => (bool[2] y) {{ {0} = Constant <value = bool {{{1}}}> () n = Not (x) m = {2} y = Not (m) }}"
+    )
+    which = "t" if "t" in operation else "f"
+    before = text.format(which, int(which == "t"), operation.replace("x", "n"))
+    check_rewrites(PASS, before=before, after="n = Not (x) y = Not (n)")
+
+
+@pytest.mark.parametrize(
+    ("operation", "because"),
+    [("And (x, f)", "it is not 1"), ("Or (x, t)", "it is not 0"), ("Xor (t, x)", "it is not 0")],
+)
+def test_truth_that_is_not_neutral(operation: str, because: str) -> None:
+    check_keeps(
+        PASS, f"main (bool[2] x) => (bool[2] y) <bool t = {{1}}, bool f = {{0}}> {{ y = {operation} }}", because
+    )
+
+
+def test_truth_that_enlarges() -> None:
+    text = "main (bool[N] x) => (bool[2] y) <bool[2] t = {1, 1}> { y = And (x, t) }"
+    check_keeps(PASS, text, "the constant may enlarge the result")

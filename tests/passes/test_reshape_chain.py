@@ -175,3 +175,23 @@ KEPT = [
 @pytest.mark.parametrize(("because", "text"), KEPT)
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_squeeze_of_unsqueeze_and_the_other_way_round(opset: int) -> None:
+    def op(name: str, source: str, axes: str, number: int) -> str:
+        if opset < 13:
+            return f"{name} <axes = [{axes}]> ({source})"
+        return f"{name} ({source}, a{number})"
+
+    constants = "" if opset < 13 else "<int64[3] a1 = {0, 2, 3}, int64[1] a2 = {3}, int64[2] a3 = {1, 2}>"
+    check_rewrites(
+        PASS,
+        before=f"""main (float[N,M] x, float[N,1,1] z) => (float[1,N,1,M] y, float[N,1] w) {constants} {{
+            u = {op("Unsqueeze", "x", "0, 2, 3", 1)} s = {op("Squeeze", "u", "3", 2)} y = Neg (s)
+            v = {op("Squeeze", "z", "1, 2", 3)} t = {op("Unsqueeze", "v", "1", 4)} w = Neg (t) }}""".replace(
+            "int64[2] a3", "int64[1] a4 = {1}, int64[2] a3"
+        ),
+        ops={"Squeeze": 1, "Unsqueeze": 1},
+        opset=opset,
+    )

@@ -183,7 +183,7 @@ class Call:
         if index < len(self.types):
             self.types[index] = dtype
             self.shapes[index] = dims
-            if known is not None and len(known) <= MOST_ELEMENTS and any(map(_is_known, known)):
+            if known is not None and len(known) <= MOST_ELEMENTS and (not known or any(map(_is_known, known))):
                 self.contents[index] = tuple(known)
 
     def hold(self, array: Any) -> None:

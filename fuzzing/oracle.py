@@ -1,0 +1,421 @@
+"""Is the result what the original is? Every level, every input set, to the bit where the passes promise it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from fuzzing.generator import Case
+from fuzzing.writer import Array
+from ortopt import optimize, registry, semantics
+from ortopt.errors import OrtoptError
+from ortopt.graph.load import load
+from ortopt.graph.save import to_bytes
+from ortopt.observers import Explanation
+from ortopt.options import Numerics
+from ortopt.verification_comparison import Comparison, random_outputs, tolerances
+
+_COARSE: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_SLOW: Final = 20.0
+_TRIALS: Final = 6
+_NOISE: Final = 16.0  # how much more than a disturbed original a result may err
+_EPSILONS: Final = {TensorProto.FLOAT: 1e-6, TensorProto.DOUBLE: 1e-14, TensorProto.FLOAT16: 2e-3}
+_BY_BLOCKS: Final = frozenset({"Where", "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to optimize.
+
+    Attributes:
+        level: 1 to 4.
+        target: ``onnx`` or ``ort``.
+        more: Other options of `ortopt.optimize`.
+    """
+
+    level: int
+    target: str = "ort"
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        extra = "".join(f" {name}={value}" for name, value in self.more.items())
+        return f"-O{self.level} --target {self.target}{extra}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong.
+
+    Attributes:
+        kind: In one word.
+        way: How it was optimized.
+        detail: In words.
+        culprit: The transformer whose rewrite makes the difference, if it was looked for.
+        rewrite: The number of that rewrite.
+    """
+
+    kind: str
+    way: Way
+    detail: str
+    culprit: str = ""
+    rewrite: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.way}: {self.culprit or '?'} (rewrite {self.rewrite}): {self.detail}"
+
+
+class Rejected(Exception):
+    """ONNX Runtime does not run the original."""
+
+
+def levels() -> tuple[int, ...]:
+    """The levels at which anything is registered, 2 included."""
+    known = {level.value for kind in registry.installed() for level in kind.levels}
+    return tuple(sorted(known | {1, 2, 3}))
+
+
+def ways(seed: int) -> list[Way]:
+    """The ways that a seed is optimized: each level as users ask for it, and one with rarer options."""
+    found = [Way(1, "onnx"), *(Way(level) for level in levels() if level > 1)]
+    draw = random.Random(seed)
+    rare: list[Way] = [
+        Way(3, "onnx"),
+        Way(1, "ort"),
+        Way(3, "ort", {"keep_functions": True}),
+        Way(2, "ort", {"max_growth": 0}),
+    ]
+    return [*found, draw.choice(rare)]
+
+
+def session(model: bytes) -> onnxruntime.InferenceSession:
+    """A session without optimization, of one thread."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+
+
+def run(runs: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> list[Any]:
+    """The outputs."""
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    return list(runs.run(None, dict(feeds), options))
+
+
+class Oracle:
+    """What is right for one case.
+
+    Args:
+        case: The model and its input sets.
+        report: Told what is about to be done, so that a crash can be placed.
+
+    Raises:
+        Rejected: ONNX Runtime does not take or run the original.
+    """
+
+    def __init__(self, case: Case, report: Callable[[str], None] = lambda _: None) -> None:
+        self.case = case
+        self.bytes = case.model.SerializeToString()
+        self._report = report
+        report("original")
+        try:
+            runs = session(self.bytes)
+        except Exception as error:
+            raise Rejected(_line(error)) from error
+        self.outputs = [(one.name, one.type) for one in runs.get_outputs()]
+        self.sets: list[tuple[dict[str, Array], list[Any], bool]] = []
+        for number, feeds in enumerate(case.feeds):
+            try:
+                expected = run(runs, feeds)
+            except Exception as error:
+                if number == 0:
+                    raise Rejected(_line(error)) from error
+                continue
+            self.sets.append((feeds, expected, number >= len(case.feeds) - case.special))
+        loaded = load(self.bytes)
+        self.random = any(semantics.is_random(node, loaded.functions) for node in loaded.graph)
+        self.comparison = Comparison(tolerances(loaded), random_outputs(loaded))
+        self.coarse = any(dtype in _COARSE for dtype in _dtypes(case.model))
+        # ONNX Runtime's own kernels round otherwise if an operand is a constant (packed beforehand), and its Where
+        # turns -0.0 from one side into 0.0.
+        self.by_blocks = any(node.op_type in _BY_BLOCKS for node in nodes_of(case.model))
+        self._seen: dict[bytes, bool] = {}
+        self.noisy = 0
+        self.rewrites: dict[str, int] = {}
+
+    def check(self, way: Way, *, again: bool = False) -> Failure | None:
+        """Optimize in one way and compare; None if all is well.
+
+        Args:
+            way: How.
+            again: Whether the result is optimized once more, which must change nothing.
+        """
+        self._report(f"optimize {way}")
+        start = time.monotonic()
+        try:
+            made, names = optimized(self.bytes, way)
+        except _Unfinished as error:
+            return Failure("unfinished", way, _line(error))
+        except OrtoptError as error:
+            return Failure("raises", way, _line(error))
+        except Exception as error:  # what must never come out is what is looked for
+            return Failure("traceback", way, f"{type(error).__name__}: {_line(error)}")
+        took = time.monotonic() - start
+        if took > _SLOW:
+            return Failure("slow", way, f"it took {took:.0f} s")
+        for name in names:
+            self.rewrites[name] = self.rewrites.get(name, 0) + 1
+        exact = not self.coarse and all(is_exact(name) for name in names)
+        if self._seen.get(made, False) or (made in self._seen and not exact):
+            return None
+        self._seen[made] = exact
+        failure = self._interface(made, way) or self._compared(made, way, exact) or self._checker(made, way)
+        if failure is None and again:
+            self._report(f"again {way}")
+            failure = _again(made, way)
+        return failure
+
+    def _interface(self, made: bytes, way: Way) -> Failure | None:
+        before, after = self.case.model.graph, onnx.load_from_string(made).graph
+        for kind in ("input", "output"):
+            one = [value.SerializeToString(deterministic=True) for value in getattr(before, kind)]
+            other = [value.SerializeToString(deterministic=True) for value in getattr(after, kind)]
+            if one != other:
+                return Failure("interface", way, f"the {kind}s are not what they were")
+        return None
+
+    def _checker(self, made: bytes, way: Way) -> Failure | None:
+        if way.target != "onnx" and way.level != 1:
+            return None
+        try:
+            onnx.checker.check_model(made)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                onnx.checker.check_model(self.bytes)
+                return Failure("checker", way, _line(error))
+        return None
+
+    def _compared(self, made: bytes, way: Way, exact: bool) -> Failure | None:
+        self._report(f"result of {way}")
+        try:
+            runs = session(made)
+        except Exception as error:
+            return Failure("unloadable", way, _line(error))
+        if [(one.name, one.type) for one in runs.get_outputs()] != self.outputs:
+            return Failure("interface", way, "ONNX Runtime sees other outputs")
+        for number, (feeds, expected, special) in enumerate(self.sets):
+            if special and not exact:
+                continue  # what is rounded in another order meets infinities elsewhere
+            try:
+                got = run(runs, feeds)
+            except Exception as error:
+                return Failure("stops", way, f"input set {number}: {_line(error)}")
+            detail = self._difference(feeds, expected, got, exact)
+            if detail:
+                return Failure("differs", way, f"input set {number}{' (exact)' if exact else ''}: {detail}")
+        return None
+
+    def _difference(self, feeds: Mapping[str, Array], expected: list[Any], got: list[Any], exact: bool) -> str:
+        if exact and not self.random:
+            found = [_other_bits(*both) for both in zip(expected, got, strict=True)]
+            if not any(found):
+                return ""
+            if not self.by_blocks:
+                return next(
+                    f"output {name}: {detail}" for (name, _), detail in zip(self.outputs, found, strict=True) if detail
+                )
+        rows = [self.comparison.of(name, type_, *both) for (name, type_), *both in
+                zip(self.outputs, expected, got, strict=True)]  # fmt: skip
+        wrong = [i for i, row in enumerate(rows) if not row.agrees]
+        if not wrong:
+            return ""
+        real = [i for i in wrong if not self._is_noise(i, feeds, expected, rows[i].worst)]
+        if not real:
+            self.noisy += 1
+            return ""
+        row = rows[real[0]]
+        return f"output {row.name}: {row.detail}"
+
+    def _is_noise(self, at: int, feeds: Mapping[str, Array], expected: list[Any], error: float) -> bool:
+        """Whether the original itself errs as much if each of its floats is disturbed by about a rounding."""
+        name, type_ = self.outputs[at]
+        worst = 0.0
+        for trial in range(_TRIALS):
+            try:
+                got = run(session(disturbed(self.case.model, trial).SerializeToString()), disturbed_feeds(feeds, trial))
+            except Exception:
+                return False
+            row = self.comparison.of(name, type_, expected[at], got[at])
+            worst = max(worst, row.worst)
+        return error <= _NOISE * worst
+
+    def blame(self, failure: Failure) -> Failure:
+        """Find the first rewrite after which it is wrong, by bisection over their number."""
+        way = failure.way
+        try:
+            explanation = Explanation()
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+                optimize(
+                    self.bytes, level=way.level, target=way.target, verify=False, observers=[explanation], **way.more
+                )
+            low, high = 0, max((one.number for one in explanation.rewrites), default=0)
+            if failure.kind in ("unfinished", "slow", "again") or not high:
+                return failure
+            while low + 1 < high:
+                middle = (low + high) // 2
+                self._seen.clear()
+                found = self.check(replace(way, more={**way.more, "limit": middle}))
+                low, high = (low, middle) if found is not None and found.kind == failure.kind else (middle, high)
+            names = {one.number: one.transformer for one in explanation.rewrites}
+            return replace(failure, culprit=names.get(high, ""), rewrite=high)
+        except Exception:
+            return failure
+
+
+class _Unfinished(Exception):
+    """The fixed point was not reached."""
+
+
+def optimized(model: bytes, way: Way) -> tuple[bytes, list[str]]:
+    """The result's bytes, and the transformers that made it."""
+    with warnings.catch_warnings(action="error"):
+        try:
+            result = optimize(model, level=way.level, target=way.target, verify=False, **way.more)  # type: ignore[arg-type]
+        except RuntimeWarning as warning:
+            raise _Unfinished(str(warning)) from warning
+    if result.summary.bound_reached:
+        raise _Unfinished(f"levels {result.summary.bound_reached}")
+    return to_bytes(result.model), [one.transformer for one in result.summary.passes]
+
+
+def is_exact(name: str) -> bool:
+    """Whether a transformer promises the same bits."""
+    return registry.installed().find(name).numerics is Numerics.EXACT
+
+
+def _again(made: bytes, way: Way) -> Failure | None:
+    """A second run on a result must leave every byte."""
+    if "limit" in way.more:
+        return None
+    try:
+        twice, names = optimized(made, way)
+    except Exception as error:
+        return Failure("again", way, f"{type(error).__name__}: {_line(error)}")
+    if names:
+        return Failure("again", way, f"the result is changed once more by {', '.join(names)}", names[0])
+    return None if twice == made else Failure("again", way, "other bytes")
+
+
+def _other_bits(expected: Any, got: Any) -> str:
+    """How two outputs differ in their bits; NaN is NaN, whatever its sign and payload."""
+    one, other = np.asarray(expected), np.asarray(got)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return f"{other.dtype}{list(other.shape)} instead of {one.dtype}{list(one.shape)}"
+    different = np.asarray(one != other)
+    if one.dtype.kind == "f":
+        different &= ~(np.isnan(one) & np.isnan(other))
+        different |= np.signbit(one) != np.signbit(other)
+        different &= ~(np.isnan(one) & np.isnan(other))
+    if not different.any():
+        return ""
+    where = tuple(int(index[0]) for index in np.nonzero(np.atleast_1d(different)))
+    pair = np.atleast_1d(other)[where], np.atleast_1d(one)[where]
+    return f"{pair[0]!r} instead of {pair[1]!r} at {list(where)}, {int(different.sum())} of {one.size}"
+
+
+def nodes_of(model: ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of a model, those of subgraphs and functions included."""
+    pending: list[Any] = [model.graph, *model.functions]
+    while pending:
+        for node in pending.pop().node:
+            yield node
+            pending.extend(attribute.g for attribute in node.attribute if attribute.HasField("g"))
+
+
+def _dtypes(model: ModelProto) -> Iterator[int]:
+    """Element types of inputs, constants and casts."""
+    yield from (one.type.tensor_type.elem_type for one in model.graph.input)
+    yield from (one.data_type for one in model.graph.initializer)
+    for node in nodes_of(model):
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype"):
+                yield attribute.i
+            if attribute.HasField("t"):
+                yield attribute.t.data_type
+
+
+def disturbed_feeds(feeds: Mapping[str, Array], trial: int) -> dict[str, Array]:
+    """The same inputs, off by about a rounding."""
+    numbers = np.random.default_rng(trial)
+    return {name: _disturbed(array, numbers) for name, array in feeds.items()}
+
+
+def _disturbed(array: Array, numbers: np.random.Generator) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    epsilon = _EPSILONS[helper.np_dtype_to_tensor_dtype(array.dtype)]
+    with np.errstate(all="ignore"):
+        return np.asarray(array * (1 + epsilon * numbers.choice((-1.0, 1.0), array.shape))).astype(array.dtype)
+
+
+def disturbed(model: ModelProto, trial: int) -> ModelProto:
+    """The model with weights, and results of the main graph's nodes, that are off by about a rounding."""
+    numbers = np.random.default_rng(trial)
+    twin = copy.deepcopy(model)
+    for tensor in twin.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.size > 1 and array.dtype.kind == "f":
+            tensor.CopyFrom(numpy_helper.from_array(_disturbed(array, numbers), tensor.name))
+    typed = onnx.shape_inference.infer_shapes(twin)
+    kinds = {one.name: one.type.tensor_type.elem_type for one in (*typed.graph.value_info, *typed.graph.output)}
+    nodes = list(twin.graph.node)
+    del twin.graph.node[:]
+    for node in nodes:
+        twin.graph.node.append(node)
+        if node.op_type == "Constant":
+            continue
+        for i, name in enumerate(node.output):
+            kind = kinds.get(name, 0)
+            if kind not in _EPSILONS:
+                continue
+            twin.graph.node[-1].output[i] = raw = f"{name}~raw" if i == 0 or True else name
+            off = np.array(1 + _EPSILONS[kind] * numbers.choice((-1.0, 1.0)), helper.tensor_dtype_to_np_dtype(kind))
+            twin.graph.initializer.append(numpy_helper.from_array(off, f"{name}~off"))
+            twin.graph.node.append(helper.make_node("Mul", [raw, f"{name}~off"], [name]))
+    return twin
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())[:400]
+
+
+def failures(case: Case, seed: int, report: Callable[[str], None] = lambda _: None) -> tuple[Oracle, list[Failure]]:
+    """All that is wrong with a case.
+
+    Raises:
+        Rejected: ONNX Runtime does not run the original.
+    """
+    oracle = Oracle(case, report)
+    found: list[Failure] = []
+    for way in ways(seed):
+        failure = oracle.check(way, again=seed % 3 == 0)
+        if failure is not None:
+            found.append(oracle.blame(failure))
+            break
+    return oracle, found
+
+
+__all__: Sequence[str] = ["Failure", "Oracle", "Rejected", "Way", "failures"]

@@ -1,0 +1,273 @@
+"""Which nodes cannot fail, whatever their inputs hold: only those may run where the model would not have run them.
+
+A node that stands in a branch not taken, or in a loop that makes no iteration, never runs; moved out, it does. What
+could fail there, by an index out of range, a division by zero, shapes that do not fit, must stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    FLOATS,
+    Dim,
+    Refusal,
+    array_of,
+    attribute,
+    axis,
+    dims,
+    dtype,
+    integers,
+    is_constant,
+    need,
+    opset,
+    optional,
+    rank,
+    same_dim,
+    values,
+)
+
+Check = Callable[[ir.Node], None]
+NUMBERS = frozenset(kind for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING))
+
+ELEMENTWISE = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu"),
+    *("Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log"),
+    *("Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin"),
+    *("Sinh", "Size", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+)
+BROADCASTING = (
+    *("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less"),
+    *("LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
+)
+
+
+def check_cannot_fail(node: ir.Node) -> None:
+    """Go on only if a node cannot fail, as long as there is memory for its result.
+
+    Args:
+        node: A node of a graph.
+
+    Raises:
+        Refusal: If it could, or nothing is known of its op.
+    """
+    check = _CHECKS.get(node.op_type) if not node.domain else None
+    if check is None:
+        raise Refusal(f"{node.op_type} may fail", node)
+    check(node)
+
+
+def _elementwise(node: ir.Node) -> None:
+    values(node, 1)
+
+
+def _broadcasting(node: ir.Node) -> None:
+    """The shapes provably fit, and integers are not divided by what may be 0."""
+    need(opset(node) >= 7, "before opset 7 operands do not broadcast", node)
+    operands = values(node, len(node.inputs))
+    result: tuple[Dim, ...] = ()
+    for value in operands:
+        result = _broadcast(result, dims(value), node)
+    if node.op_type in ("Div", "Mod", "Pow") and dtype(operands[0]) not in FLOATS:
+        need(node.op_type != "Pow", "Pow of integers may fail", node)
+        divisor = operands[1]
+        need(is_constant(divisor), "it may divide by zero", divisor)
+        array = array_of(divisor)  # the lowest number divided by -1 does not fit either
+        need(array.dtype.kind in "iu" and not np.isin(array, (0, -1)).any(), "it may divide by zero", divisor)
+
+
+def _broadcast(a: tuple[Dim, ...], b: tuple[Dim, ...], node: ir.Node) -> tuple[Dim, ...]:
+    if len(a) < len(b):
+        a, b = b, a
+    b = (1,) * (len(a) - len(b)) + b
+    joined: list[Dim] = []
+    for one, other in zip(a, b, strict=True):
+        need(_is_one(one) or _is_one(other) or same_dim(one, other), "the shapes may not fit", node)
+        joined.append(other if _is_one(one) else one)
+    return tuple(joined)
+
+
+def _is_one(dim: Dim) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def _cast(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    need(dtype(value) in NUMBERS, "text may not be a number", value)
+    need(attribute(node, "to", 0) != ir.DataType.STRING, "it makes text", node)
+
+
+def _clip(node: ir.Node) -> None:
+    values(node, 1)
+    for position in (1, 2):
+        bound = optional(node, position)
+        need(bound is None or opset(node) < 11 or rank(bound) == 0, "a bound may be no scalar", bound)
+
+
+def _softmax(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    axis(node, rank(value), -1 if opset(node) >= 13 else 1)
+
+
+def _transpose(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    order = attribute(node, "perm", tuple(range(rank(value))))
+    need(sorted(order) == list(range(rank(value))), "the permutation does not fit", node)
+
+
+def _matmul(node: ir.Node) -> None:
+    first, second = (dims(value) for value in values(node, 2))
+    need(len(first) >= 2 and len(second) >= 2, "an operand is a vector", node)
+    need(same_dim(first[-1], second[-2]), "the shapes may not fit", node)
+    _broadcast(first[:-2], second[:-2], node)
+
+
+def _gemm(node: ir.Node) -> None:
+    a, b = values(node, 2)
+    first, second = dims(a, 2), dims(b, 2)
+    if attribute(node, "transA", 0):
+        first = first[::-1]
+    if attribute(node, "transB", 0):
+        second = second[::-1]
+    need(same_dim(first[1], second[0]), "the shapes may not fit", node)
+    added = optional(node, 2)
+    if added is not None:
+        whole = (first[0], second[1])
+        own = dims(added)
+        need(len(own) <= 2, "the shapes may not fit", node)
+        for one, to in zip(own, whole[2 - len(own) :], strict=True):
+            need(_is_one(one) or same_dim(one, to), "the shapes may not fit", node)
+
+
+def _concat(node: ir.Node) -> None:
+    operands = values(node, len(node.inputs))
+    shapes = [dims(value) for value in operands]
+    at = axis(node, len(shapes[0]), 0)
+    for shape in shapes[1:]:
+        need(len(shape) == len(shapes[0]), "the shapes may not fit", node)
+        for index, (one, other) in enumerate(zip(shapes[0], shape, strict=True)):
+            need(index == at or same_dim(one, other), "the shapes may not fit", node)
+
+
+def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
+    """The axes of a Squeeze, Unsqueeze or reduction, counted from the front, each once."""
+    given = optional(node, 1)
+    listed: tuple[int, ...] | None = attribute(node, "axes", None) if given is None else integers(given)
+    if listed is None:
+        return tuple(range(of))
+    need(all(-of <= at < of for at in listed), "an axis is out of range", node)
+    positive = tuple(at % of for at in listed)
+    need(len(set(positive)) == len(positive), "an axis is listed twice", node)
+    return positive
+
+
+def _unsqueeze(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    given = optional(node, 1)
+    count = len(attribute(node, "axes", ()) if given is None else integers(given))
+    _axes(node, rank(value) + count)
+
+
+def _squeeze(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    shape = dims(value)
+    given = optional(node, 1) is not None or "axes" in node.attributes
+    need(not given or all(_is_one(shape[at]) for at in _axes(node, len(shape))), "an axis may not be 1", node)
+
+
+def _reduction(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    shape = dims(value)
+    axes = _axes(node, len(shape))
+    need(all(symbolic.at_least(shape[at], 1) for at in axes), "it may reduce nothing", node)
+
+
+def _reshape(node: ir.Node) -> None:
+    """The target's elements are known, and are as many as those of the input."""
+    value, target = values(node, 2)
+    known = contents(target)
+    if known is None:
+        raise Refusal("the target is not known", target)
+    source, result = dims(value), dims(node.outputs[0])
+    need(all(symbolic.at_least(dim, 1) for dim in (*known, *source)), "the target may not fit", target)
+    need(
+        same_dim(symbolic.product(source), symbolic.product(known)) and len(known) == len(result),
+        "the target may not fit",
+        target,
+    )
+
+
+def _flatten(node: ir.Node) -> None:
+    (value,) = values(node, 1)
+    at, of = attribute(node, "axis", 1), rank(value)
+    need(-of <= at <= of, "the axis is out of range", node)
+
+
+def _expand(node: ir.Node) -> None:
+    value, target = values(node, 2)
+    known = contents(target)
+    if known is None:
+        raise Refusal("the target is not known", target)
+    need(all(symbolic.at_least(dim, 0) for dim in known), "a dimension may be negative", target)
+    _broadcast(dims(value), known, node)
+
+
+def _constant_of_shape(node: ir.Node) -> None:
+    (target,) = values(node, 1)
+    known = contents(target)
+    need(known is not None and all(symbolic.at_least(dim, 0) for dim in known), "a dimension may be negative", target)
+
+
+def _gather(node: ir.Node) -> None:
+    """Constant indices within a fixed dimension."""
+    value, indices = values(node, 2)
+    shape = dims(value)
+    size = shape[axis(node, len(shape), 0)]
+    if not isinstance(size, int) or not is_constant(indices):
+        raise Refusal("an index may be out of range", indices)
+    array = array_of(indices)
+    need(bool(((array >= -size) & (array < size)).all()), "an index may be out of range", indices)
+
+
+def _slice(node: ir.Node) -> None:
+    """Known axes and steps; bounds are clamped, whatever they are."""
+    need(opset(node) >= 10, "before opset 10 bounds are attributes", node)
+    value, starts, ends = values(node, 3)
+    for bound in (starts, ends):
+        need(contents(bound) is not None, "the bounds are not known", bound)
+    count = len(contents(starts) or ())
+    need(len(contents(ends) or ()) == count, "the bounds do not fit one another", node)
+    listed = optional(node, 3)
+    axes = tuple(range(count)) if listed is None else integers(listed)
+    of = rank(value)
+    need(len(axes) == count and all(-of <= at < of for at in axes), "an axis is out of range", node)
+    need(len({at % of for at in axes}) == count, "an axis is listed twice", node)
+    steps = optional(node, 4)
+    need(steps is None or (len(integers(steps)) == count and 0 not in integers(steps)), "a step may be 0", steps)
+
+
+_CHECKS: dict[str, Check] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(BROADCASTING, _broadcasting),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"), _reduction),
+    "Cast": _cast,
+    "Clip": _clip,
+    "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,168 @@
+"""Which rewrite made the result differ: a run is replayed with a limit on its rewrites, and the limit halved.
+
+What is kept true is that the model after ``equal`` rewrites agrees with the original and the one after ``different``
+does not: where the difference comes, goes and comes again, one of the rewrites at which it comes is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled, OrtoptError
+from ortopt.observers import Observer
+from ortopt.pipeline import Attempt, NumberedRewrite, Pipeline, RewriteKey
+from ortopt.verify import Reference, Verification
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The rewrite after which the outputs differ.
+
+    Attributes:
+        rewrite: Which.
+        verification: How the model after it compares with the original.
+        error_before: The worst error of the same outputs before it, relative to their scale.
+        probes: How many models were compared to find it.
+        outputs: The outputs that were compared; None is all.
+        sets: The input sets that they were compared on; None is all.
+    """
+
+    rewrite: NumberedRewrite
+    verification: Verification
+    error_before: float
+    probes: int
+    outputs: frozenset[str] | None
+    sets: frozenset[int] | None
+
+
+class NotFound(Exception):  # noqa: N818 -- an answer
+    """No rewrite is to blame; the message says what is."""
+
+
+class Bisection:
+    """Finds culprits in the runs of one pipeline.
+
+    Args:
+        pipeline: What ran.
+        reference: The original; what it answers is not computed again.
+        observers: Those of the run.
+        token: Who may stop it, with the deadline for all of the search.
+
+    Attributes:
+        equal: The most rewrites of the run that was searched last after which the outputs are known to agree.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, reference: Reference, observers: Iterable[Observer], token: CancellationToken
+    ) -> None:
+        self._pipeline = pipeline
+        self._reference = reference
+        self._observers = tuple(observers)
+        self._token = token
+        self.equal = 0
+
+    def find(
+        self,
+        total: int,
+        found: Verification,
+        left_out: Collection[str] = (),
+        without: Collection[RewriteKey] = (),
+    ) -> Culprit:
+        """Search a run whose result differs.
+
+        Args:
+            total: How many rewrites it made.
+            found: How its result compares with the original; the last comparison of `reference`.
+            left_out: Transformers that it left out.
+            without: Rewrites that it left out.
+
+        Returns:
+            The culprit.
+
+        Raises:
+            NotFound: The result differs for another reason, or cannot be had again.
+            DeadlinePassed: There is no time left.
+            OptimizationCancelled: The token was set.
+        """
+        wrong = frozenset(row.name for row in found.outputs if not row.agrees) or None
+        search = _Search(self, wrong, frozenset(self._reference.differing) or None, left_out, without)
+        self.equal = 0
+        before: Verification | None = None
+        different, after = total, None
+        while different - self.equal > 1:
+            middle = (self.equal + different) // 2
+            probe = search.probe(middle)
+            if probe[1].status == "differs":
+                different, after = middle, probe
+            else:
+                self.equal, before = middle, probe[1]
+        if before is None and search.probe(0)[1].status == "differs":
+            raise NotFound("it differs before the first rewrite: what was loaded or converted is not the original")
+        if after is None:
+            after = search.probe(different)
+            if after[1].status != "differs":
+                raise NotFound("it did not come out again: a transformer does not do the same each time")
+        attempt, verification = after
+        if attempt.last is None or attempt.last.number != different:
+            raise NotFound(f"it comes with rewrite {different}, which nobody made")
+        error_before = 0.0 if before is None else before.worst
+        return Culprit(attempt.last, verification, error_before, search.probes, search.outputs, search.sets)
+
+    def replay(self, limit: int, left_out: Collection[str] = (), without: Collection[RewriteKey] = ()) -> Attempt:
+        """The model after some rewrites."""
+        return self._pipeline.replay(
+            self._observers, limit=limit, left_out=left_out, without=without, token=self._token
+        )
+
+    def compare(self, attempt: Attempt, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+        """Compare what a replay has reached with the original.
+
+        Raises:
+            DeadlinePassed: It took longer than there is time.
+            NotFound: It cannot be compared.
+        """
+        outcome = self._reference.compare(attempt.model, outputs=outputs, sets=sets, timeout=self._token.left)
+        if outcome.status == "impossible":
+            self._token.check()
+            raise NotFound(f"after {attempt.offered} rewrites it cannot be compared: {outcome.reason}")
+        return outcome
+
+    def check(self) -> None:
+        """Go on only if there is time."""
+        self._token.check()
+
+
+class _Search:
+    """One search: what is compared, and how often it was."""
+
+    def __init__(
+        self,
+        bisection: Bisection,
+        outputs: frozenset[str] | None,
+        sets: frozenset[int] | None,
+        left_out: Collection[str],
+        without: Collection[RewriteKey],
+    ) -> None:
+        self._bisection = bisection
+        self._left_out = left_out
+        self._without = without
+        self.outputs = outputs
+        self.sets = sets
+        self.probes = 0
+
+    def probe(self, limit: int) -> tuple[Attempt, Verification]:
+        """The model after some rewrites, and how it compares."""
+        self._bisection.check()
+        self.probes += 1
+        try:
+            attempt = self._bisection.replay(limit, self._left_out, self._without)
+        except OptimizationCancelled:
+            raise
+        except OrtoptError as error:
+            raise NotFound(f"the run could not be repeated: {error}") from error
+        return attempt, self._bisection.compare(attempt, self.outputs, self.sets)
+
+
+__all__ = ["Bisection", "Culprit", "NotFound"]

@@ -1,0 +1,207 @@
+"""Checked passes: the model is validated after every transformer, and the first that breaks it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from ortopt.analysis import shapes
+from ortopt.errors import InvalidModelError
+from ortopt.graph import scope
+from ortopt.graph.edit import discard
+from ortopt.graph.facts import dims_of
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.graph.text import quoted
+from ortopt.graph.validate import validate
+from ortopt.observers import Again, Defect, Observer
+from ortopt.rule import RewriteRule
+from ortopt.semantics import subgraphs
+from ortopt.transformer import GraphTransformer
+
+_Signature = tuple[tuple[object, ...], ...]
+
+
+class CheckEach(Observer):
+    """Looks after every run of every transformer whether the model is still sound; a transformer that broke it fails.
+
+    What is looked at: names, order and dangling values (`ortopt.graph.validate`); that producers and users of every
+    value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where something
+    has changed, that the types and shapes of values are not other than what inference says of their nodes. Linear in
+    the nodes of the whole model at each run: for finding a mistake, not for every day.
+
+    Rules take turns in one sweep: where a sweep has broken the model it is done again, with a look after each rewrite.
+
+    Args:
+        closely: Whether to look after each rewrite from the start.
+    """
+
+    def __init__(self, *, closely: bool = False) -> None:
+        self._always = closely
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is known of the model yet."""
+        self._closely = self._always
+        self._signature: _Signature | None = None
+        self._known: frozenset[str] = frozenset()
+        self._latest: str | None = None
+        self._rules: dict[str, None] = {}
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Remember who is about to run, and what the model was like before the first of all."""
+        model = scope.of(graph).model
+        if self._signature is None:
+            self._signature = _signature_of(model)
+            self._known = frozenset(name for name, _ in _contradictions(model))
+        if isinstance(transformer, RewriteRule):
+            self._rules[transformer.name] = None
+
+    def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
+        """Look at once, if it is known that something will be wrong in the end."""
+        self._latest = transformer.name
+        if self._closely and nodes:
+            self._check(scope.of(scope.graph_of(nodes[0])).model, changed=True, any_order=True)
+
+    def inspect(self, model: ir.Model, changed: bool) -> None:
+        """Look at the model after a run.
+
+        Raises:
+            Defect: Something is wrong.
+            Again: Something is wrong, and any of several rules may have done it.
+        """
+        several = len(self._rules) > 1
+        self._rules.clear()
+        try:
+            self._check(model, changed)
+        except Defect as defect:
+            if several and not self._closely:
+                self._closely = True
+                raise Again from defect
+            self._closely = self._always
+            raise
+        if changed:
+            self._closely = self._always
+
+    def _check(self, model: ir.Model, changed: bool, any_order: bool = False) -> None:
+        try:
+            validate(model, any_order=any_order)
+        except InvalidModelError as error:
+            raise Defect(str(error), self._latest) from error
+        except Exception as error:  # a graph that is torn may break whoever reads it
+            raise Defect(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
+        if self._signature is not None:
+            _compare_signatures(self._signature, _signature_of(model), self._latest)
+        wrong = next(_inconsistent(model), None)
+        if wrong is None and changed:
+            wrong = next((what for name, what in _contradictions(model) if name not in self._known), None)
+        if wrong is not None:
+            raise Defect(wrong, self._latest)
+
+
+def is_sound(model: ir.Model) -> bool:
+    """Whether a model's structure is whole: for graphs whose editor was stopped in the midst of its work."""
+    try:
+        validate(model)
+        return next(_inconsistent(model), None) is None
+    except Exception:  # a graph that is torn may break whoever reads it
+        return False
+
+
+def _signature_of(model: ir.Model) -> _Signature:
+    """Inputs and outputs as a reader of the file sees them."""
+    return tuple(
+        (kind, value.name, str(value.type), None if value.shape is None else tuple(map(str, value.shape.dims)))
+        for kind, values in (("input", model.graph.inputs), ("output", model.graph.outputs))
+        for value in values
+    )
+
+
+def _compare_signatures(had: _Signature, has: _Signature, transformer: str | None) -> None:
+    for old, new in zip(had, has, strict=False):
+        if old != new:
+            raise Defect(f"{_shown(old)} has become {_shown(new)}", transformer)
+    if len(had) != len(has):
+        raise Defect(f"the model has {len(has)} inputs and outputs instead of {len(had)}", transformer)
+
+
+def _shown(row: tuple[object, ...]) -> str:
+    kind, name, type_, shape = row
+    dims = "" if shape is None else f"[{', '.join(shape)}]"  # type: ignore[arg-type]
+    return f"{kind} {quoted(str(name))} {type_}{dims}"
+
+
+def _inconsistent(model: ir.Model) -> Iterator[str]:
+    """What users and producers do not agree about."""
+    uses: dict[ir.Value, int] = {}
+    members: set[ir.Node] = set()
+    for graph in scope.graphs(model):
+        for node in graph:
+            members.add(node)
+            for value in node.inputs:
+                if value is not None:
+                    uses[value] = uses.get(value, 0) + 1
+            for index, value in enumerate(node.outputs):
+                if value.producer() is not node or value.index() != index:
+                    yield f"{quoted(value.name)} does not know that {_of(node)} produces it"
+    for value, count in uses.items():
+        if use_count(value) == count:
+            continue
+        stray = next((use.node for use in value.uses() if use.node not in members), None)
+        if stray is not None:
+            yield f"{quoted(value.name)} is used by {_of(stray)}, which is in no graph of the model"
+        yield f"{quoted(value.name)} has {count} users, but knows of {use_count(value)}"
+
+
+def _contradictions(model: ir.Model) -> Iterator[tuple[str, str]]:
+    """Values whose type or shape is not what inference says of their node: name, and what is wrong."""
+    functions = model.functions
+    for graph in scope.graphs(model):
+        imports = scope.of(graph).opset_imports
+        for node in graph:
+            if node.op_identifier() in functions or (node.attributes and any(True for _ in subgraphs(node))):
+                continue
+            yield from _contradicted(node, imports.get(node.domain, 1))
+
+
+def _contradicted(node: ir.Node, version: int) -> Iterator[tuple[str, str]]:
+    shadow = ir.Node(
+        node.domain,
+        node.op_type,
+        node.inputs,
+        node.attributes.values(),
+        overload=node.overload,
+        num_outputs=len(node.outputs),
+        version=version,
+    )
+    try:
+        shapes.infer_node(shadow)
+        for value, told in zip(node.outputs, shadow.outputs, strict=True):
+            name = value.name or ""
+            if value.dtype is not None and told.dtype is not None and value.dtype != told.dtype:
+                dtypes = f"{value.dtype.name.lower()}, where it computes {told.dtype.name.lower()}"
+                yield name, f"{quoted(name)}, a result of {_of(node)}, is said to be {dtypes}"
+                continue
+            has, should = dims_of(value), dims_of(told)
+            if has is None or should is None:
+                continue
+            differs = len(has) != len(should) or any(
+                isinstance(one, int) and isinstance(other, int) and one != other
+                for one, other in zip(has, should, strict=True)
+            )
+            if differs:
+                dims = f"{_dims(has)}, where it computes {_dims(should)}"
+                yield name, f"{quoted(name)}, a result of {_of(node)}, is said to have the shape {dims}"
+    finally:
+        discard([shadow])
+
+
+def _dims(dims: Iterable[object]) -> str:
+    return f"[{', '.join(str(dim) if isinstance(dim, int) else '?' for dim in dims)}]"
+
+
+def _of(node: ir.Node) -> str:
+    return f"{quoted(node.op_type)} node {quoted(node.name)}" if node.name else f"a node {quoted(node.op_type)}"
+
+
+__all__ = ["CheckEach", "is_sound"]

@@ -1,0 +1,155 @@
+"""``ortopt groups``: which nodes run together, where, and what passes between them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ortopt.partition.quotient import Edge, Quotient, Vertex
+
+_MOST_ROWS = 40
+
+
+@click.command("groups")
+@click.argument("model")
+@click.option("--provider", multiple=True, metavar="NAME", help="For a plain model: cpu, cuda, ...; preferred first.")
+@click.option("--group-policy", type=click.Choice(["cost", "literal"]), default="cost", help="For a plain model.")
+@click.option("--group-arg-limit", type=click.IntRange(min=1), default=128, help="For a plain model.")
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--dot", is_flag=True, help="As text for Graphviz.")
+@click.option("--draw", "picture", metavar="FILE.svg", help="As a picture of the main graph.")
+def command(
+    model: str,
+    provider: tuple[str, ...],
+    group_policy: Any,
+    group_arg_limit: int,
+    as_json: bool,
+    dot: bool,
+    picture: str | None,
+) -> None:
+    """Show the fusion groups of a model.
+
+    MODEL is a file, "-" for stdin, or zoo:NAME. The groups of a grouped model are shown as they are; a plain model is
+    shown as -O4 would group it as it stands.
+    """
+    from ortopt.analysis import providers as execution
+    from ortopt.cli import files, models
+    from ortopt.graph.load import load
+    from ortopt.partition import partitioning, quotient
+    from ortopt.partition.settings import PartitionOptions
+
+    if as_json and dot:
+        raise click.UsageError("--json and --dot contradict each other")
+    if picture is not None:
+        files.check_writable(picture)
+    names = tuple(name for given in provider for part in given.split(",") if (name := part.strip())) or ("cpu",)
+    options = PartitionOptions(
+        providers=tuple(execution.normalize(name) for name in names),
+        policy=group_policy,
+        argument_limit=group_arg_limit,
+    )
+    argument = models.resolve(model)
+    loaded = load(argument.source)
+    partitioning.group(loaded, options)
+    partitioning.prepare(loaded)
+    found = quotient.quotients(loaded)
+    if picture is not None:
+        files.write_text(picture, quotient.as_svg(found[0]))
+    if as_json:
+        data = {"schema": 1, "model": argument.label, "graphs": [describe(one) for one in found]}
+        click.echo(json.dumps(data, indent=2))
+    elif dot:
+        click.echo("".join(map(quotient.as_dot, found)), nl=False)
+    else:
+        for one in found:
+            _show(one)
+
+
+def describe(quotient: Quotient) -> dict[str, Any]:
+    """A quotient graph as data that json can write.
+
+    Args:
+        quotient: The quotient graph.
+    """
+    return {
+        "graph": quotient.graph,
+        "vertices": [
+            {
+                "name": vertex.name,
+                "kind": vertex.kind,
+                "provider": vertex.provider,
+                "nodes": vertex.nodes,
+                "ops": dict(vertex.ops),
+                "inputs": list(vertex.inputs),
+                "weights": list(vertex.weights),
+                "outputs": list(vertex.outputs),
+            }
+            for vertex in quotient.vertices
+        ],
+        "edges": [
+            {
+                "from": edge.source,
+                "to": edge.target,
+                "value": edge.value,
+                "type": edge.type,
+                "shape": None if edge.shape is None else list(edge.shape),
+                "bytes": edge.nbytes,
+            }
+            for edge in quotient.edges
+        ],
+        "generations": quotient.generations(),
+        "critical_path": quotient.critical_path(),
+    }
+
+
+def _show(quotient: Quotient) -> None:
+    from ortopt import report
+
+    out = report.console(sys.stdout)
+    groups = [vertex for vertex in quotient.vertices if vertex.kind == "group"]
+    outside = [vertex for vertex in quotient.vertices if vertex.kind == "node"]
+    out.print(f"{quotient.graph}: {len(groups)} groups, {len(outside)} nodes outside", highlight=False)
+    if groups:
+        out.print()
+        rows = [_row(vertex) for vertex in groups[:_MOST_ROWS]]
+        out.print(report.table(("group", "provider", "nodes", "in", "weights", "out", "ops"), rows, text=7))
+        _more(out, len(groups))
+    if outside:
+        out.print()
+        rows = [(vertex.name, ", ".join(vertex.ops)) for vertex in outside[:_MOST_ROWS]]
+        out.print(report.table(("node outside", "op"), rows, text=2))
+        _more(out, len(outside))
+    out.print()
+    rows = [_edge_row(edge, report.size) for edge in quotient.edges[:_MOST_ROWS]]
+    out.print(report.table(("from", "to", "value", "type", "shape", "bytes"), rows, text=5))
+    _more(out, len(quotient.edges))
+    out.print()
+    out.print(f"critical path: {' → '.join(quotient.critical_path())}", soft_wrap=True, highlight=False)
+    out.print(f"generations: {len(quotient.generations())}", highlight=False)
+    out.print()
+
+
+def _row(vertex: Vertex) -> tuple[object, ...]:
+    ops = ", ".join(f"{count} {op}" for op, count in sorted(vertex.ops.items(), key=lambda item: (-item[1], item[0])))
+    figures = vertex.nodes, len(vertex.inputs), len(vertex.weights), len(vertex.outputs)
+    return (vertex.name, vertex.provider.removesuffix("ExecutionProvider"), *figures, ops)
+
+
+def _edge_row(edge: Edge, size: Any) -> tuple[object, ...]:
+    shape = "unknown rank" if edge.shape is None else f"[{', '.join('?' if d is None else str(d) for d in edge.shape)}]"
+    return edge.source, edge.target, edge.value, edge.type, shape, _bytes(edge.nbytes, size)
+
+
+def _bytes(nbytes: int | str | None, size: Any) -> str:
+    if nbytes is None:
+        return "?"
+    return nbytes if isinstance(nbytes, str) else str(size(nbytes))
+
+
+def _more(out: Any, count: int) -> None:
+    if count > _MOST_ROWS:
+        out.print(f"and {count - _MOST_ROWS} more (--json shows all)", highlight=False)

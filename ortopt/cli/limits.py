@@ -1,0 +1,38 @@
+"""``--max-memory``: what a command may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+def memory_option(function: Any) -> Any:
+    """The option; the limit holds as long as the command runs."""
+    return click.option(
+        "--max-memory",
+        metavar="SIZE",
+        expose_value=False,
+        callback=_hold,
+        help="e.g. 2GB, unlimited; mapped files apart.  [default: 75 % of the machine's]",
+    )(function)
+
+
+def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
+    from ortopt import memory
+
+    if not ctx.resilient_parsing:
+        ctx.with_resource(memory.bounded(memory.default_limit() if text is None else _parsed(text)))
+
+
+def _parsed(text: str) -> int | None:
+    from ortopt import memory
+    from ortopt.errors import UsageError
+    from ortopt.registry import parse_size
+
+    if text.strip().lower() == "unlimited":
+        return None
+    nbytes = parse_size(text)
+    if nbytes < memory.LEAST:
+        raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {text}")
+    return nbytes

@@ -1,0 +1,121 @@
+"""``ortopt verify``: two models on the same inputs, side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortopt.cli.limits import memory_option
+
+if TYPE_CHECKING:
+    from ortopt.verification_comparison import OutputRow
+    from ortopt.verify import Verification
+
+
+@click.command("verify")
+@click.argument("original", metavar="A")
+@click.argument("result", metavar="B")
+@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
+@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--rtol", type=click.FloatRange(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
+@click.option("--atol", type=click.FloatRange(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
+@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said."
+)
+@memory_option
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+def command(original: str, result: str, as_json: bool, **given: Any) -> None:
+    """Run model B against model A under ONNX Runtime without optimization.
+
+    Exits with 0 if every output of B is what A gives, with 3 if one is not, and with 2 if A cannot be run here. A and B
+    are files, zoo:NAME, or, one of them, "-" for stdin.
+    """
+    from ortopt.analysis.providers import normalize
+    from ortopt.cli import files, models
+    from ortopt.cli.optimize import commas, dims
+    from ortopt.errors import InvalidModelError, UsageError, VerificationError
+    from ortopt.graph.load import load
+    from ortopt.verify import verify
+
+    if original == result == files.STREAM:
+        raise UsageError("only one of the models can come from stdin")
+    providers = [normalize(name) for name in commas(given["provider"]) or ("cpu",)]
+    first, second = models.resolve(original), models.resolve(result)
+    inputs = models.verification_inputs(given["inputs"], first)
+    for argument in (first, second):
+        load(argument.source)  # what is broken is said of the file that is
+    found = verify(
+        first.source,
+        second.source,
+        inputs=inputs,
+        seed=given["seed"],
+        sizes=dims(given["dim"]),
+        providers=list(dict.fromkeys(providers)),
+        timeout=given["timeout"],
+        rtol=given["rtol"],
+        atol=given["atol"],
+    )
+    if as_json:
+        click.echo(json.dumps(describe(found, first.label, second.label), indent=2))
+    else:
+        _show(found)
+    if found.status == "impossible":
+        raise InvalidModelError(f"nothing can be said: {found.reason}")
+    if found.status == "differs":
+        raise VerificationError(f"the models differ: {found.reason}")
+
+
+def describe(found: Verification, original: str, result: str) -> dict[str, Any]:
+    """How two models compare, as data that json can write.
+
+    Args:
+        found: The comparison.
+        original: The first, as the user named it.
+        result: The second.
+    """
+    from ortopt import report
+
+    return {"schema": 1, "original": original, "result": result, **report.plain(found)}
+
+
+def _show(found: Verification) -> None:
+    from ortopt import report
+
+    out = report.console(sys.stdout)
+    headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
+    rows = [_cells(row) for row in found.outputs]
+    if any(row.zeros for row in found.outputs):
+        headers.append("zeros of the other sign")
+        rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, found.outputs, strict=True)]
+    if rows:
+        out.print(report.table(headers, rows, text=3))
+        out.print()
+    sets = f"{found.input_sets} input set{'' if found.input_sets == 1 else 's'}"
+    said = f", {found.reason}" if found.status == "verified" and found.reason else ""
+    out.print(f"{found.status}: {sets}, {found.seconds:.2f} s{said}", soft_wrap=True)
+
+
+def _cells(row: OutputRow) -> tuple[str, ...]:
+    where = f"{row.got} at {list(row.index)}" if row.got == row.expected else f"{row.got} instead of {row.expected}"
+    if row.index and row.got != row.expected:
+        where += f" at {list(row.index)}"
+    return (
+        row.name,
+        "yes" if row.agrees else "no",
+        where if row.expected else "",
+        _number(row.absolute),
+        _number(row.relative),
+        _number(row.worst),
+        _number(row.tolerance),
+        "" if row.noise is None else _number(row.noise),
+    )
+
+
+def _number(number: float) -> str:
+    return "" if math.isinf(number) else f"{number:.2g}"

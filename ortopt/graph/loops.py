@@ -1,0 +1,117 @@
+"""Loop and Scan, read alike: which input of the node feeds which input of the body, and what comes back where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Refusal, attribute, is_op, need, opset
+
+LOOPS = ("Loop", "Scan")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A Loop, or a Scan since opset 9, whose parts fit one another.
+
+    A state is what one iteration hands to the next; a scanned input gives each iteration a slice, and a scanned output
+    collects one of each.
+
+    Attributes:
+        node: The node.
+        body: What it repeats.
+        states: How many states there are.
+        before: How many inputs, of the node as of the body, stand before the states: 2 of a Loop, none of a Scan.
+    """
+
+    node: ir.Node
+    body: ir.Graph
+    states: int
+    before: int
+
+    @property
+    def before_results(self) -> int:
+        """How many outputs of the body stand before the states: a Loop's condition."""
+        return 1 if self.before else 0
+
+    def initial(self, state: int) -> ir.Value | None:
+        """What a state is before the first iteration."""
+        return self.node.inputs[self.before + state]
+
+    def given(self, state: int) -> ir.Value:
+        """What an iteration gets as a state."""
+        return self.body.inputs[self.before + state]
+
+    def returned(self, output: int) -> ir.Value:
+        """What an iteration returns for an output of the node: the states first, then what is scanned."""
+        return self.body.outputs[self.before_results + output]
+
+    @property
+    def scanned_inputs(self) -> tuple[tuple[ir.Value | None, ir.Value], ...]:
+        """The inputs of the node that are scanned, each with the slice that the body gets."""
+        first = self.before + self.states
+        return tuple(zip(self.node.inputs[first:], self.body.inputs[first:], strict=True))
+
+
+def repeated(node: ir.Node) -> Repeated:
+    """Read a Loop or a Scan.
+
+    Args:
+        node: A Loop or a Scan.
+
+    Raises:
+        Refusal: If its parts do not fit, or it is a Scan of opset 8, which has batches.
+    """
+    body: ir.Graph | None = attribute(node, "body", None)
+    if body is None:
+        raise Refusal("it has no body", node)
+    if is_op(node, "Loop"):
+        states, before = max(len(node.inputs) - 2, 0), 2
+        need(len(body.inputs) == states + 2, "the body has another number of inputs", node)
+    else:
+        need(opset(node) >= 9, "before opset 9 a Scan has batches", node)
+        states, before = len(node.inputs) - attribute(node, "num_scan_inputs", 0), 0
+        need(0 <= states < len(node.inputs), "it scans nothing", node)
+        need(len(body.inputs) == len(node.inputs), "the body has another number of inputs", node)
+    found = Repeated(node, body, states, before)
+    need(len(body.outputs) == len(node.outputs) + found.before_results, "the body has another number of results", node)
+    need(len(node.outputs) >= states, "the body has too few results", node)
+    need(all(value is not None for value in node.inputs[before:]), "an input is left out", node)
+    return found
+
+
+def copied(value: ir.Value) -> ir.Value:
+    """What a value is a copy of, through any number of Identity nodes."""
+    while is_op(node := value.producer(), "Identity"):
+        assert node is not None
+        if not node.inputs or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+AXES_ARE_INPUT_SINCE = 13
+
+
+def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
+    """A new node that takes an axis of size 1 away.
+
+    Args:
+        value: A value.
+        axis: The axis.
+        version: The opset of ai.onnx where the node will stand.
+    """
+    return _reshaped("Squeeze", value, axis, version)
+
+
+def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
+    """A new node that puts an axis of size 1 in (see `without_axis`)."""
+    return _reshaped("Unsqueeze", value, axis, version)
+
+
+def _reshaped(op: str, value: ir.Value, axis: int, version: int) -> ir.Node:
+    if version < AXES_ARE_INPUT_SINCE:
+        return ir.node(op, [value], attributes={"axes": [axis]})
+    return ir.node(op, [value, constant([axis])])

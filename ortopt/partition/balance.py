@@ -1,0 +1,138 @@
+"""What the ``cost`` policy does about small things: islands change sides, small clusters and edge views stay out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ortopt.cancellation import CancellationToken
+from ortopt.partition import cost, estimate
+from ortopt.partition.dag import Dag, Numbered
+from ortopt.partition.placement import Placement
+
+_MOST_ROUNDS = 4
+
+
+def clusters(
+    numbered: Numbered,
+    placement: Placement,
+    providers: tuple[str, ...],
+    *,
+    limit: int,
+    horizontal: bool,
+    whole: bool,
+    token: CancellationToken,
+) -> list[list[int]]:
+    """Cut a graph as cheaply as it can be.
+
+    Args:
+        numbered: The graph; the colors of islands are changed.
+        placement: Who runs what.
+        providers: The provider of each color, from 1.
+        limit: How many values a cluster may take and give.
+        horizontal: Whether a value that two items read connects them.
+        whole: Whether the host has nothing to do, and shall get nothing to do.
+        token: Who may stop it.
+
+    Returns:
+        The clusters in a topological order.
+    """
+    dag = numbered.dag
+
+    def cut() -> list[list[int]]:
+        return cost.clusters(dag, limit=limit, horizontal=horizontal, whole=whole, token=token)
+
+    found = cut()
+    if len(set(dag.colors) - {cost.HOST}) > 1:
+        found = _join_islands(numbered, placement, providers, cut, found)
+    if whole:
+        return found
+    stripped = (_without_edge_views(numbered, items) for items in found)
+    return [items for items in stripped if items and _pays(numbered, items)]
+
+
+def _join_islands(
+    numbered: Numbered,
+    placement: Placement,
+    providers: tuple[str, ...],
+    cut: Callable[[], list[list[int]]],
+    found: list[list[int]],
+) -> list[list[int]]:
+    """Let light clusters run where their neighbours run, if that is cheaper than the copies; until nothing changes."""
+    colors = numbered.dag.colors
+    for _ in range(_MOST_ROUNDS):
+        moved = False
+        for items in found:
+            target = _neighbours_color(numbered.dag, items)
+            if target is None or not _may_move(numbered, placement, items, providers[target - 1]):
+                continue
+            for item in items:
+                colors[item] = target
+            moved = True
+        if not moved:
+            return found
+        found = cut()
+    return found
+
+
+def _neighbours_color(dag: Dag, items: list[int]) -> int | None:
+    """The one other color that a cluster exchanges values with, the host apart; None if there is none, or several."""
+    own = dag.colors[items[0]]
+    around = {dag.colors[other] for item in items for other in (*dag.producers(item), *dag.consumers(item))}
+    around -= {own, cost.HOST}
+    return around.pop() if len(around) == 1 else None
+
+
+def _may_move(numbered: Numbered, placement: Placement, items: list[int], provider: str) -> bool:
+    nodes = [node for item in items for node in numbered.items[item]]
+    if any(estimate.is_heavy(node) for node in nodes):
+        return False
+    dag, inside = numbered.dag, set(items)
+    target = [numbered.values[value] for value in _exchanged(dag, items, inside)]
+    arguments = sum(map(len, dag.arguments(dict.fromkeys(items))))
+    saved = estimate.seconds_of_copies(target) + estimate.seconds_of_call(arguments)
+    if estimate.seconds_on_cpu(nodes) > saved:
+        return False
+    return all(provider in placement.providers_of(node) for node in nodes)
+
+
+def _exchanged(dag: Dag, items: list[int], inside: set[int]) -> Iterable[int]:
+    """The values that a cluster exchanges with other clusters."""
+    taken, given = dag.arguments(dict.fromkeys(items))
+    yield from (value for value in taken if dag.writer[value] != -1)
+    yield from (value for value in given if any(reader not in inside for reader in dag.readers[value]))
+
+
+def _without_edge_views(numbered: Numbered, items: list[int]) -> list[int]:
+    """A cluster without the views at its edge to the host and the graph's caller: they cost nothing outside."""
+    dag = numbered.dag
+    inside = dict.fromkeys(items)
+
+    def is_edge(item: int) -> bool:
+        if len(numbered.items[item]) != 1 or not estimate.is_view(numbered.items[item][0]):
+            return False
+        before = [dag.writer[value] for value in dag.reads[item]]
+        if all(other not in inside and (other == -1 or dag.colors[other] == cost.HOST) for other in before):
+            return True
+        after = dag.consumers(item)
+        return all(other not in inside and dag.colors[other] == cost.HOST for other in after)
+
+    pending = list(items)
+    while pending:
+        item = pending.pop()
+        if item in inside and is_edge(item):
+            del inside[item]
+            dag.colors[item] = cost.HOST  # what is left out is the host's: the next view may be at the edge now
+            pending += [*dag.producers(item), *dag.consumers(item)]
+    return list(inside)
+
+
+def _pays(numbered: Numbered, items: list[int]) -> bool:
+    """Whether a cluster's session costs less than the host's work, or the host cannot do it."""
+    nodes = [node for item in items for node in numbered.items[item]]
+    if any(estimate.is_heavy(node) or not estimate.host_can(node) for node in nodes):
+        return True
+    arguments = sum(map(len, numbered.dag.arguments(dict.fromkeys(items))))
+    return estimate.seconds_on_host(nodes) > estimate.seconds_of_call(arguments)
+
+
+__all__ = ["clusters"]

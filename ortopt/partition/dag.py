@@ -1,0 +1,212 @@
+"""A graph as the clustering sees it: items in topological order, the values that they read and write, all numbers.
+
+Constants are no items and no values: small ones are copied into groups, others are weights of groups. An item is one
+node, or several that must stay together (see `ortopt.partition.random_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortopt.cancellation import CancellationToken
+from ortopt.graph import scope
+from ortopt.semantics import constant_tensor
+
+
+@dataclass(slots=True)
+class Dag:
+    """A graph in numbers.
+
+    Attributes:
+        reads: For each item the values that it reads, each once, in order; constants left out.
+        writes: For each item the values that it writes, those left out left out.
+        wanted: The values that the graph's caller needs.
+        colors: For each item where it runs: items of one color may be in one cluster. 0 is the host's color, whose
+            items are in no cluster.
+        writer: For each value the item that writes it, or -1.
+        readers: For each value the items that read it, in order.
+    """
+
+    reads: list[tuple[int, ...]]
+    writes: list[tuple[int, ...]]
+    wanted: frozenset[int]
+    colors: list[int]
+    writer: list[int] = field(init=False)
+    readers: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = 1 + max(
+            (value for values in (*self.reads, *self.writes, tuple(self.wanted)) for value in values), default=-1
+        )
+        self.writer = [-1] * count
+        self.readers = [[] for _ in range(count)]
+        for item, values in enumerate(self.writes):
+            for value in values:
+                self.writer[value] = item
+        for item, values in enumerate(self.reads):
+            for value in values:
+                self.readers[value].append(item)
+
+    def __len__(self) -> int:
+        return len(self.reads)
+
+    def producers(self, item: int) -> list[int]:
+        """The items that an item reads from, each once, in the order of its operands."""
+        found = dict.fromkeys(self.writer[value] for value in self.reads[item])
+        found.pop(-1, None)
+        return list(found)
+
+    def consumers(self, item: int) -> list[int]:
+        """The items that read what an item writes, each once."""
+        return list(dict.fromkeys(reader for value in self.writes[item] for reader in self.readers[value]))
+
+    def arguments(self, items: Collection[int]) -> tuple[list[int], list[int]]:
+        """The values that a set of items takes from the outside, and those that it gives to it.
+
+        Args:
+            items: Items, in topological order.
+        """
+        inside = items if isinstance(items, set | frozenset | dict) else set(items)
+        taken: dict[int, None] = {}
+        given: list[int] = []
+        for item in items:
+            for value in self.reads[item]:
+                if self.writer[value] not in inside:
+                    taken[value] = None
+            given += [
+                value
+                for value in self.writes[item]
+                if value in self.wanted or any(reader not in inside for reader in self.readers[value])
+            ]
+        return list(taken), given
+
+
+@dataclass(slots=True)
+class Numbered:
+    """A graph with its `Dag`.
+
+    Attributes:
+        graph: The graph.
+        items: The nodes of each item, in topological order.
+        dag: The same in numbers.
+        values: The value behind each number.
+    """
+
+    graph: ir.Graph
+    items: list[tuple[ir.Node, ...]]
+    dag: Dag
+    values: list[ir.Value]
+
+
+def number(
+    graph: ir.Graph,
+    colors: Mapping[ir.Node, int],
+    together: Iterable[Collection[ir.Node]] = (),
+    token: CancellationToken | None = None,
+) -> Numbered:
+    """See a graph as numbers. Linear in its nodes.
+
+    Args:
+        graph: The graph, in topological order.
+        colors: Where each node runs; a node that is not there has the host's color.
+        together: Sets of nodes that are one item each; contracting them makes no circle.
+        token: Who may stop it.
+    """
+    items = _items(graph, together)
+    numbers: dict[ir.Value, int] = {}
+    values: list[ir.Value] = []
+
+    def number_of(value: ir.Value) -> int:
+        found = numbers.get(value)
+        if found is None:
+            found = numbers[value] = len(values)
+            values.append(value)
+        return found
+
+    reads: list[tuple[int, ...]] = []
+    writes: list[tuple[int, ...]] = []
+    for nodes in (token or CancellationToken()).watch(items):
+        own: dict[ir.Value, None] = {}
+        used: dict[ir.Value, None] = {}
+        for node in nodes:
+            for value in node.inputs:
+                if value is not None and constant_tensor(value) is None:
+                    used[value] = None
+            if node.attributes:
+                used.update(dict.fromkeys(value for value in scope.captured(node) if constant_tensor(value) is None))
+            own.update(dict.fromkeys(value for value in node.outputs if value.name != ""))
+        reads.append(tuple(number_of(value) for value in used if value not in own))
+        writes.append(tuple(number_of(value) for value in own))
+    wanted = frozenset(number_of(value) for value in graph.outputs if value in numbers)
+    return Numbered(graph, items, Dag(reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in items]), values)
+
+
+def _items(graph: ir.Graph, together: Iterable[Collection[ir.Node]]) -> list[tuple[ir.Node, ...]]:
+    bundle_of = {node: bundle for bundle in map(tuple, together) for node in bundle}
+    nodes = [node for node in graph if node in bundle_of or not is_constant_node(node)]
+    if not bundle_of:
+        return [(node,) for node in nodes]
+    items: dict[int, list[ir.Node]] = {}
+    for node in nodes:
+        items.setdefault(id(bundle_of.get(node, node)), []).append(node)
+    return _sorted(list(map(tuple, items.values())))
+
+
+def _sorted(items: list[tuple[ir.Node, ...]]) -> list[tuple[ir.Node, ...]]:
+    """Items after those that they read from; contracting has moved some."""
+    item_of = {value: index for index, nodes in enumerate(items) for node in nodes for value in node.outputs}
+    needs = [
+        {
+            item_of[value]
+            for node in nodes
+            for value in (*node.inputs, *scope.captured(node))
+            if value in item_of and item_of[value] != index
+        }
+        for index, nodes in enumerate(items)
+    ]
+    order = topological(needs)
+    return [items[index] for index in order]
+
+
+def topological(needs: Sequence[Collection[int]], ranks: Sequence[int] | None = None) -> list[int]:
+    """A topological order that keeps to a given one where it can: of what is ready, the lowest rank comes first.
+
+    Args:
+        needs: For each item those that come before it.
+        ranks: For each item its place in the given order; its own number if None.
+
+    Raises:
+        ValueError: If there is a circle.
+    """
+    import heapq
+
+    missing = [len(before) for before in needs]
+    after: list[list[int]] = [[] for _ in needs]
+    for item, before in enumerate(needs):
+        for other in before:
+            after[other].append(item)
+    rank = ranks or range(len(needs))
+    ready = [(rank[item], item) for item, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, item = heapq.heappop(ready)
+        order.append(item)
+        for other in after[item]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, (rank[other], other))
+    if len(order) < len(needs):
+        raise ValueError("there is a circle")
+    return order
+
+
+def is_constant_node(node: ir.Node) -> bool:
+    """Whether a node is a Constant whose content is known."""
+    return node.op_type == "Constant" and not node.domain and constant_tensor(node.outputs[0]) is not None
+
+
+__all__ = ["Dag", "Numbered", "is_constant_node", "number", "topological"]

@@ -1,0 +1,176 @@
+"""Group outputs of which the outside only wants the shape or the type: both are known without the output.
+
+``Shape(v)`` and ``Size(v)`` of a group's output are computed from the shapes of the group's inputs, by the expressions
+that inference has found. ``CastLike(x, v)`` is a Cast to v's type. Then nobody needs v outside, and the group keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.graph import facts, symbolic
+from ortopt.graph.edit import Conflict, Editor, constant, discard, new_nodes
+from ortopt.graph.match import opset
+from ortopt.graph.symbolic import Dim
+
+Offer: TypeAlias = Callable[[Sequence[ir.Node]], bool]
+Place: TypeAlias = tuple[ir.Value, int]
+
+_SIZES = ("Shape", "Size")
+_NEEDS = {"+": 7, "*": 7, "//": 10, "max": 12, "min": 12}
+"""The first opsets that have the arithmetic for integers."""
+
+
+def drop(edit: Editor, clusters: Sequence[Sequence[ir.Node]], offer: Offer) -> bool:
+    """Let the outside compute what it wants of outputs that it only wants the shape or the type of.
+
+    Args:
+        edit: The editor of the model.
+        clusters: The nodes of each cluster, in topological order.
+        offer: Asked before each change.
+
+    Returns:
+        Whether anything changed: the clusters may be others now.
+    """
+    changed = False
+    for nodes in clusters:
+        inside = set(nodes)
+        for node in nodes:
+            for value in node.outputs:
+                users = [use.node for use in value.uses() if use.node not in inside]
+                if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):
+                    changed |= _replace_all(edit, nodes, users, offer)
+    return changed
+
+
+def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
+    """Whether a node wants only the shape or the type of a value."""
+    if user.domain:
+        return False
+    if user.op_type in _SIZES:
+        return True
+    return user.op_type == "CastLike" and user.inputs[0] is not value
+
+
+def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node], offer: Offer) -> bool:
+    """Replace all users of an output, or none: one that stays would keep the output."""
+    places = _places(nodes)
+    shapes: dict[ir.Value, ir.Value] = {}
+    made: list[tuple[ir.Node, ir.Value]] = []
+    for user in dict.fromkeys(users):
+        try:
+            made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, shapes)))
+        except Conflict:
+            discard(new_nodes([*(value for _, value in made), *shapes.values()]))
+            return False
+    if not offer([user for user, _ in made]):
+        discard(new_nodes([*(value for _, value in made), *shapes.values()]))
+        return False
+    start = edit.version
+    try:
+        for user, value in made:
+            edit.replace({user.outputs[0]: value}, before=user, origin=[user])
+    except Conflict:
+        edit.rollback(start)
+        discard(new_nodes([*(value for _, value in made), *shapes.values()]))
+        return False
+    return True
+
+
+def _cast(user: ir.Node) -> ir.Value:
+    like = user.inputs[1]
+    if like is None or like.dtype is None:
+        raise Conflict("the type is unknown")
+    attributes: dict[str, int] = {"to": int(like.dtype)}
+    if "saturate" in user.attributes and opset(user) >= 19:
+        saturate = user.attributes["saturate"]
+        if saturate.is_ref():
+            raise Conflict("the function's caller decides saturate")
+        attributes["saturate"] = saturate.as_int()
+    value: ir.Value = ir.node("Cast", [user.inputs[0]], attributes).outputs[0]
+    return value
+
+
+def _places(nodes: Sequence[ir.Node]) -> dict[str, Place]:
+    """Where the size of a symbol can be seen: an input of the cluster, and the axis of its shape."""
+    own = {value for node in nodes for value in node.outputs}
+    places: dict[str, Place] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value is None or value in own or not isinstance(value.type, ir.TensorType | None):
+                continue
+            for axis, dim in enumerate(facts.dims_of(value) or ()):
+                if isinstance(dim, ir.SymbolicDim) and dim.value is not None and {dim.value} == symbolic.symbols(dim):
+                    places.setdefault(dim.value, (value, axis))
+    return places
+
+
+def _size(user: ir.Node, places: Mapping[str, Place], shapes: dict[ir.Value, ir.Value]) -> ir.Value:
+    """What a Shape or Size gives, computed from other values' shapes.
+
+    Args:
+        user: The Shape or Size.
+        places: Where the size of each symbol can be seen.
+        shapes: What nodes before have made to see them.
+
+    Raises:
+        Conflict: If it cannot be.
+    """
+    known = facts.contents(user.outputs[0])
+    if known is None:
+        raise Conflict("the shape is unknown")
+    version = opset(user)
+    pieces: list[ir.Value] = []
+    numbers: list[int] = []
+    for dim in known:
+        if isinstance(dim, int):
+            numbers.append(dim)
+            continue
+        if numbers:
+            pieces.append(constant(numbers))
+            numbers = []
+        pieces.append(_node_for(dim, places, shapes, version))
+    if numbers or not pieces:
+        pieces.append(constant(numbers, ir.DataType.INT64))
+    value = pieces[0] if len(pieces) == 1 else _output("Concat", pieces, {"axis": 0})
+    if user.op_type == "Size":
+        value = _output("Reshape", [value, constant([], ir.DataType.INT64)], {})
+    return value
+
+
+def _node_for(dim: Dim, places: Mapping[str, Place], shapes: dict[ir.Value, ir.Value], version: int) -> ir.Value:
+    """An expression as nodes whose result has one element."""
+
+    def number(n: int) -> ir.Value:
+        return constant([n])
+
+    def symbol(name: str) -> ir.Value:
+        if name not in places:
+            raise Conflict("it depends on more than the shapes of the group's inputs")
+        source, axis = places[name]
+        if source not in shapes:
+            shapes[source] = _output("Shape", [source], {})
+        return _output("Gather", [shapes[source], constant([axis])], {"axis": 0})
+
+    def operate(name: str, a: ir.Value, b: ir.Value) -> ir.Value:
+        if version < _NEEDS[name]:
+            raise Conflict(f"opset {version} cannot compute {name} of integers")
+        if name == "//":  # Div cuts off, an expression rounds down
+            return _output("Div", [_output("Sub", [a, _output("Mod", [a, b], {})], {}), b], {})
+        return _output({"+": "Add", "*": "Mul", "max": "Max", "min": "Min"}[name], [a, b], {})
+
+    try:
+        return symbolic.compute(dim, number, symbol, operate)
+    except ValueError as error:
+        raise Conflict("a dimension is unknown") from error
+
+
+def _output(op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, int]) -> ir.Value:
+    value: ir.Value = ir.node(op, inputs, attributes).outputs[0]
+    return value
+
+
+__all__ = ["Offer", "drop"]

@@ -1,0 +1,214 @@
+"""Changes of a graph that let clusters grow, tried on the graph and kept only where they did.
+
+- A Split that the host must do stands between a pointwise op and others of a cluster: ``Split(op(x, y))`` becomes
+  ``op(Split(x), Split(y))``, part by part, so that the op joins them. Operands that the op broadcasts along the axis
+  are not split.
+- A Gemm or Conv that the host must do adds a bias, which others could do: the addition becomes a node of its own.
+
+Whatever has not made a cluster larger is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import facts, symbolic
+from ortopt.graph.edit import Conflict, Editor, constant
+from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.partition.exemplars import Offer
+
+ClusterOf: TypeAlias = Mapping[ir.Node, int]
+"""For each node of a cluster the cluster's number."""
+
+POINTWISE = frozenset(
+    {
+        *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
+        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf"),
+        *("Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf"),
+        *("IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not"),
+        *("Or", "Pow", "PRelu", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
+        *("Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"),
+    }
+)
+"""Ops that treat each element alike, all operands broadcast; each has one result."""
+
+BIASED = {"Gemm": 11, "Conv": 1, "ConvTranspose": 1}
+"""Ops whose third operand is a bias that may be left out, from which opset on."""
+
+ROOTS = ("Split", *BIASED)
+
+_MOST_ROUNDS = 16
+
+
+class Motion(NamedTuple):
+    """A change that may let a cluster grow.
+
+    Attributes:
+        nodes: The nodes that change.
+        make: Makes it; returns the nodes that shall join a cluster.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    make: Callable[[Editor], list[ir.Node]]
+
+
+def improve(edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], offer: Offer) -> bool:
+    """Make the changes that let clusters grow.
+
+    Args:
+        edit: The editor of the model.
+        graph: The graph.
+        cut: Cuts the graph as it is.
+        offer: Asked before each change that stays.
+
+    Returns:
+        Whether anything changed.
+    """
+    changed = False
+    useless: set[ir.Node] = set()
+    for _ in range(_MOST_ROUNDS):
+        clusters = cut()
+        motions = [motion for motion in _motions(graph, clusters) if motion.nodes[0] not in useless]
+        if not motions:
+            break
+        kept = _which_gain(edit, motions, cut)
+        useless.update(motion.nodes[0] for motion in motions)
+        kept = [motion for motion in kept if offer(motion.nodes)]
+        if not kept:
+            break
+        for motion in kept:
+            motion.make(edit)
+        edit.restore_order()
+        changed = True
+    return changed
+
+
+def _which_gain(edit: Editor, motions: Sequence[Motion], cut: Callable[[], ClusterOf]) -> list[Motion]:
+    """Try all changes at once, see what joined a cluster, and take them back."""
+    start, clock = edit.version, edit.clock
+    made: list[tuple[Motion, list[ir.Node]]] = []
+    for motion in motions:
+        try:
+            made.append((motion, motion.make(edit)))
+        except Conflict:
+            continue
+    edit.restore_order()
+    clusters = cut()
+    gained = [motion for motion, nodes in made if any(_has_joined(node, clusters) for node in nodes)]
+    edit.rollback(start)
+    edit.clock = clock  # the graph is as it was
+    return gained
+
+
+def _has_joined(node: ir.Node, clusters: ClusterOf) -> bool:
+    """Whether a node is in one cluster with one that reads its result."""
+    own = clusters.get(node)
+    return own is not None and any(clusters.get(use.node) == own for use in node.outputs[0].uses())
+
+
+def _motions(graph: ir.Graph, clusters: ClusterOf) -> Iterator[Motion]:
+    for node in graph:
+        if node in clusters or node.domain or node.op_type not in ROOTS:
+            continue
+        if not any(use.node in clusters for value in node.outputs for use in value.uses()):
+            continue
+        try:
+            yield _above_split(node, clusters) if node.op_type == "Split" else _without_bias(node)
+        except Refusal:
+            continue
+
+
+# -- Split ------------------------------------------------------------------------------------------------------------
+
+
+def _above_split(split: ir.Node, clusters: ClusterOf) -> Motion:
+    source = split.inputs[0]
+    node = None if source is None else source.producer()
+    if source is None or node is None or node not in clusters:
+        raise Refusal("no cluster's node comes before the Split", split)
+    need(is_op(node, *POINTWISE), f"{node.op_type} is not pointwise", node)
+    need(use_count(source) == 1 and not source.is_graph_output(), "the value is used elsewhere", source)
+    need(node.graph is split.graph, "they are in two graphs", split)
+    at = axis(split, rank(source), 0)
+    operands = [None if value is None else _part_of(value, source, at) for value in node.inputs]
+    need(any(place is not None for place in operands), "nothing is to be split", split)
+
+    def make(edit: Editor) -> list[ir.Node]:
+        parts: dict[int, list[ir.Value]] = {}
+        for position, place in enumerate(operands):
+            value = node.inputs[position]
+            if place is None or value is None:
+                continue
+            attributes = [item for item in split.attributes.values() if item.name != "axis"]
+            attributes.append(ir.AttrInt64("axis", place))
+            again = ir.Node("", "Split", [value, *split.inputs[1:]], attributes, num_outputs=len(split.outputs))
+            parts[position] = list(again.outputs)
+        replaced = {
+            part: ir.Node(
+                "",
+                node.op_type,
+                [parts[place][index] if place in parts else value for place, value in enumerate(node.inputs)],
+                list(node.attributes.values()),
+            ).outputs[0]
+            for index, part in enumerate(split.outputs)
+            if use_count(part) or part.is_graph_output()
+        }
+        return [made for made in edit.replace(replaced, before=split, origin=[node, split]) if made.op_type != "Split"]
+
+    return Motion((split, node), make)
+
+
+def _part_of(value: ir.Value, result: ir.Value, at: int) -> int | None:
+    """The axis along which an operand is split where the result is; None where the op broadcasts it there.
+
+    Raises:
+        Refusal: If that is not known.
+    """
+    shape, whole = dims(value), dims(result)
+    own = at - (len(whole) - len(shape))
+    if own < 0 or (shape[own] == 1 and whole[at] != 1):
+        return None
+    need(symbolic.equal(shape[own], whole[at]), "an operand may be broadcast along the axis", value)
+    return own
+
+
+# -- bias -------------------------------------------------------------------------------------------------------------
+
+
+def _without_bias(node: ir.Node) -> Motion:
+    need(opset(node) >= BIASED[node.op_type], "the bias cannot be left out", node)
+    need(len(node.inputs) == 3, "it has no bias", node)
+    bias = node.inputs[2]
+    if bias is None:
+        raise Refusal("it has no bias", node)
+    result = node.outputs[0]
+    if node.op_type == "Gemm":
+        need(attribute(node, "beta", 1.0) == 1.0, "the bias is scaled", node)
+        form = None
+    else:
+        tensor_of(bias)
+        form = (1, -1) + (1,) * (rank(result) - 2)
+
+    def make(edit: Editor) -> list[ir.Node]:
+        bare = ir.Node("", node.op_type, list(node.inputs[:2]), list(node.attributes.values()))
+        bare.outputs[0].type, bare.outputs[0].shape = result.type, facts.shape_of(result)
+        added = bias if form is None else _reshaped(bias, form)
+        addition = ir.Node("", "Add", [bare.outputs[0], added], ())
+        edit.replace({result: addition.outputs[0]}, before=node, origin=[node])
+        return [addition]
+
+    return Motion((node,), make)
+
+
+def _reshaped(bias: ir.Value, form: tuple[int, ...]) -> ir.Value:
+    tensor = tensor_of(bias)
+    array = np.ascontiguousarray(tensor.numpy()).reshape(form)
+    return constant(ir.Tensor(array, dtype=tensor.dtype))
+
+
+__all__ = ["BIASED", "POINTWISE", "ROOTS", "Motion", "improve"]

@@ -1,0 +1,243 @@
+"""From a model to its groups: place, cut, lift."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.analysis import shapes
+from ortopt.cancellation import CancellationToken
+from ortopt.graph import scope
+from ortopt.graph.edit import Editor
+from ortopt.options import Options
+from ortopt.partition import balance, cost, exemplars, literal, motions, random_state
+from ortopt.partition.dag import Numbered, number, topological
+from ortopt.partition.exemplars import Offer
+from ortopt.partition.groups import PREFIX, Group, groups_of
+from ortopt.partition.lifting import Cluster, lift
+from ortopt.partition.placement import Placement
+from ortopt.partition.settings import PartitionOptions
+from ortopt.semantics import GROUP_DOMAIN, subgraphs
+
+_MOST_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How one graph is cut; data, nothing is changed by it.
+
+    Attributes:
+        graph: The graph.
+        clusters: What becomes a group each, in a topological order.
+        outside: The nodes in no cluster, in a topological order; Constants left out.
+        order: Clusters (by index) and outside nodes in a topological order of what becomes of the graph.
+    """
+
+    graph: ir.Graph
+    clusters: tuple[Cluster, ...]
+    outside: tuple[ir.Node, ...]
+    order: tuple[int | ir.Node, ...]
+
+    def without(self, refused: Collection[int]) -> Partition:
+        """The same with some clusters, named by their indices, left as they are."""
+        kept = [index for index in range(len(self.clusters)) if index not in refused]
+        now = {index: place for place, index in enumerate(kept)}
+        order: list[int | ir.Node] = []
+        for unit in self.order:
+            if not isinstance(unit, int):
+                order.append(unit)
+            elif unit in now:
+                order.append(now[unit])
+            else:
+                order += self.clusters[unit].nodes
+        outside = tuple(unit for unit in order if isinstance(unit, ir.Node))
+        return Partition(self.graph, tuple(self.clusters[index] for index in kept), outside, tuple(order))
+
+
+def partition(model: ir.Model, options: PartitionOptions | None = None) -> tuple[Partition, ...]:
+    """Cut a model: the main graph, and the graphs below nodes that are in no cluster. Nothing is changed.
+
+    Args:
+        model: A model as `ortopt.graph.load.load` returns it; types are inferred if they have not been.
+        options: How.
+
+    Returns:
+        What becomes of each graph; the main graph's first.
+    """
+    chosen = options or PartitionOptions()
+    prepare(model)
+    placement = Placement(model, chosen)
+    return tuple(_walk(model.graph, placement, chosen))
+
+
+def _walk(graph: ir.Graph, placement: Placement, options: PartitionOptions) -> Iterator[Partition]:
+    pending = [graph]
+    while pending:
+        found = partition_graph(pending.pop(), placement, options)
+        yield found
+        pending.extend(reversed([below for node in found.outside for below in subgraphs(node)]))
+
+
+def prepare(model: ir.Model) -> None:
+    """Infer types and shapes, and tell every graph where it stands."""
+    scope.attach(model, Options())
+    shapes.infer_model(model)
+
+
+def partition_graph(
+    graph: ir.Graph, placement: Placement, options: PartitionOptions, token: CancellationToken | None = None
+) -> Partition:
+    """Cut one graph, not those below it.
+
+    Args:
+        graph: A graph of a model, in topological order.
+        placement: Who runs what.
+        options: How to cut.
+        token: Who may stop it.
+    """
+    token = token or CancellationToken()
+    providers = options.candidates
+    functions = scope.of(graph).model.functions
+    places = {node: placement.provider_of(node) for node in token.watch(graph)}
+    drawing = random_state.bundle(graph, placement, functions, places)
+    together: list[list[ir.Node]] = []
+    if drawing is not None:
+        places.update(dict.fromkeys(drawing[0], drawing[1]))
+        together.append(drawing[0])
+    colors = {name: color for color, name in enumerate(providers, 1)}
+    colored = {node: colors[place] for node, place in places.items() if place is not None}
+    numbered = number(graph, colored, together, token)
+    if options.policy == "literal":
+        found = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
+    else:
+        found = balance.clusters(
+            numbered,
+            placement,
+            providers,
+            limit=options.argument_limit,
+            horizontal=options.horizontal,
+            whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
+            token=token,
+        )
+    return _partition(numbered, found, providers)
+
+
+def settle(
+    edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer, token: CancellationToken | None = None
+) -> Partition:
+    """Change a graph so that it is cut better, and cut it.
+
+    Args:
+        edit: The editor of the model.
+        graph: A graph that is in no function.
+        options: How.
+        offer: Asked before each change.
+        token: Who may stop it.
+    """
+    placement = Placement(edit.model, options)
+
+    def cut() -> dict[ir.Node, int]:
+        found = partition_graph(graph, placement, options, token)
+        return {node: index for index, cluster in enumerate(found.clusters) for node in cluster.nodes}
+
+    found = partition_graph(graph, placement, options, token)
+    may_move = options.motions and any(not node.domain and node.op_type in motions.ROOTS for node in found.outside)
+    if may_move and motions.improve(edit, graph, cut, offer):
+        found = partition_graph(graph, placement, options, token)
+    for _ in range(_MOST_ROUNDS):
+        if not exemplars.drop(edit, [cluster.nodes for cluster in found.clusters], offer):
+            break
+        edit.restore_order()
+        found = partition_graph(graph, placement, options, token)
+    return found
+
+
+def _partition(numbered: Numbered, clusters: list[list[int]], providers: tuple[str, ...]) -> Partition:
+    """Say in terms of nodes what has been found in terms of numbers."""
+    dag = numbered.dag
+    cluster_of = {item: index for index, items in enumerate(clusters) for item in items}
+    units: list[list[int]] = list(clusters)
+    for item in range(len(dag)):
+        if item not in cluster_of:
+            cluster_of[item] = len(units)
+            units.append([item])
+    needs: list[set[int]] = [set() for _ in units]
+    for item in range(len(dag)):
+        unit = cluster_of[item]
+        needs[unit].update(cluster_of[other] for other in dag.producers(item))
+        needs[unit].discard(unit)
+    order = topological(needs, [items[0] for items in units])
+    made: list[Cluster] = []
+    outside: list[ir.Node] = []
+    sequence: list[int | ir.Node] = []
+    for unit in order:
+        nodes = tuple(node for item in units[unit] for node in numbered.items[item])
+        if unit < len(clusters):
+            sequence.append(len(made))
+            made.append(Cluster(providers[dag.colors[units[unit][0]] - 1], nodes))
+        else:
+            outside += nodes
+            sequence += nodes
+    return Partition(numbered.graph, tuple(made), tuple(outside), tuple(sequence))
+
+
+def apply(edit: Editor, found: Partition, first: int, token: CancellationToken | None = None) -> list[ir.Node]:
+    """Lift the clusters of a graph.
+
+    Args:
+        edit: The editor of the model.
+        found: How the graph is cut; it has not been changed since.
+        first: The number of the first group.
+        token: Who may stop it in the midst; what has been done is the caller's to roll back.
+
+    Returns:
+        The calls, in the order of the clusters.
+    """
+    calls = [lift(edit, cluster, f"{PREFIX}{first + index}", token) for index, cluster in enumerate(found.clusters)]
+    if calls:
+        graph = found.graph
+        known = {node for node in found.order if isinstance(node, ir.Node)} | set(calls)
+        constants = [node for node in graph if node not in known]
+        edit.reorder(graph, [*constants, *(calls[unit] if isinstance(unit, int) else unit for unit in found.order)])
+    return calls
+
+
+def group(model: ir.Model, options: PartitionOptions | None = None) -> list[Group]:
+    """Group a model, in place. A model that has groups already is left as it is.
+
+    Args:
+        model: A model as `ortopt.graph.load.load` returns it.
+        options: How.
+
+    Returns:
+        Its groups.
+    """
+    chosen = options or PartitionOptions()
+    present = groups_of(model)
+    if present:
+        return present
+    prepare(model)
+    edit = Editor(model, shapes.infer_node)
+    number_of = 0
+    pending = [model.graph]
+    while pending:
+        found = settle(edit, pending.pop(), chosen, lambda _: True)
+        number_of += len(apply(edit, found, number_of))
+        pending.extend(reversed([below for node in found.outside for below in subgraphs(node)]))
+    edit.drop_freed_initializers()
+    return groups_of(model)
+
+
+def next_number(model: ir.Model) -> int:
+    """The first number that no group of a model has."""
+    numbers = [
+        int(function.name.removeprefix(PREFIX))
+        for function in model.functions.values()
+        if function.domain == GROUP_DOMAIN and function.name.removeprefix(PREFIX).isdecimal()
+    ]
+    return max(numbers, default=-1) + 1
+
+
+__all__ = ["Partition", "apply", "group", "next_number", "partition", "partition_graph", "prepare", "settle"]

@@ -1,0 +1,315 @@
+"""From a source to a transformed model: what a run does once, and what is replayed to find out what went wrong."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis import dimensions
+from ortopt.cancellation import CancellationToken, DeadlineForced, DeadlinePassed
+from ortopt.check_each import is_sound
+from ortopt.errors import OptimizationCancelled
+from ortopt.graph import scope
+from ortopt.graph.load import load
+from ortopt.graph.validate import validate
+from ortopt.manager import GraphTransformerManager
+from ortopt.observers import Observer, node_name
+from ortopt.options import Options, TransformerLevel
+from ortopt.registry import Selected
+from ortopt.transformer import GraphTransformer, Workspace
+from ortopt.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from ortopt.graph.load import Source
+
+MOST_ROUNDS = 10
+"""How often levels 2 to 4 run again while level 4 changes something, as in ONNX Runtime's session."""
+
+RewriteKey = tuple[object, ...]
+"""What tells a rewrite from others, whatever its number: the transformer, the graph, and the nodes or the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRewrite:
+    """A rewrite that a run has made.
+
+    Attributes:
+        number: Its number, from 1.
+        transformer: Whose.
+        level: At which level.
+        step: In which step.
+        graph: On which graph, for people.
+        nodes: The nodes that went or changed, as (name or first result's name, op).
+        why: What for.
+    """
+
+    number: int
+    transformer: str
+    level: int
+    step: int
+    graph: str
+    nodes: tuple[tuple[str, str], ...]
+    why: str
+
+    @property
+    def key(self) -> RewriteKey:
+        """What tells it from others in a run that may number them otherwise."""
+        where = self.nodes or (self.level, self.step)
+        return self.transformer, self.graph, where
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One run of all levels.
+
+    Attributes:
+        model: The result.
+        manager: Who ran them; its history and failures.
+        observers: Who watches.
+        left_out: Transformers that do not run.
+        runs: How many runs of transformers have come to their end.
+        offered: How many rewrites were offered.
+        too_large: See `Workspace`.
+        stopped: Whether the deadline ended it.
+        last: The last rewrite, where it was replayed.
+    """
+
+    model: ir.Model
+    manager: GraphTransformerManager
+    observers: tuple[Observer, ...]
+    left_out: frozenset[str]
+    runs: _Runs
+    offered: int = 0
+    too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
+    stopped: bool = False
+    last: NumberedRewrite | None = None
+
+
+class Pipeline:
+    """What is to be done, as often as it is wanted.
+
+    Transformers are the same instances each time: an `apply` that does not do the same to the same graph each time
+    cannot be replayed.
+
+    Args:
+        source: The model, as `load` takes it, but no stream.
+        options: What is wanted.
+        selected: Who runs.
+
+    Attributes:
+        original_bytes: The size of the original's constants: what the result may grow by depends on it.
+    """
+
+    def __init__(self, source: Source, options: Options, selected: Sequence[Selected]) -> None:
+        self._source = source
+        self.options = options
+        self.selected = tuple(selected)
+        self.original_bytes = 0
+
+    def load(self) -> ir.Model:
+        """The model as it came."""
+        return load(self._source)
+
+    def _manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:
+        manager = GraphTransformerManager(
+            self.options.steps,
+            options=self.options,
+            observers=observers,
+            on_error="raise" if self.options.strict else "skip",
+            keep_order=self.options.passes is not None,
+        )
+        for chosen in self.selected:
+            for level in chosen.levels:
+                if chosen.transformer.name not in left_out:
+                    manager.register(chosen.transformer, level)
+        return manager
+
+    def attempt(self, model: ir.Model, observers: Iterable[Observer] = (), left_out: Collection[str] = ()) -> Attempt:
+        """Make a run ready.
+
+        Args:
+            model: As it came.
+            observers: Who watches.
+            left_out: Transformers that do not run.
+        """
+        runs = _Runs()
+        watching = tuple(observers)
+        return Attempt(model, self._manager((*watching, runs), left_out), watching, frozenset(left_out), runs)
+
+    def run(self, attempt: Attempt, token: CancellationToken) -> None:
+        """Apply the levels to an attempt's model, in place.
+
+        Args:
+            attempt: What has been made ready; what is reached is written into it.
+            token: Who may stop it.
+
+        Raises:
+            TransformerError: If a transformer raised, with `Options.strict`, or tore the graph.
+            InvalidModelError: If the result is broken.
+            OptimizationCancelled: If it was stopped; the model is valid and holds what was completed.
+        """
+        watchdog = Watchdog(token)
+        torn = False
+        try:
+            self._run(attempt, token, watchdog)
+        except DeadlinePassed as passed:
+            attempt.stopped = True
+            torn = watchdog.barked and (isinstance(passed, DeadlineForced) or not is_sound(attempt.model))
+        except Exception:
+            if not watchdog.barked:
+                raise
+            torn = True  # it was on its way out of a graph in mid-edit
+        if torn:
+            again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
+            attempt.model, attempt.manager, attempt.offered = again.model, again.manager, again.offered
+            attempt.stopped = True
+        validate(attempt.model)
+
+    def _run(self, attempt: Attempt, token: CancellationToken, watchdog: Watchdog) -> None:
+        with without_collection():
+            self._prepare(attempt)
+            if self.options.level == 0:
+                return
+            attempt.manager.observers.begin()
+            allowance = semantics.growth_allowance(self.original_bytes, self.options)
+            workspace = Workspace(attempt.model, self.options, allowance)
+            try:
+                with watchdog:
+                    self._apply_levels(attempt.manager, workspace, token)
+            except Reached:
+                workspace.offered -= 1
+            finally:
+                attempt.offered = workspace.offered
+                attempt.too_large = workspace.too_large
+
+    def _prepare(self, attempt: Attempt) -> None:
+        options = self.options
+        if options.dims:
+            dimensions.override(attempt.model, options.dims)
+        if options.opset is not None:
+            from ortopt import opset_conversion
+
+            attempt.model = opset_conversion.convert(attempt.model, options.opset)
+
+    def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
+        top = self.options.level
+        manager.run(workspace, TransformerLevel.LEVEL1, token)
+        for _ in range(MOST_ROUNDS):
+            again = False
+            for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3, TransformerLevel.LEVEL4):
+                if level <= top:
+                    again = manager.run(workspace, level, token)
+            if top < TransformerLevel.LEVEL4 or not again:
+                return
+
+    def replay(
+        self,
+        observers: Iterable[Observer],
+        *,
+        limit: int | None = None,
+        runs: int | None = None,
+        left_out: Collection[str] = (),
+        without: Collection[RewriteKey] = (),
+        token: CancellationToken | None = None,
+    ) -> Attempt:
+        """Load the model again and do again what a run has done, up to a point.
+
+        Args:
+            observers: Those of the run; who decides in it is asked again.
+            limit: The last rewrite that is made.
+            runs: How many times a transformer, or a sweep of rules, may come to its end.
+            left_out: Transformers that do not run.
+            without: Rewrites that are not made.
+            token: Who may stop it.
+
+        Returns:
+            What was reached. Its model is valid.
+
+        Raises:
+            OptimizationCancelled: If it was stopped, by its deadline too.
+        """
+        replay = Replay(limit, 0 if limit == 0 else runs, without)
+        deciding = [observer for observer in observers if observer.decides and type(observer) is not Replay]
+        attempt = self.attempt(self.load(), (*deciding, replay), left_out)
+        token = token or CancellationToken()
+        self._run(attempt, token, Watchdog(token))
+        validate(attempt.model)
+        attempt.last = replay.last
+        return attempt
+
+
+class Reached(OptimizationCancelled):
+    """A replay has come as far as it was to come."""
+
+
+class Replay(Observer):
+    """Stops a run at a point, leaves rewrites out, and knows the last that was made.
+
+    Args:
+        limit: The last rewrite that is made.
+        runs: How many times a transformer, or a sweep of rules, may come to its end.
+        without: Rewrites that are not made.
+    """
+
+    def __init__(self, limit: int | None = None, runs: int | None = None, without: Collection[RewriteKey] = ()) -> None:
+        self._limit = limit
+        self._runs = runs
+        self._without = frozenset(without)
+        self._where: dict[str, tuple[int, int, str]] = {}
+        self.last: NumberedRewrite | None = None
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Remember where it is, if it may run."""
+        if self._runs is not None and self._runs <= 0:
+            raise Reached
+        self._where[transformer.name] = (level, step, scope.label(graph))
+
+    def inspect(self, model: ir.Model, changed: bool) -> None:
+        """Count the runs."""
+        if self._runs is not None:
+            self._runs -= 1
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Whether it is within the limit, and not left out."""
+        if self._limit is not None and number > self._limit:
+            raise Reached
+        names = tuple((node_name(node), node.op_type) for node in nodes)
+        level, step, graph = self._where.get(transformer.name, (transformer.levels[0].value, 1, "main"))
+        rewrite = NumberedRewrite(number, transformer.name, level, step, graph, names, why or transformer.formula)
+        if rewrite.key in self._without:
+            return False
+        self.last = rewrite
+        return True
+
+
+class _Runs(Observer):
+    """Counts how many times a transformer, or a sweep of rules, has come to its end."""
+
+    decides = False
+
+    def __init__(self) -> None:
+        self.completed = 0
+
+    def inspect(self, model: ir.Model, changed: bool) -> None:
+        self.completed += 1
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Without the cycle collector: it would walk the graph's millions of objects again and again, to free none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+__all__ = ["Attempt", "NumberedRewrite", "Pipeline", "RewriteKey"]

@@ -1,0 +1,1 @@
+"""The runtime that executes fusion groups, each in an ONNX Runtime session of its own."""

@@ -1,0 +1,171 @@
+"""What runs a group: a session of ONNX Runtime, or onnx's reference implementation.
+
+An executable is called with the group's values, in the order of its inputs, and ONNX Runtime's run options; it returns
+the values of its outputs (`ortopt.runtime.values` says what a value is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ortopt.runtime.values import binding, device, from_session, has_no_array, is_plain, to_numpy, to_ort
+
+Executable = Callable[[list[Any], Any], Sequence[Any]]
+
+
+class Prepared:
+    """A session whose inputs and outputs are all tensors of numbers: nothing is converted, nothing is copied.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        devices: Where each output is left.
+        separate: Whether outputs may be freed at different times.
+    """
+
+    __slots__ = ("_devices", "_feeds", "_fetches", "_run", "_separate", "_vector", "session")
+
+    def __init__(
+        self, session: Any, feeds: Sequence[str], fetches: Sequence[str], devices: Sequence[Any], *, separate: bool
+    ) -> None:
+        self.session = session
+        self._run = session.run_with_ortvaluevector
+        self._vector = binding().OrtValueVector
+        self._feeds = list(feeds)
+        self._fetches = list(fetches)
+        self._devices = list(devices)
+        self._separate = separate and len(fetches) > 1
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the session."""
+        feeds = self._vector()
+        add = feeds.push_back
+        for value in values:
+            add(value)
+        fetches = self._vector()
+        self._run(options, self._feeds, feeds, self._fetches, fetches, self._devices)
+        if not self._separate:
+            return fetches  # type: ignore[no-any-return]
+        # An element of a vector keeps the whole vector alive: each gets one of its own.
+        alone = []
+        for value in fetches:
+            own = self._vector()
+            own.push_back(value)
+            alone.append(own[0])
+        return alone
+
+
+class Converted:
+    """A session with inputs or outputs that are strings, sequences, maps or optionals: Python's objects go in and out.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+    """
+
+    __slots__ = ("_exotic", "_feeds", "_fetches", "_wrap", "session")
+
+    def __init__(self, session: Any, feeds: Sequence[str], fetches: Sequence[str]) -> None:
+        import onnxruntime
+
+        self.session = session
+        self._wrap = onnxruntime.OrtValue
+        self._feeds = list(feeds)
+        self._fetches = list(fetches)
+        self._exotic = any(has_no_array(one.type) for one in session.outputs_meta)
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the session."""
+        own = binding().OrtValue
+        if self._exotic and all(isinstance(value, own) for value in values):
+            found = self.session.run_with_ort_values(
+                dict(zip(self._feeds, values, strict=True)), self._fetches, options
+            )
+            return [from_session(value) for value in found]
+        feeds = {
+            name: self._wrap(value) if isinstance(value, own) else value
+            for name, value in zip(self._feeds, values, strict=True)
+            if value is not None  # an optional that holds nothing
+        }
+        return [to_ort(value) for value in self.session.run(self._fetches, feeds, options)]
+
+
+class Host:
+    """onnx's reference implementation, with users' own ops.
+
+    Args:
+        model: A model whose weights are inputs behind the others.
+        weights: The weights, in their order.
+        ops: Subclasses of ``onnx.reference.op_run.OpRun``.
+    """
+
+    __slots__ = ("_evaluator", "_inputs", "_weights")
+
+    def __init__(self, model: onnx.ModelProto, weights: Sequence[ir.TensorProtocol], ops: Sequence[type]) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        # Given a whole model it would not tell the functions of the callers' ops.
+        functions: list[Any] = []
+        for function in _callees_first(model.functions):
+            functions.append(ReferenceEvaluator(function, functions=list(functions), new_ops=list(ops)))
+        opsets = {one.domain: one.version for one in model.opset_import}
+        self._evaluator = ReferenceEvaluator(model.graph, opsets=opsets, functions=functions, new_ops=list(ops))
+        self._inputs = [one.name for one in model.graph.input]
+        self._weights = [tensor.numpy() for tensor in weights]
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the nodes one after the other."""
+        arrays = [to_numpy(value) for value in values] + self._weights
+        found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
+        return [to_ort(value) for value in found]
+
+
+def _callees_first(functions: Iterable[onnx.FunctionProto]) -> list[onnx.FunctionProto]:
+    """Functions in an order in which each stands behind those that it calls."""
+    by_key = {(function.domain, function.name): function for function in functions}
+    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    pending = list(reversed(by_key))
+    opened: set[tuple[str, str]] = set()
+    while pending:
+        key = pending[-1]
+        called = [one for one in _called(by_key[key].node) if one in by_key and one not in found]
+        if key in opened or not called:
+            pending.pop()
+            found[key] = by_key[key]
+            continue
+        opened.add(key)
+        pending.extend(called)
+    return list(found.values())
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _called(graph.node)
+
+
+def of_session(
+    session: Any, feeds: Sequence[str], fetches: Sequence[str], devices: Sequence[str] = (), *, separate: bool = True
+) -> Executable:
+    """The quickest way to run a session.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        devices: Where each output is left: ``cpu`` (everywhere, if empty) or ``cuda``.
+        separate: Whether outputs may be freed at different times.
+    """
+    types = [one.type for one in (*session.inputs_meta, *session.outputs_meta)]
+    if not all(is_plain(type_) for type_ in types):
+        return Converted(session, feeds, fetches)
+    places = [device(name) for name in devices] or [device("cpu")] * len(fetches)
+    return Prepared(session, feeds, fetches, places, separate=separate)

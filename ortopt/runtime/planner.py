@@ -1,0 +1,466 @@
+"""From a graph to a plan: groups as they are, nodes between them gathered into as few sessions as can be.
+
+A node that no group took runs in a session of ONNX Runtime if that may have a kernel for it (its neighbours share the
+session), as a plan of plans if groups or host nodes are in its subgraphs, and in onnx's reference implementation
+otherwise, or if the caller gave an op for it.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis import kernels
+from ortopt.analysis.providers import CUDA
+from ortopt.errors import InvalidModelError, UsageError
+from ortopt.graph import scope
+from ortopt.options import Options
+from ortopt.runtime import control_flow
+from ortopt.runtime.control_flow import Body
+from ortopt.runtime.groups import HOST, Group, Workshop
+from ortopt.runtime.plan import Action, Plan, Step, ToHost
+from ortopt.runtime.recipes import Library
+from ortopt.runtime.settings import RunType
+from ortopt.runtime.threads import deal
+from ortopt.runtime.values import tensor_to_ort
+from ortopt.runtime.views import View, reshaping_of
+
+_CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
+_OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
+
+
+class _Kind(enum.IntEnum):
+    """What runs a node."""
+
+    GROUP = 0
+    CONTROL = 1
+    HOST = 2
+    SESSION = 3
+    FOREIGN = 4
+    """A session, if the caller's options bring a library that has the op."""
+
+
+_GATHERED = frozenset({_Kind.HOST, _Kind.SESSION, _Kind.FOREIGN})
+
+
+class Planner:
+    """Plans one model.
+
+    Args:
+        model: The model, which is not changed; it must be loaded by `ortopt.graph.load`.
+        workshop: What its groups share.
+    """
+
+    def __init__(self, model: ir.Model, workshop: Workshop) -> None:
+        self._model = model
+        self._workshop = workshop
+        self._library = Library(model)
+        self._host_keys = {(op.op_domain, op.__name__) for op in workshop.host_ops}  # type: ignore[attr-defined]
+        self._function_kinds: dict[ir.OperatorIdentifier, _Kind] = {}
+        self._kinds: dict[ir.Node, _Kind] = {}
+        self._groups: list[Group] = []
+        self._leftovers = 0
+        scope.attach(model, Options())
+
+    def plan(self) -> Plan:
+        """The plan of the main graph.
+
+        Raises:
+            InvalidModelError: A call does not fit its group.
+            UsageError: Something cannot be run here at all.
+        """
+        plan = self._plan(self._model.graph, ())
+        sessions = [group for group in self._groups if group.wanted_provider != HOST]
+        options = self._workshop.maker.options
+        if len(sessions) > 1:
+            threads = deal(options.intra_op_num_threads, [group.recipe.work for group in sessions])
+            for group, count in zip(sessions, threads, strict=True):
+                group.threads = count
+        return plan
+
+    # What runs a node
+
+    def _kind(self, node: ir.Node) -> _Kind:
+        known = self._kinds.get(node)
+        if known is None:
+            known = self._kinds[node] = self._decide(node)
+        return known
+
+    def _decide(self, node: ir.Node) -> _Kind:
+        if node.domain == semantics.GROUP_DOMAIN and self._library.group_of(node) is not None:
+            return _Kind.GROUP
+        inside = {self._kind(one) for held in semantics.subgraphs(node) for one in held} if node.attributes else set()
+        on_host = self._workshop.settings.run_type is RunType.HOST
+        if inside & {_Kind.GROUP, _Kind.CONTROL, _Kind.HOST, _Kind.FOREIGN} or (inside and on_host):
+            # The bodies are executed here: onnx's reference implementation stacks a Loop's results up wrongly.
+            if (node.domain, node.op_type) in _CONTROL and self.opset >= _OLDEST_CONTROL.get(node.op_type, 1):
+                return _Kind.CONTROL
+            if inside & {_Kind.GROUP, _Kind.CONTROL}:
+                raise UsageError(f"node {node.name!r}: {node.op_type} at opset {self.opset} cannot hold groups")
+        if on_host or (node.domain, node.op_type) in self._host_keys:
+            return _Kind.HOST
+        return max((self._own_kind(node), *inside), key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
+
+    def _own_kind(self, node: ir.Node) -> _Kind:
+        """The same, subgraphs apart."""
+        identifier = node.op_identifier()
+        if identifier in self._model.functions:
+            if identifier not in self._function_kinds:
+                self._function_kinds[identifier] = _Kind.SESSION  # a function that calls itself is refused elsewhere
+                kinds = {self._in_function(one) for one in self._model.functions[identifier]}
+                worst = max(kinds, key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index, default=_Kind.SESSION)
+                self._function_kinds[identifier] = worst
+            return self._function_kinds[identifier]
+        opset = self._model.opset_imports.get(node.domain, 1)
+        return self._by_kernel(node, opset)
+
+    def _in_function(self, node: ir.Node) -> _Kind:
+        """What runs a node of a function, whose types need not be known."""
+        if (node.domain, node.op_type) in self._host_keys:
+            return _Kind.HOST
+        kinds = [self._own_kind(node)]
+        for held in semantics.subgraphs(node) if node.attributes else ():
+            kinds.extend(self._in_function(one) for one in held)
+        return max(kinds, key=(_Kind.SESSION, _Kind.FOREIGN, _Kind.HOST).index)
+
+    def _by_kernel(self, node: ir.Node, opset: int) -> _Kind:
+        typed = all(value is None or value.type is not None for value in node.inputs)
+        for provider in dict.fromkeys((*self._workshop.providers, kernels.CPU)):
+            if provider not in (kernels.CPU, kernels.CUDA):
+                return _Kind.SESSION  # its kernels are not in our tables: it is asked
+            if kernels.support(provider, node, opset) is not None:
+                return _Kind.SESSION
+        if kernels.schema(node.domain, node.op_type, opset) is None:
+            self._workshop.maker.needs_original = True
+            return _Kind.FOREIGN
+        # An unknown type is no reason for the host: ONNX Runtime infers what we did not, and is asked.
+        return _Kind.HOST if typed else _Kind.SESSION
+
+    # The plan of a graph
+
+    def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value]) -> Plan:
+        return _GraphPlan(self, graph, captured).finish()
+
+    def group(self, group: Group) -> Group:
+        """Remember a group that has been made."""
+        self._groups.append(group)
+        return group
+
+    def leftover_name(self) -> str:
+        """A name for nodes that no group took."""
+        self._leftovers += 1
+        return f"leftover_{self._leftovers - 1}"
+
+    def kind(self, node: ir.Node) -> _Kind:
+        """What runs a node."""
+        return self._kind(node)
+
+    @property
+    def library(self) -> Library:
+        """Makes the recipes."""
+        return self._library
+
+    @property
+    def opset(self) -> int:
+        """The opset of ai.onnx."""
+        return self._model.opset_imports.get("", 1)
+
+    @property
+    def workshop(self) -> Workshop:
+        """What the groups share."""
+        return self._workshop
+
+    def body(self, graph: ir.Graph, operands: list[ir.Value]) -> Body:
+        """The plan of a nested graph; what it captures is added to the operands of its node."""
+        captured = [value for value in _captured_by(graph) if semantics.constant_tensor(value) is None]
+        for value in captured:
+            if value not in operands:
+                operands.append(value)
+        return Body(self._plan(graph, captured), tuple(operands.index(value) for value in captured))
+
+
+class _GraphPlan:
+    """One graph on its way to a plan."""
+
+    def __init__(self, planner: Planner, graph: ir.Graph, captured: Sequence[ir.Value]) -> None:
+        self._planner = planner
+        self._graph = graph
+        self._captured = captured
+        self._slots: dict[ir.Value, int] = {}
+        self._template: list[object] = []
+        self._steps: list[Step] = []
+        self._step_groups: list[Group | None] = []
+        for value in (*graph.inputs, *captured):
+            default = _default(value)
+            self._slots[value] = len(self._template)
+            self._template.append(None if default is None else tensor_to_ort(default))
+
+    def finish(self) -> Plan:
+        nodes = [node for node in self._graph if not _is_constant(node)]
+        operands = {node: _operands(node) for node in nodes}
+        for kind, block in self._blocks(nodes, operands):
+            self._add(kind, block, operands)
+        outputs = tuple(self._slot(value) for value in self._graph.outputs)
+        plan_copies = self._place_outputs(set(outputs))
+        self._bury(set(outputs))
+        return Plan(
+            self._template,
+            tuple(self._slots[value] for value in self._graph.inputs),
+            tuple(self._slots[value] for value in self._captured),
+            outputs,
+            tuple(self._steps),
+            self._planner.workshop.counters,
+            sum(group is not None for group in self._step_groups),
+            plan_copies,
+        )
+
+    def _blocks(
+        self, nodes: list[ir.Node], operands: dict[ir.Node, list[ir.Value]]
+    ) -> Iterable[tuple[_Kind, list[ir.Node]]]:
+        """Nodes of one kind that can run together, in topological order: as long a run of a kind as there is."""
+        number = {node: i for i, node in enumerate(nodes)}
+        waits = [0] * len(nodes)
+        following: list[list[int]] = [[] for _ in nodes]
+        last_random: int | None = None
+        functions = self._planner.library.functions
+        for i, node in enumerate(nodes):
+            before = {number[maker] for value in operands[node] if (maker := value.producer()) in number}
+            if semantics.is_random(node, functions):
+                if last_random is not None:
+                    before.add(last_random)
+                last_random = i
+            waits[i] = len(before)
+            for j in before:
+                following[j].append(i)
+        ready: dict[_Kind, list[int]] = {kind: [] for kind in _Kind}
+        for i, count in enumerate(waits):
+            if count == 0:
+                heapq.heappush(ready[self._planner.kind(nodes[i])], i)
+        done = 0
+        while done < len(nodes):
+            kind = min((one for one in _Kind if ready[one]), key=lambda one: ready[one][0])
+            block: list[ir.Node] = []
+            while ready[kind] and (not block or kind in _GATHERED):
+                i = heapq.heappop(ready[kind])
+                block.append(nodes[i])
+                for j in following[i]:
+                    waits[j] -= 1
+                    if waits[j] == 0:
+                        heapq.heappush(ready[self._planner.kind(nodes[j])], j)
+            done += len(block)
+            yield kind, block
+
+    def _add(self, kind: _Kind, block: list[ir.Node], operands: dict[ir.Node, list[ir.Value]]) -> None:
+        if kind is _Kind.CONTROL:
+            self._add_control(block[0])
+            return
+        library = self._planner.library
+        if kind is _Kind.GROUP:
+            node = block[0]
+            function = library.group_of(node)
+            assert function is not None
+            wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
+            if not any(wanted):
+                return
+            recipe, given, results = library.of_call(node, function, wanted)
+        else:
+            inside = set(block)
+            made = {value for node in block for value in node.outputs}
+            given = [
+                value
+                for value in dict.fromkeys(value for node in block for value in operands[node])
+                if value not in made and semantics.constant_tensor(value) is None
+            ]
+            results = [value for node in block for value in node.outputs if self._leaves(value, inside)]
+            if not results:
+                return
+            recipe = library.of_nodes(self._planner.leftover_name(), block, given, results)
+        group = self._planner.group(Group(recipe, self._planner.workshop, on_host=kind is _Kind.HOST))
+        reshaping = reshaping_of(block[0]) if kind is _Kind.SESSION and len(block) == 1 else None
+        if reshaping is not None and self._planner.workshop.settings.run_type is RunType.ORT:
+            self._append(recipe.name, View(reshaping, group), given, results)
+            return
+        self._append(recipe.name, group, given, results, ordered=recipe.random, group=group)
+
+    def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
+        """Whether a value is used outside of some nodes of this graph."""
+        if value.is_graph_output():
+            return True
+        for node, _ in value.uses():
+            ancestor = node if node.graph is self._graph else scope.ancestor_in(self._graph, node)
+            if ancestor not in inside:
+                return True
+        return False
+
+    def _append(
+        self,
+        name: str,
+        action: Action,
+        given: Sequence[ir.Value],
+        results: Sequence[ir.Value],
+        *,
+        ordered: bool = False,
+        group: Group | None = None,
+    ) -> None:
+        inputs = tuple(self._slot(value) for value in given)
+        outputs = []
+        for value in results:
+            self._slots[value] = len(self._template)
+            outputs.append(len(self._template))
+            self._template.append(None)
+        self._steps.append(Step(name, action, inputs, tuple(outputs), (), ordered))
+        self._step_groups.append(group)
+
+    def _slot(self, value: ir.Value) -> int:
+        slot = self._slots.get(value)
+        if slot is None:
+            tensor = semantics.constant_tensor(value)
+            if tensor is None:
+                raise InvalidModelError(f"nobody produces {value.name!r}")
+            slot = self._slots[value] = len(self._template)
+            self._template.append(tensor_to_ort(tensor))
+        return slot
+
+    def _add_control(self, node: ir.Node) -> None:
+        name = f"{node.op_type} {node.name or ''}".strip()
+        random = semantics.is_random(node, self._planner.library.functions)
+        given: list[ir.Value] = [value for value in node.inputs if value is not None]
+        if node.op_type == "If":
+            then, otherwise = (node.attributes[key].as_graph() for key in ("then_branch", "else_branch"))
+            action: Action = control_flow.If(self._planner.body(then, given), self._planner.body(otherwise, given))
+        elif node.op_type == "Loop":
+            action = self._loop(node, given)
+        else:
+            action = self._scan(node, given)
+        self._append(name, action, given, node.outputs, ordered=random)
+
+    def _loop(self, node: ir.Node, given: list[ir.Value]) -> Action:
+        body = node.attributes["body"].as_graph()
+        has_count, has_condition = (len(node.inputs) > i and node.inputs[i] is not None for i in (0, 1))
+        carried = len(node.inputs) - 2
+        return control_flow.Loop(
+            self._planner.body(body, given), carried, tuple(body.outputs[1 + carried :]), has_count, has_condition
+        )
+
+    def _scan(self, node: ir.Node, given: list[ir.Value]) -> Action:
+        body = node.attributes["body"].as_graph()
+        count = node.attributes["num_scan_inputs"].as_int()
+        states = len(node.inputs) - count
+
+        def numbers(name: str, length: int) -> Sequence[int]:
+            attribute = node.attributes.get(name)
+            return [0] * length if attribute is None else attribute.as_ints()
+
+        stacked = body.outputs[states:]
+        return control_flow.Scan(
+            self._planner.body(body, given),
+            states,
+            tuple(
+                (axis, backwards == 1)
+                for axis, backwards in zip(
+                    numbers("scan_input_axes", count), numbers("scan_input_directions", count), strict=True
+                )
+            ),
+            tuple(
+                (value, axis, backwards == 1)
+                for value, axis, backwards in zip(
+                    stacked,
+                    numbers("scan_output_axes", len(stacked)),
+                    numbers("scan_output_directions", len(stacked)),
+                    strict=True,
+                )
+            ),
+        )
+
+    # Where values are, and how long
+
+    def _place_outputs(self, outputs: set[int]) -> int:
+        """Leave each group's outputs on the device where they are used; copy where several devices use them.
+
+        Returns:
+            How many values cross to another device in a run.
+        """
+        on_cuda = [group is not None and group.wanted_provider == CUDA for group in self._step_groups]
+        if not any(on_cuda):
+            return 0
+        readers: dict[int, set[bool]] = {slot: {False} for slot in outputs}
+        for step, cuda in zip(self._steps, on_cuda, strict=True):
+            for slot in step.inputs:
+                readers.setdefault(slot, set()).add(cuda)
+        copies = 0
+        steps: list[Step] = []
+        groups: list[Group | None] = []
+        moved: dict[int, int] = {}
+        resident: set[int] = set()
+        for step, group, cuda in zip(self._steps, self._step_groups, on_cuda, strict=True):
+            if cuda:
+                copies += sum(slot not in resident for slot in step.inputs)  # uploaded by ONNX Runtime
+            else:
+                step.inputs = tuple(moved.get(slot, slot) for slot in step.inputs)
+            steps.append(step)
+            groups.append(group)
+            if not cuda or group is None:
+                continue
+            places = []
+            for slot in step.outputs:
+                used = readers.get(slot, {False})
+                places.append("cuda" if True in used else "cpu")
+                if True in used:
+                    resident.add(slot)
+                copies += False in used
+                if used == {True, False}:
+                    moved[slot] = len(self._template)
+                    self._template.append(None)
+                    copy = ToHost(self._planner.workshop.counters)
+                    steps.append(Step(f"copy of {step.name}", copy, (slot,), (moved[slot],)))
+                    groups.append(None)
+            group.devices = tuple(places)
+        self._steps, self._step_groups = steps, groups
+        return copies
+
+    def _bury(self, outputs: set[int]) -> None:
+        """Say after which step each value is of no use any more."""
+        kept = outputs | {i for i, value in enumerate(self._template) if value is not None}
+        seen: set[int] = set()
+        for step in reversed(self._steps):
+            last = {*step.inputs, *step.outputs} - seen - kept
+            step.dead = tuple(sorted(last))
+            seen |= last
+        ends = {slot: i for i, step in enumerate(self._steps) for slot in step.dead}
+        for step, group in zip(self._steps, self._step_groups, strict=True):
+            if group is not None:
+                group.separate = len({ends.get(slot, -1) for slot in step.outputs}) > 1
+
+
+def _default(value: ir.Value) -> ir.TensorProtocol | None:
+    """What an input holds where nobody gives it a value: its initializer."""
+    return value.const_value if value.is_graph_input() and value.is_initializer() else None
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Whether a node needs no step: its output is a constant."""
+    return node.op_type == "Constant" and semantics.constant_tensor(node.outputs[0]) is not None
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    """What a node reads, in its subgraphs too."""
+    return [*(value for value in node.inputs if value is not None), *scope.captured(node)]
+
+
+def _captured_by(graph: ir.Graph) -> list[ir.Value]:
+    """The values from outside that a graph uses, at any depth, each once."""
+    inside: set[ir.Value] = set()
+    used: dict[ir.Value, None] = {}
+    for inner in scope.below(graph):
+        inside.update(inner.inputs)
+        inside.update(inner.initializers.values())
+        for node in inner:
+            inside.update(node.outputs)
+            used.update(dict.fromkeys(value for value in node.inputs if value is not None))
+        used.update(dict.fromkeys(inner.outputs))
+    return [value for value in used if value not in inside]

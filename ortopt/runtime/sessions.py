@@ -1,0 +1,203 @@
+"""Sessions of ONNX Runtime for groups: the caller's options, less what only one session can have."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ortopt.analysis.providers import CUDA, usable
+from ortopt.errors import InvalidModelError
+from ortopt.runtime.weights import FOLDER_KEY, Placed
+
+_lock = threading.Lock()
+
+_SPINNING: Final = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+
+ProviderOptions = Mapping[str, Mapping[str, Any]]
+
+
+class SessionMaker:
+    """Makes the sessions of one caller's model.
+
+    Args:
+        options: The caller's ``onnxruntime.SessionOptions``, or None for the defaults.
+        provider_options: Options by provider.
+        disabled_optimizers: Names of ONNX Runtime's optimizers that are left out.
+        global_pool: Whether all sessions use the process's thread pool.
+
+    Attributes:
+        needs_original: Whether the model has ops that only a library in the caller's options can bring.
+    """
+
+    def __init__(
+        self,
+        options: Any,
+        provider_options: ProviderOptions,
+        disabled_optimizers: Sequence[str] = (),
+        *,
+        global_pool: bool = False,
+    ) -> None:
+        import onnxruntime
+
+        self._options = onnxruntime.SessionOptions() if options is None else options
+        self._given = options
+        self._provider_options = provider_options
+        self._disabled = set(disabled_optimizers)
+        self._global_pool = global_pool
+        self.needs_original = False
+
+    @property
+    def options(self) -> Any:
+        """The caller's options."""
+        return self._options
+
+    def make(
+        self,
+        placed: Placed,
+        providers: Sequence[str],
+        *,
+        label: str,
+        threads: int | None,
+        optimize: bool,
+        provider_options: ProviderOptions | None = None,
+    ) -> Any:
+        """A session, as ONNX Runtime's C++ object. Raises what ONNX Runtime raises.
+
+        Args:
+            placed: The model.
+            providers: Execution providers, in order.
+            label: A name for what belongs to this session alone (its profile).
+            threads: Its intra-op threads, without spinning; None leaves the caller's setting.
+            optimize: Whether ONNX Runtime may optimize.
+            provider_options: Options by provider besides the caller's.
+        """
+        from onnxruntime.capi import onnxruntime_pybind11_state as binding
+
+        if CUDA in providers:
+            usable(CUDA)  # loads the libraries that the provider looks for
+        for file in placed.kept:
+            if not file.is_at(file.path):
+                raise InvalidModelError(f"{file.path!r} has changed since the model was loaded")
+        entries: dict[str, str] = {}
+        if threads is not None:
+            entries.update(dict.fromkeys(_SPINNING, "0"))
+        if placed.folder is not None:
+            entries[FOLDER_KEY] = placed.folder
+        with self._own(entries, label, threads, optimize) as options:
+            session = binding.InferenceSession(options, placed.model, False, False)
+            more = provider_options or {}
+            chosen = [
+                {str(k): str(v) for k, v in {**self._provider_options.get(one, {}), **more.get(one, {})}.items()}
+                for one in providers
+            ]
+            session.initialize_session(list(providers), chosen, self._disabled)
+        return session
+
+    @contextlib.contextmanager
+    def _own(self, entries: Mapping[str, str], label: str, threads: int | None, optimize: bool) -> Iterator[Any]:
+        """Options for one session.
+
+        They are a copy of what can be read of the caller's. What cannot is a library of custom ops: where the model
+        needs one, the caller's own object is used and changed back, at the price of ONNX Runtime's warnings about it.
+        """
+        import onnxruntime
+
+        with _lock if self.needs_original else contextlib.nullcontext():
+            options = self._options if self.needs_original else copied(self._given)
+            saved = {name: getattr(options, name) for name in _CHANGED}
+            before = {key: _entry(options, key) for key in entries}
+            try:
+                if threads is not None:
+                    options.intra_op_num_threads = threads
+                    options.optimized_model_filepath = ""
+                    options.profile_file_prefix = f"{options.profile_file_prefix}-{label}"
+                if not optimize:
+                    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+                if self._global_pool:
+                    options.use_per_session_threads = False
+                for key, value in entries.items():
+                    if before[key] != value:
+                        options.add_session_config_entry(key, value)
+                yield options
+            finally:
+                if self.needs_original:
+                    for name, value in saved.items():
+                        setattr(options, name, value)
+                    for key, old in before.items():
+                        if old != entries[key]:
+                            options.add_session_config_entry(key, _DEFAULTS.get(key, "") if old is None else old)
+
+
+def copied(given: Any) -> Any:
+    """A copy of what can be read of ``onnxruntime.SessionOptions``; the defaults for None."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    if given is None:
+        return options
+    for name in _ATTRIBUTES:
+        value = getattr(given, name)
+        if value != getattr(options, name):
+            setattr(options, name, value)
+    for key in _ENTRIES:
+        entry = _entry(given, key)
+        if entry is not None:
+            options.add_session_config_entry(key, entry)
+    return options
+
+
+_CHANGED: Final = (
+    "intra_op_num_threads",
+    "graph_optimization_level",
+    "optimized_model_filepath",
+    "profile_file_prefix",
+    "use_per_session_threads",
+)
+_ATTRIBUTES: Final = (
+    *_CHANGED,
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "enable_profiling",
+    "execution_mode",
+    "execution_order",
+    "inter_op_num_threads",
+    "log_severity_level",
+    "log_verbosity_level",
+    "logid",
+    "use_deterministic_compute",
+)
+# fmt: off
+_ENTRIES: Final = (
+    *(f"mlas.{name}" for name in (
+        "disable_kleidiai", "kleidiai.conv_igemm_max_work", "nchwc_depthwise_sliding", "qnbit.force_fp32",
+        "nchwc_pointwise_conv_max_input_channel_batch", "use_lut_gemm",
+    )),
+    "ep.cuda.fpa_intb_gemm",
+    *(f"optimization.{name}" for name in (
+        "constant_folding_max_output_size_in_bytes", "disable_specified_optimizers", "enable_cast_chain_elimination",
+        "enable_gelu_approximation", "minimal_build_optimizations",
+    )),
+    *(f"session.{name}" for name in (
+        "allow_released_opsets_only", "debug_layout_transformation", "disable_aot_function_inlining",
+        "disable_cpu_ep_fallback", "disable_double_qdq_remover", "disable_prepacking", "disable_qdq_constant_folding",
+        "disable_quant_qdq", "dynamic_block_base", "enable_dq_matmulnbits_fusion", "enable_quant_qdq_cleanup",
+        "force_spinning_stop", "graph_optimizations_loop_level", "inter_op.allow_spinning",
+        "inter_op.spin_backoff_max", "inter_op.spin_duration_us", "intra_op.allow_spinning",
+        "intra_op.spin_backoff_max", "intra_op.spin_duration_us", "prepack.enable_parallel",
+        "qdq_matmulnbits_accuracy_level", "qdq_matmulnbits_block_size", "qdqisint8allowed",
+        "record_ep_graph_assignment_info", "set_denormal_as_zero", "strict_shape_type_inference",
+        "use_device_allocator_for_initializers", "use_env_allocators", "x64quantprecision",
+    )),
+)
+# fmt: on
+_DEFAULTS: Final = dict.fromkeys(_SPINNING, "1")
+
+
+def _entry(options: Any, key: str) -> str | None:
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
+        return None

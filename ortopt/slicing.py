@@ -1,0 +1,113 @@
+"""What a Slice takes, in the spelling of every opset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.facts import contents
+from ortopt.graph.match import Dim, Refusal, attribute, dims, need, opset, optional, rank, same_dim, values
+
+TO_THE_END = 2**31 - 1  # what exporters write for "to the end"; INT64_MAX is more
+BOUNDS_ARE_INPUTS = 10
+INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
+
+
+class Cut(NamedTuple):
+    """What a Slice takes along one axis, which is counted from the front; bounds as they are written."""
+
+    axis: int
+    start: Dim
+    end: Dim
+    step: Dim
+
+
+def cuts(node: ir.Node) -> tuple[Cut, ...]:
+    """What a Slice takes, axis by axis.
+
+    Args:
+        node: A Slice, of any opset.
+
+    Raises:
+        Refusal: If a list of bounds, or an axis, is not known.
+    """
+    (x,) = values(node, 1)
+    size = rank(x)
+    starts, ends = _list(node, "starts"), _list(node, "ends")
+    if starts is None or ends is None:
+        raise Refusal("it has no bounds", node)
+    axes = _list(node, "axes") or tuple(range(len(starts)))
+    steps = _list(node, "steps") or (1,) * len(starts)
+    need(len(starts) == len(ends) == len(axes) == len(steps), "the bounds do not fit one another", node)
+    found = []
+    for axis, *bounds in zip(axes, starts, ends, steps, strict=True):
+        if not isinstance(axis, int) or not -size <= axis < size:
+            raise Refusal("an axis is not known", node)
+        found.append(Cut(axis % size, *bounds))
+    need(len({cut.axis for cut in found}) == len(found), "an axis is named twice", node)
+    return tuple(found)
+
+
+def block(node: ir.Node) -> tuple[int, Dim, Dim]:
+    """The axis, the first element and the one after the last of a Slice along one axis, without gaps.
+
+    Both are counted from the front; they are numbers where the dimension is one.
+
+    Raises:
+        Refusal: If it takes anything else, or what it takes is not known.
+    """
+    given = cuts(node)
+    need(len(given) == 1, "it is along several axes", node)
+    (axis, start, end, step) = given[0]
+    need(same_dim(step, 1), "its steps are not 1", node)
+    size = dims(values(node, 1)[0])[axis]
+    return axis, _from_front(start, size, node), _from_front(end, size, node)
+
+
+def _from_front(bound: Dim, size: Dim, node: ir.Node) -> Dim:
+    """A bound as Slice reads it, with steps of 1: negative ones from the end, then between 0 and the dimension."""
+    if isinstance(bound, int):
+        if bound >= TO_THE_END:
+            return size
+        if isinstance(size, int):
+            return min(max(bound + size if bound < 0 else bound, 0), size)
+        return symbolic.add(size, bound) if bound < 0 else bound
+    need(symbolic.at_least(bound, 0), "a bound may be negative", node)
+    return bound
+
+
+def slice_node(x: ir.Value, taken: Sequence[tuple[int, int, int, int]], version: int) -> ir.Node:
+    """A Slice along axes, each with its start, end and step.
+
+    Args:
+        x: What to slice.
+        taken: Axis, start, end and step, one for each axis; before opset 10 steps must be 1.
+        version: The opset of the graph.
+    """
+    axes, starts, ends, steps = ([one[column] for one in taken] for column in range(4))
+    if version < BOUNDS_ARE_INPUTS:
+        return ir.node("Slice", [x], {"axes": axes, "starts": starts, "ends": ends})
+    lists = [starts, ends, axes] + ([steps] if any(step != 1 for step in steps) else [])
+    return ir.node("Slice", [x, *(constant(np.array(one, np.int64)) for one in lists)])
+
+
+def _list(node: ir.Node, name: str) -> tuple[Dim, ...] | None:
+    """Bounds, axes or steps: an attribute before opset 10, an input since; None where they are left out."""
+    if opset(node) < BOUNDS_ARE_INPUTS:
+        listed: tuple[int, ...] | None = attribute(node, name, None)
+        return listed
+    value = optional(node, INPUTS[name])
+    if value is None:
+        return None
+    known = contents(value)
+    if known is None:
+        raise Refusal(f"its {name} are not known", value)
+    return known
+
+
+__all__ = ["TO_THE_END", "Cut", "block", "cuts", "slice_node"]

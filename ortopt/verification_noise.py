@@ -1,0 +1,191 @@
+"""How far a model's outputs move when nothing is wrong: the measure for errors that may be rounding, or a mistake.
+
+A result is as right as its original if it is what the original would give for weights and inputs that differ in their
+last place. So copies of the original run beside it, and what they differ by is its noise:
+
+- `jittered`: every large float constant and input moved by a unit in the last place, up or down. The primary measure:
+  the same kernels, in whatever dtype, with no optimizer in between that could be wrong.
+- `widened`: computed in float32 instead of float16 and bfloat16, or in float64 instead of float32: how far the original
+  is from the truth. Where ONNX Runtime has the kernels (all in float32, few in float64), and weights are not large.
+- the original under ONNX Runtime's own optimizations, which reorder as ours do. They may be wrong, too: this counts up
+  to a multiple of the jitter's spread only.
+
+Integers, booleans and strings that come from floats (an index where two logits are all but equal, a value between two
+steps of a quantization) are right if one of several copies, moved by up to `SHAKEN_BY` units, gives the same in that
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.graph.load import load
+from ortopt.graph.tensors import data_bytes
+
+Array = np.ndarray[Any, Any]
+
+LARGEST_COPY: Final = 1 << 29
+"""Bytes of constants from which no copies of a model are made."""
+
+TRUSTED_TIMES: Final = 8
+"""How many times the jitter's spread the spread by ONNX Runtime's optimizations may be and still count whole."""
+
+SHAKEN_BY: Final = 4
+"""Units in the last place by which copies are moved that show where an integer is undecided."""
+
+_SMALLEST: Final = 16  # elements; what is smaller may be a scale, an exponent or a threshold that decides on shapes
+_FLOATS: Final = {
+    ir.DataType.FLOAT: np.uint32,
+    ir.DataType.DOUBLE: np.uint64,
+    ir.DataType.FLOAT16: np.uint16,
+    ir.DataType.BFLOAT16: np.uint16,
+}
+_WIDER_THAN_HALF: Final = {ir.DataType.FLOAT16: ir.DataType.FLOAT, ir.DataType.BFLOAT16: ir.DataType.FLOAT}
+_WIDER_THAN_SINGLE: Final = {ir.DataType.FLOAT: ir.DataType.DOUBLE}
+_DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
+_PLAIN_FLOATS: Final = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
+
+
+def constant_bytes(model: ir.Model) -> int:
+    """Bytes of all initializers."""
+    tensors = (value.const_value for graph in scope.graphs(model) for value in graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def jittered(model: ir.Model, seed: int, units: int = 1) -> ir.Model:
+    """A copy whose large float constants are moved by up to so many units in the last place, up or down."""
+    copy = load(model)
+    rng = np.random.default_rng(seed)
+    _replace_constants(copy, lambda tensor: _jittered_tensor(tensor, rng, units))
+    return copy
+
+
+def jittered_inputs(inputs: Mapping[str, Any], seed: int, units: int = 1) -> dict[str, Any]:
+    """The same for inputs: arrays by name, or lists of them."""
+    rng = np.random.default_rng(seed)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(one) for one in value]
+        array = np.asarray(value)
+        bits = next((bits for dtype, bits in _FLOATS.items() if array.dtype == dtype.numpy()), None)
+        return value if bits is None or array.size < _SMALLEST else _moved(array, bits, rng, units)
+
+    return {name: moved(value) for name, value in inputs.items()}
+
+
+def widened(model: ir.Model) -> ir.Model | None:
+    """A copy that computes in a wider dtype: of 16 bits in float32, else of float32 in float64; None if there is none.
+
+    Nothing is known about whether ONNX Runtime has the kernels.
+    """
+    dtypes = {value.dtype for value in (*model.graph.inputs, *model.graph.initializers.values())}
+    for wider in (_WIDER_THAN_HALF, _WIDER_THAN_SINGLE):
+        if not dtypes.isdisjoint(wider):
+            return _recast(model, wider)
+    return None
+
+
+def widened_inputs(inputs: Mapping[str, Any], model: ir.Model) -> dict[str, Any]:
+    """Inputs in the dtypes that a `widened` model takes."""
+    dtypes = {value.name: value.dtype for value in model.graph.inputs}
+
+    def cast(value: Any, dtype: ir.DataType | None) -> Any:
+        if isinstance(value, list):
+            return [cast(one, dtype) for one in value]
+        array = np.asarray(value)
+        floating = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+        return array.astype(dtype.numpy()) if floating and dtype is not None else value
+
+    return {name: cast(value, dtypes.get(name)) for name, value in inputs.items()}
+
+
+def _recast(model: ir.Model, wider: Mapping[ir.DataType, ir.DataType]) -> ir.Model:
+    copy = load(model)
+    numbers = {dtype.value: other.value for dtype, other in wider.items()}
+    _replace_constants(
+        copy,
+        lambda tensor: (
+            ir.Tensor(tensor.numpy().astype(wider[tensor.dtype].numpy()), name=tensor.name)
+            if tensor.dtype in wider
+            else None
+        ),
+    )
+    for graph in scope.graphs(copy):
+        for value in (*graph.inputs, *graph.initializers.values()):
+            _widen(value, wider)
+        for node in graph:
+            for value in node.outputs:
+                _widen(value, wider)
+            for name, attribute in tuple(node.attributes.items()):
+                if attribute.is_ref():
+                    continue
+                if attribute.type in _PLAIN_FLOATS and ir.DataType.FLOAT in wider and node.op_type == "Constant":
+                    del node.attributes[name]
+                    array = np.array(attribute.value, wider[ir.DataType.FLOAT].numpy())
+                    node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(array))
+                if name in _DTYPES and attribute.type == ir.AttributeType.INT:
+                    number = attribute.as_int()
+                    node.attributes[name] = ir.AttrInt64(name, numbers.get(number, number))
+    return copy
+
+
+def _widen(value: ir.Value, wider: Mapping[ir.DataType, ir.DataType]) -> None:
+    if isinstance(value.type, ir.TensorType) and (dtype := wider.get(value.type.dtype)) is not None:
+        value.type = ir.TensorType(dtype)
+
+
+def _replace_constants(model: ir.Model, changed: Any) -> None:
+    """Put what ``changed`` makes of a tensor in its place, wherever it is not None."""
+    for graph in scope.graphs(model):
+        for value in graph.initializers.values():
+            assert value.const_value is not None
+            tensor = changed(value.const_value)
+            if tensor is not None:
+                value.const_value = tensor
+        for node in graph:
+            for name, attribute in tuple(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    tensor = changed(attribute.as_tensor())
+                    if tensor is not None:
+                        node.attributes[name] = ir.AttrTensor(name, tensor)
+
+
+def _jittered_tensor(tensor: ir.TensorProtocol, rng: np.random.Generator, units: int) -> ir.TensorProtocol | None:
+    bits = _FLOATS.get(tensor.dtype)
+    if bits is None or data_bytes(tensor.dtype, tensor.shape.numpy()) < _SMALLEST * tensor.dtype.itemsize:
+        return None
+    return ir.Tensor(_moved(tensor.numpy(), bits, rng, units), tensor.dtype, name=tensor.name)
+
+
+def _moved(array: Array, bits: Any, rng: np.random.Generator, units: int) -> Array:
+    """Floats up to so many units in the last place away; zeros, NaN, infinities and what is near to them stay."""
+    plain = np.array(array)
+    limits = ml_dtypes.finfo(plain.dtype)  # type: ignore[no-untyped-call]
+    limit, small = float(limits.max) / 4, float(limits.smallest_normal)
+    sizes = np.abs(plain.astype(np.float64))
+    step = rng.integers(1, units + 1, plain.shape, dtype=bits)
+    down = rng.integers(0, 2, plain.shape, dtype=np.int8).astype(bool)
+    held = plain.view(bits)
+    step[down] = ~step[down] + 1  # minus so many, modulo what the type holds
+    step[~((sizes < limit) & (sizes > small))] = 0
+    with np.errstate(over="ignore"):
+        return np.asarray((held + step).view(plain.dtype))
+
+
+__all__ = [
+    "LARGEST_COPY",
+    "SHAKEN_BY",
+    "TRUSTED_TIMES",
+    "constant_bytes",
+    "jittered",
+    "jittered_inputs",
+    "widened",
+    "widened_inputs",
+]

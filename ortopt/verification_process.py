@@ -1,0 +1,230 @@
+"""Child processes that run models to verify them (`ortopt.verification_worker`), and their time limits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ortopt import memory
+from ortopt.evaluate import BIG_GRAPH, count_nodes
+from ortopt.verification_worker import open_session, run_stored
+
+PATIENCE: Final = 120.0
+"""Seconds that any model may take to be loaded and run."""
+
+_BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
+_NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
+
+
+class WorkerError(Exception):
+    """A model that could not be loaded or run; ``died`` if its process did too, ``late`` if it took too long."""
+
+    def __init__(self, message: str, *, died: bool = False, late: bool = False) -> None:
+        self.died = died
+        self.late = late
+        super().__init__(" ".join(message.split())[:500])
+
+
+class Deadline:
+    """Some seconds from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds; never quite 0."""
+        return max(self._end - time.monotonic(), 0.001)
+
+
+class Worker:
+    """A child process, which starts at once, for sessions of one model after the other.
+
+    Args:
+        folder: Where inputs and outputs are stored.
+        providers: Full names.
+
+    Attributes:
+        patience: Seconds that its model may take, by its size.
+        deadline: When it is ended.
+        dead: Whether it was found dead, or late.
+    """
+
+    dead = False
+
+    def __init__(self, folder: Path, providers: Sequence[str]) -> None:
+        self.patience = PATIENCE
+        self.deadline = Deadline(self.patience)
+        self._providers = list(providers)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ortopt.verification_worker", folder, str(memory.remaining() or 0)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
+        """Let go of the last session, and begin to make one; whoever asks it something waits for that.
+
+        Args:
+            model: The file.
+            nbytes: Its size, weights beside it included.
+            deadline: None gives it time by its size.
+            optimize: Whether ONNX Runtime optimizes it.
+        """
+        self.__dict__.pop("_outputs", None)
+        nodes = count_nodes(model)
+        self.patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
+        self.deadline = deadline or Deadline(self.patience)
+        self._ask({"model": str(model), "providers": self._providers, "quiet": nodes > BIG_GRAPH, "optimize": optimize})
+
+    @functools.cached_property
+    def _outputs(self) -> list[tuple[str, str]]:
+        """Waits for the session."""
+        return [(name, type_) for name, type_ in self._answer()["outputs"]]
+
+    def wait(self) -> None:
+        """Wait for the session, so that a run can be timed apart from it."""
+        assert self._outputs is not None
+
+    @property
+    def names(self) -> list[str]:
+        """The outputs' names."""
+        return [name for name, _ in self._outputs]
+
+    @property
+    def types(self) -> list[str]:
+        """The outputs' types, in ONNX's spelling."""
+        return [type_ for _, type_ in self._outputs]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """End the process, from any thread; whoever waits for an answer learns of its death."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process, and let go of all that belongs to it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError:  # what was not written has nowhere to go
+                    continue
+
+    def run(self, source: Path, target: Path) -> list[Any]:
+        """Run the inputs in one folder; the outputs are stored in the other."""
+        self.wait()
+        self._ask([source.name, target.name])
+        rows: list[Any] = self._answer()["rows"]
+        return rows
+
+    def _ask(self, request: Any) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(json.dumps(request) + "\n")
+            stdin.flush()
+        except OSError as error:
+            raise self._death() from error
+
+    def _answer(self) -> dict[str, Any]:
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(self.deadline.left, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+        if late.is_set():
+            self.dead = True
+            raise WorkerError(f"it took longer than {self.deadline.seconds:.0f} s", died=True, late=True)
+        if not line:
+            raise self._death()
+        answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise WorkerError(answer["failed"])
+        return answer
+
+    def _death(self) -> WorkerError:
+        self.dead = True
+        status = self._process.wait()
+        if status < 0:
+            try:
+                return WorkerError(f"it ended its process with {signal.Signals(-status).name}", died=True)
+            except ValueError:
+                pass
+        return WorkerError(f"its process ended with status {status}", died=True)
+
+
+class Here(Worker):
+    """A session of one model in this process."""
+
+    def __init__(self, folder: Path, providers: Sequence[str]) -> None:
+        self.patience = PATIENCE
+        self.deadline = Deadline(self.patience)
+        self._providers = list(providers)
+        self._session: Any = None
+
+    def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
+        """Remember what to open."""
+        self.__dict__.pop("_outputs", None)
+        self._session = None
+        self.deadline = deadline or self.deadline
+        self._model, self._optimize = model, optimize
+
+    @functools.cached_property
+    def _outputs(self) -> list[tuple[str, str]]:
+        quiet = count_nodes(self._model) > BIG_GRAPH
+        try:
+            self._session = open_session(str(self._model), self._providers, quiet, optimize=self._optimize)
+        except Exception as error:
+            raise WorkerError(str(error)) from error
+        return [(one.name, one.type) for one in self._session.get_outputs()]
+
+    def stop(self) -> None:
+        """Nothing can stop it."""
+
+    def close(self) -> None:
+        """Let go of the session."""
+        self._session = None
+
+    def run(self, source: Path, target: Path) -> list[Any]:
+        """Run the inputs in one folder; the outputs are stored in the other."""
+        self.wait()
+        try:
+            return run_stored(self._session, source, target)
+        except Exception as error:
+            raise WorkerError(str(error)) from error
+
+
+__all__ = ["PATIENCE", "Deadline", "Here", "Worker", "WorkerError"]

@@ -1,0 +1,109 @@
+"""``ortopt groups`` shows what a grouped model holds, and what -O4 would make of a plain one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ortopt.cli.group import commands
+from ortopt.graph.save import save
+from ortopt.partition.partitioning import group
+from ortopt.partition.settings import PartitionOptions
+from ortopt.testing import parse
+
+TEXT = """main (float[N,4] x, float[4,4] w) => (float[N,4] y)
+    { t = MatMul (x, w) u = Neg (t) v = MatMul (u, w) y = Relu (v) }"""
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Path:
+    model = parse(TEXT)
+    group(model, PartitionOptions(deny=("Neg",)))
+    path = tmp_path / "grouped.onnx"
+    save(model, path)
+    return path
+
+
+def groups(*arguments: object) -> Result:
+    return CliRunner().invoke(commands, ["groups", *map(str, arguments)])
+
+
+def test_a_table_for_people(grouped: Path) -> None:
+    said = groups(grouped).output
+    assert "2 groups, 1 nodes outside" in said
+    assert "group_1" in said
+    assert "critical path: inputs → group_0 → Neg" in said
+
+
+def test_data(grouped: Path) -> None:
+    data = json.loads(groups(grouped, "--json").output)
+    (graph,) = data["graphs"]
+    vertices = {vertex["name"]: vertex for vertex in graph["vertices"]}
+    second = vertices["group_1"]
+    assert second["provider"] == "CPUExecutionProvider"
+    assert second["ops"] == {"MatMul": 1, "Relu": 1}
+    assert (second["inputs"], second["outputs"]) == (["u", "w"], ["y"])
+    edges = {(edge["from"], edge["to"], edge["value"]): edge for edge in graph["edges"]}
+    assert edges["inputs", "group_0", "w"]["bytes"] == 64
+    assert edges["inputs", "group_0", "x"]["bytes"] == "16*N"
+    assert edges["inputs", "group_0", "x"]["shape"] == ["N", 4]
+    assert len(graph["generations"]) == 5
+    assert graph["critical_path"][-1] == "outputs"
+
+
+def test_a_plain_model_is_shown_as_it_would_be_grouped(tmp_path: Path) -> None:
+    path = tmp_path / "plain.onnx"
+    save(parse(TEXT), path)
+    before = path.read_bytes()
+    for policy in ("cost", "literal"):
+        (graph,) = json.loads(groups(path, "--json", "--group-policy", policy).output)["graphs"]
+        assert [vertex["kind"] for vertex in graph["vertices"]] == ["inputs", "group", "outputs"]
+    assert path.read_bytes() == before
+
+
+def test_pictures(grouped: Path, tmp_path: Path) -> None:
+    dot = groups(grouped, "--dot").output
+    assert dot.startswith("digraph groups {")
+    assert '"group_0" -> "' in dot
+    picture = tmp_path / "groups.svg"
+    assert groups(grouped, "--draw", picture).exit_code == 0
+    root = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
+    assert len(root.findall("{http://www.w3.org/2000/svg}rect")) == 5
+
+
+def test_groups_in_subgraphs_are_shown_with_their_graph(tmp_path: Path) -> None:
+    model = parse(
+        """main (float[2,2] w, bool go) => (float[2,2] y) {
+        y = If <then_branch = a () => (float[2,2] p) { q = MatMul (w, w) p = Neg (q) },
+                else_branch = b () => (float[2,2] p) { p = Neg (w) }> (go) }"""
+    )
+    group(model, PartitionOptions(deny=("Neg",)))
+    path = tmp_path / "nested.onnx"
+    save(model, path)
+    main, nested = json.loads(groups(path, "--json").output)["graphs"]
+    assert [vertex["kind"] for vertex in main["vertices"]] == ["inputs", "node", "outputs"]
+    assert nested["graph"].endswith("then_branch")
+    assert [vertex["kind"] for vertex in nested["vertices"]] == ["inputs", "group", "node", "outputs"]
+
+
+def test_refusals(grouped: Path, tmp_path: Path) -> None:
+    assert groups(grouped, "--json", "--dot").exit_code != 0
+    assert groups(grouped, "--draw", tmp_path / "no" / "where.svg").exit_code != 0
+    assert groups(tmp_path / "missing.onnx").exit_code != 0
+
+
+def test_optimize_writes_groups_as_told(tmp_path: Path) -> None:
+    path, out = tmp_path / "plain.onnx", tmp_path / "out.onnx"
+    text = """main (float[N] a, float[N] b, float[N] c, float[N] d, float[N] e) => (float[N] y)
+        { t = Sub (a, b) u = Sub (t, c) v = Sub (u, d) y = Sub (v, e) }"""
+    save(parse(text), path)
+    for options, count in (((), 1), (("--group-policy", "literal", "--group-arg-limit", "4"), 4)):
+        done = CliRunner().invoke(commands, ["optimize", str(path), "-O4", "-o", str(out), *options])
+        assert done.exit_code == 0, done.output
+        assert "verified" in done.output
+        vertices = json.loads(groups(out, "--json").output)["graphs"][0]["vertices"]
+        assert [vertex["kind"] for vertex in vertices].count("group") == count

@@ -1,0 +1,186 @@
+"""``ortopt verify``: a table or data, and an exit code that says how two models compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ortopt import memory, verification_process
+
+HEAD = "main (float[N,4] x) => (float[N,4] y, int64[1] n)"
+TEXTS = {
+    "a": f"{HEAD} {{ y = Add (x, x) n = Shape <start = 1> (x) }}",
+    "b": f"{HEAD} {{ c = Constant <value_float = 2.0> () y = Mul (x, c) n = Shape <start = 1> (x) }}",
+    "near": f"{HEAD} {{ c = Constant <value_float = 2.01> () y = Mul (x, c) n = Shape <start = 1> (x) }}",
+    "other": f"{HEAD} {{ y = Add (x, x) n = Shape <end = 1> (x) }}",
+    "missing": f"{HEAD} {{ y = NoSuchOp (x) n = Shape <start = 1> (x) }}",
+    "text": "main (string[N] s) => (string[N] t) { t = Identity (s) }",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, text in TEXTS.items():
+        model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}')
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    return tmp_path
+
+
+def test_models_that_agree(ortopt: Any, files: Path) -> None:
+    done = ortopt("verify", "a.onnx", "b.onnx")
+    assert "verified: 3 input sets" in done.stdout
+    assert done.stderr == ""
+    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["output", "y", "n"]
+
+
+def test_models_that_differ(ortopt: Any, files: Path) -> None:
+    done = ortopt("verify", "a.onnx", "near.onnx", code=3)
+    assert done.stderr.startswith("ortopt: the models differ: output 'y': ")
+    assert done.stderr.count("\n") == 1
+    assert "differs: 3 input sets" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.startswith("y "))
+    assert " no " in row
+    assert " instead of " in row
+
+
+def test_integers_that_differ(ortopt: Any, files: Path) -> None:
+    assert "1 of 1 elements differ" in ortopt("verify", "a.onnx", "other.onnx", code=3).stderr
+
+
+def test_data(ortopt: Any, files: Path) -> None:
+    done = ortopt("verify", "a.onnx", "near.onnx", "--json", code=3)
+    data = json.loads(done.stdout)
+    assert data["schema"] == 1
+    assert (data["original"], data["result"], data["status"]) == ("a.onnx", "near.onnx", "differs")
+    row = data["outputs"][0]
+    assert row["name"] == "y"
+    assert 0.001 < row["worst"] < 0.1
+    assert row["agrees"] is False
+    assert json.loads(ortopt("verify", "a.onnx", "other.onnx", "--json", code=3).stdout)["worst"] == "inf"
+
+
+def test_tolerances_can_be_given(ortopt: Any, files: Path) -> None:
+    ortopt("verify", "a.onnx", "near.onnx", "--rtol", "0.006")
+    ortopt("verify", "a.onnx", "near.onnx", "--rtol", "0.004", code=3)
+    ortopt("verify", "a.onnx", "near.onnx", "--atol", "1")
+    ortopt("verify", "a.onnx", "near.onnx", "--rtol", "-1", code=1)
+
+
+def test_inputs_and_sizes_can_be_given(ortopt: Any, files: Path) -> None:
+    np.savez(files / "in.npz", x=np.zeros((7, 4), np.float32))
+    assert "verified: 1 input set," in ortopt("verify", "a.onnx", "near.onnx", "--inputs", "in.npz").stdout
+    assert "verified: 2 input sets," in ortopt("verify", "a.onnx", "b.onnx", "--dim", "N=3").stdout
+    np.savez(files / "in.npz", z=np.zeros((7, 4), np.float32))
+    assert "lack 'x'" in ortopt("verify", "a.onnx", "a.onnx", "--inputs", "in.npz", code=1).stderr
+
+
+def test_what_does_not_run_here(ortopt: Any, files: Path) -> None:
+    done = ortopt("verify", "missing.onnx", "a.onnx", code=2)
+    assert done.stderr.startswith("ortopt: nothing can be said: the original does not run here: ")
+    assert "the original runs, the result does not" in ortopt("verify", "a.onnx", "missing.onnx", code=3).stderr
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_broken_file_is_named(ortopt: Any, files: Path, which: int) -> None:
+    (files / "cut.onnx").write_bytes((files / "a.onnx").read_bytes()[:-5])
+    names = ["a.onnx", "a.onnx"]
+    names[which] = "cut.onnx"
+    done = ortopt("verify", *names, code=2)
+    assert done.stderr.startswith("ortopt: 'cut.onnx': ")
+    assert done.stdout == ""
+
+
+def test_one_from_stdin(ortopt: Any, files: Path) -> None:
+    ortopt("verify", "-", "b.onnx", stdin=(files / "a.onnx").read_bytes())
+    ortopt("verify", "a.onnx", "-", stdin=(files / "b.onnx").read_bytes())
+    assert "only one" in ortopt("verify", "-", "-", code=1).stderr
+
+
+def test_names_cannot_write_to_the_terminal(ortopt: Any, files: Path) -> None:
+    model = onnx.load(files / "near.onnx")
+    model.graph.output[0].name = model.graph.node[1].output[0] = "\x1b[2J\ny"
+    (files / "esc.onnx").write_bytes(model.SerializeToString())
+    for pair in (("esc.onnx", "esc.onnx"), ("esc.onnx", "a.onnx"), ("a.onnx", "esc.onnx")):
+        done = ortopt("verify", *pair, code=0 if pair[0] == pair[1] else 3)
+        assert "\x1b" not in done.stdout + done.stderr
+        assert done.stderr.count("\n") == (0 if pair[0] == pair[1] else 1)
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", ["1MB", "0", "much"])
+def test_a_limit_that_makes_no_sense(ortopt: Any, files: Path, size: str) -> None:
+    assert ortopt("verify", "a.onnx", "a.onnx", "--max-memory", size, code=1).stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["optimize", "verify", "explain", "info"])
+def test_the_limit_holds_while_a_command_runs(
+    ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    import resource
+
+    seen: list[int] = []
+    load = onnx.ModelProto.ParseFromString
+
+    def spied(self: onnx.ModelProto, data: bytes) -> Any:
+        seen.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
+        return load(self, data)
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr(onnx.ModelProto, "ParseFromString", spied)
+    more = {"verify": ["a.onnx"], "explain": ["identity_elimination"], "optimize": ["--no-verify"]}.get(command, [])
+    ortopt(command, "a.onnx", *more, "--max-memory", "12GB")
+    assert set(seen) == {12_000_000_000}
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert memory.limit() is None
+
+
+def test_a_child_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.remaining() is None
+    with memory.bounded(64 << 30):
+        assert memory.limit() == 64 << 30
+        left = memory.remaining()
+        assert left is not None
+        assert 32 << 30 < left < 64 << 30
+    monkeypatch.setattr(memory, "machine", lambda: None)
+    assert memory.default_limit() is None
+
+
+def test_a_machine_has_memory() -> None:
+    total, share = memory.machine(), memory.default_limit()
+    assert total is not None
+    assert share is not None
+    assert memory.LEAST <= share < max(total, memory.LEAST + 1)
+
+
+def test_what_takes_too_much_memory_is_one_line(ortopt: Any, files: Path) -> None:
+    """The original's own process runs out of memory, not this one."""
+    text = """main (int64[1] n) => (float[k] y) { s = Expand (n, n) k = ConstantOfShape (n) y = Identity (k) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}')
+    (files / "big.onnx").write_bytes(model.SerializeToString())
+    np.savez(files / "in.npz", n=np.array([1 << 29]))
+    done = ortopt("verify", "big.onnx", "big.onnx", "--inputs", "in.npz", "--max-memory", "1GB", code=2)
+    assert "nothing can be said" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_limit_reaches_the_process_that_runs_models(
+    ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[Any]] = []
+    start = verification_process.subprocess.Popen
+
+    def spied(command: list[Any], **more: Any) -> Any:
+        commands.append(command)
+        return start(command, **more)
+
+    monkeypatch.setattr(verification_process.subprocess, "Popen", spied)
+    ortopt("optimize", "a.onnx", "--max-memory", "9GB")
+    assert len(commands) == 1, "one process for the original and the result"
+    assert memory.LEAST <= int(commands[0][4]) < 9_000_000_000

@@ -1,0 +1,547 @@
+"""Behaviour by behaviour, the two fusers that the partition follows, and what each behaviour is on ONNX.
+
+Row letters: B is ONNX Runtime's lazy-tensor fuser (OrtFuser), D is PyTorch's CUDA graph fuser (CudaFuseGraph). A denied
+op (``Neg`` in most tests) stands for what no provider runs: ONNX Runtime itself runs the grouped model all the same, so
+that every test compares the numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortopt import registry
+from ortopt.analysis.kernels import CPU, CUDA, Support
+from ortopt.api import optimize
+from ortopt.errors import UsageError
+from ortopt.graph.load import load
+from ortopt.graph.save import to_bytes
+from ortopt.options import Options
+from ortopt.partition.groups import Group, groups_of
+from ortopt.partition.partitioning import group, partition
+from ortopt.partition.settings import PartitionOptions
+from ortopt.testing import check_rewrites, parse
+from ortopt.verify import verify
+
+
+def grouped(
+    text: str, *, options: Options | None = None, opset: int = 17, numbers: bool = True, **settings: object
+) -> tuple[ir.Model, list[Group]]:
+    """Run the pass on a model; numbers and a second run are checked."""
+    fusion = registry.installed().find("group_fusion")(**{"deny": "Neg", **settings})
+    model = check_rewrites(fusion, text, opset=opset, options=options, numbers=numbers)
+    onnx.checker.check_model(onnx.load_from_string(to_bytes(model)))
+    return model, groups_of(model)
+
+
+def ops(found: Group) -> list[str]:
+    return [node.op_type for node in found.nodes if node.op_type != "Constant"]
+
+
+def names(values: tuple[ir.Value, ...]) -> list[str | None]:
+    return [value.name for value in values]
+
+
+def outside(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph if node.domain != "ortopt.group" and node.op_type != "Constant"]
+
+
+WORK = "main (float[N,4] x, float[4,4] w) => (float[N,4] y)"
+"""A header for bodies whose MatMul makes a group worth its session."""
+
+
+# -- B: the lazy-tensor fuser -----------------------------------------------------------------------------------------
+
+
+def test_row_b_predicate_kernel_registry() -> None:
+    model, groups = grouped(f"{WORK} {{ t = MatMul (x, w) u = Neg (t) y = MatMul (u, w) }}")
+    assert [ops(found) for found in groups] == [["MatMul"], ["MatMul"]]
+    assert outside(model) == ["Neg"]
+
+
+def test_row_b_predicate_after_automatic_casts() -> None:
+    model = parse("main (float16[N,4] x) => (float16[N,4] y) { y = Relu (x) }")  # no float16 kernel on CPU: ORT casts
+    (found,) = group(model)
+    assert found.provider == CPU
+
+
+def test_row_b_predicate_function_op() -> None:
+    (found,) = group(parse("main (float[N,4] x) => (float[N,4] y) { y = HardSwish (x) }"))
+    assert ops(found) == ["HardSwish"]
+
+
+def test_row_b_predicate_opset_and_types() -> None:
+    unknown = parse("main (uint16[N] x) => (uint16[N] y) { y = Relu (x) }", opset=13)
+    assert group(unknown) == []  # the op is not defined for the type, and nobody has a kernel
+
+
+def test_row_b_predicate_allow_and_deny() -> None:
+    text = f"{WORK} {{ t = MatMul (x, w) y = Relu (t) }}"
+    (found,) = group(parse(text), PartitionOptions(allow=("MatMul",)))
+    assert ops(found) == ["MatMul"]
+    (found,) = group(parse(text), PartitionOptions(deny=("Relu",)))
+    assert ops(found) == ["MatMul"]
+    assert group(parse(text), PartitionOptions(deny=("Relu@cpu", "MatMul@cpu"))) == []
+    for options in ({"deny": ("@cpu",)}, {"allow": ("Relu@gpu7",)}, {"argument_limit": 0}, {"policy": "best"}):
+        with pytest.raises(UsageError):
+            PartitionOptions(**options)  # type: ignore[arg-type]
+
+
+def test_row_b_predicate_of_the_user() -> None:
+    asked: list[tuple[str, str, Support | None]] = []
+
+    def mine(node: ir.Node, provider: str, how: Support | None) -> bool:
+        asked.append((node.op_type, provider, how))
+        return node.op_type == "MatMul" or node.domain == "other"
+
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 17, "other" : 1]> main (float[N,4] x, float[4,4] w) => (float[N,4] y)
+        { t = MatMul (x, w) u = Relu (t) y = other.Thing (u) }"""
+    )
+    groups = group(model, PartitionOptions(predicate=mine))
+    assert [ops(found) for found in groups] == [["MatMul"], ["Thing"]]
+    assert ("Thing", CPU, None) in asked
+    assert ("Relu", CPU, Support.KERNEL) in asked
+
+
+def test_row_b_merging_keeps_order_and_every_connection() -> None:
+    _, (found,) = grouped(
+        """main (float[N] a, float[N] b) => (float[N] y, float[N] z)
+        { t = Sub (a, b) u = Sub (t, b) y = Sub (u, t) z = Sub (b, y) }"""
+    )
+    assert [names(tuple(v for v in node.inputs if v)) for node in found.nodes] == [
+        ["a", "b"],
+        ["t", "b"],
+        ["u", "t"],
+        ["b", "y"],
+    ]
+
+
+def test_row_b_arguments_runtime_values_then_weights_small_constants_inside() -> None:
+    w, big, small = (",".join(["0.5"] * count) for count in (256, 512, 16))
+    model, (found,) = grouped(
+        f"""main (float[N,16] x, float s) => (float[N,16] y)
+        <float[16,16] w = {{{w}}}, float[32,16] big = {{{big}}}, float[16] small = {{{small}}}> {{
+        k = Constant <value_int = 3> () t = MatMul (x, w) u = Mul (t, s) v = Gather (big, k)
+        r = Add (u, v) y = Add (r, small) }}"""
+    )
+    assert names(found.inputs) == ["x", "s"]
+    assert names(found.weight_inputs) == ["big"]  # 2 kB; w has just what a small constant may have
+    assert Counter(node.op_type for node in found.nodes)["Constant"] == 3
+    assert list(model.graph.initializers) == ["big"]
+
+
+def test_row_b_an_overridable_initializer_is_no_weight() -> None:
+    _, (found,) = grouped(
+        "main (float[N,4] x, float[4] b) => (float[N,4] y) <float[4] b = {1,2,3,4}> { t = Add (x, b) y = Relu (t) }"
+    )
+    assert names(found.inputs) == ["x", "b"]
+    assert found.weights == 0
+
+
+def test_row_b_no_circle_through_the_outside() -> None:
+    for policy in ("cost", "literal"):
+        model, groups = grouped(
+            f"{WORK} {{ t = MatMul (x, w) u = Neg (t) s = MatMul (t, w) v = Add (s, u) y = MatMul (v, w) }}",
+            policy=policy,
+        )
+        assert outside(model) == ["Neg"]
+        assert sorted(len(ops(found)) for found in groups) == [2, 2] if policy == "cost" else True
+        assert len(groups) == 2
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_row_b_argument_limit(policy: str) -> None:
+    text = """main (float[N] a, float[N] b, float[N] c, float[N] d, float[N] e) => (float[N] y)
+    { t = Add (a, b) u = Add (t, c) v = Add (u, d) y = Add (v, e) }"""
+    _, groups = grouped(text, policy=policy, argument_limit=4)
+    assert len(groups) > 1
+    assert all(len(found.inputs) + len(found.outputs) <= 4 for found in groups)
+    assert len(grouped(text, policy=policy)[1]) == 1
+
+
+def test_row_b_weights_do_not_count_as_arguments() -> None:
+    weights = ",".join(["1"] * 512)
+    declared = ", ".join(f"float[512] w{i} = {{{weights}}}" for i in range(6))
+    body = "t0 = Add (x, w0) " + " ".join(f"t{i} = Mul (t{i - 1}, w{i})" for i in range(1, 6)) + " y = Relu (t5)"
+    _, (found,) = grouped(f"main (float[512] x) => (float[512] y) <{declared}> {{ {body} }}", argument_limit=2)
+    assert (len(found.inputs), found.weights, len(found.outputs)) == (1, 6, 1)
+
+
+def test_row_b_outputs_used_elsewhere_and_graph_outputs() -> None:
+    _, groups = grouped(
+        """main (float[N,4] x, float[4,4] w) => (float[N,4] y, float[N,4] t)
+        { t = MatMul (x, w) u = Relu (t) v = Sqrt (u) n = Neg (u) y = Add (n, v) }""",
+        policy="literal",
+    )
+    first = next(found for found in groups if "MatMul" in ops(found))
+    assert set(names(first.outputs)) == {"t", "u"}
+
+
+def test_row_b_after_fusing_dce_cse_and_constant_pooling() -> None:
+    result = optimize(
+        parse(
+            """main (float[N,4] x) => (float[N,4] y) {
+            a = Exp (x) b = Exp (x) c = Constant <value_float = 2.0> () d = Constant <value_float = 2.0> ()
+            e = Sqrt (a) f = Mul (a, c) g = Mul (b, d) y = Add (f, g) }"""
+        ),
+        passes="group_fusion,constant_sharing,common_subexpression_elimination,dead_node_elimination",
+        level=4,
+    )
+    (found,) = groups_of(result.model)
+    assert Counter(node.op_type for node in found.nodes) == {"Constant": 1, "Exp": 1, "Mul": 1, "Add": 1}
+    assert result.verified
+
+
+LOOP = """main (float[4,4] w, bool go) => (float[4,4] y) {
+    n = Constant <value_int = 3> ()
+    y = Loop <body = body (int64 i, bool c, float[4,4] s) => (bool d, float[4,4] t) {
+        d = Identity (c) u = MatMul (s, w) v = Relu (u) t = Neg (v) }> (n, go, w)
+}"""
+
+
+def test_row_b_nested_blocks_are_grouped_where_the_node_itself_cannot_be() -> None:
+    model, groups = grouped(LOOP)
+    assert outside(model) == ["Loop"]
+    assert [ops(found) for found in groups] == [["MatMul", "Relu"]]
+    assert names(groups[0].inputs) == ["s", "w"]  # a value of the outer graph is an argument as others are
+
+
+def test_row_b_a_loop_that_a_provider_runs_whole_is_inside_a_group() -> None:
+    model, groups = grouped(LOOP, deny="")
+    assert outside(model) == []
+    assert [ops(found) for found in groups] == [["Loop"]]
+
+
+def test_row_b_lint_at_the_end() -> None:
+    model, _ = grouped(f"{WORK} {{ t = MatMul (x, w) u = Neg (t) y = MatMul (u, w) }}")
+    again = load(to_bytes(model))  # validates
+    assert [found.name for found in groups_of(again)] == ["group_0", "group_1"]
+    assert verify(model, again, in_process=True).status == "verified"
+
+
+# -- D: the CUDA graph fuser ------------------------------------------------------------------------------------------
+
+
+def test_row_d_vertical_then_horizontal_fusion() -> None:
+    text = (
+        "main (float[N] x, float[N] n) => (float[N] y, float[N] z, float[N] q) { y = Exp (x) z = Sin (x) q = Neg (n) }"
+    )
+    heavy = text.replace("Exp (x)", "Softmax (x)").replace("Sin (x)", "Softmax <axis = 0> (x)")
+    options = {"allow": "Softmax", "deny": ""}
+    _, groups = grouped(heavy.replace("N]", "4000000]"), numbers=False, **options)
+    assert len(groups) == 1
+    _, groups = grouped(heavy.replace("N]", "4000000]"), numbers=False, horizontal=False, **options)
+    assert len(groups) == 2
+
+
+SPLIT = """main (float[N,6] x, {operand} b, float[6] w) => (float[N,3] y, float[N,3] z) {{
+    t = Exp (x) s = {op} (t, b) p, q = Split <axis = {axis}> (s) y = Relu (p) z = Tanh (q) }}"""
+
+
+@pytest.mark.parametrize(
+    ("operand", "op", "axis", "splits"),
+    [
+        ("float[N,6]", "Add", 1, 2),
+        ("float[N,6]", "Sub", -1, 2),
+        ("float[6]", "Mul", 1, 2),
+        ("float[1]", "Mul", 1, 1),
+        ("float[N,1]", "Div", -1, 1),
+        ("float", "Pow", 1, 1),
+    ],
+)
+def test_row_d_split_moves_above_pointwise_ops(operand: str, op: str, axis: int, splits: int) -> None:
+    model, groups = grouped(
+        SPLIT.format(operand=operand, op=op, axis=axis), opset=13, deny="Split,Exp", policy="literal"
+    )
+    assert Counter(outside(model)) == {"Exp": 1, "Split": splits}
+    assert sorted(sorted(ops(found)) for found in groups) == sorted([sorted([op, "Relu"]), sorted([op, "Tanh"])])
+
+
+def test_row_d_split_moves_above_several_ops() -> None:
+    model, groups = grouped(
+        """main (float[N,6] x) => (float[N,3] y, float[N,3] z) {
+        t = Exp (x) s = Sin (t) r = Cos (s) p, q = Split <axis = 1> (r) y = Relu (p) z = Tanh (q) }""",
+        opset=13,
+        deny="Split,Exp",
+        policy="literal",
+    )
+    assert Counter(outside(model)) == {"Exp": 1, "Split": 1}
+    assert sorted(map(len, map(ops, groups))) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("operand", "old", "new"),
+    [
+        ("float[N,K]", "", ""),  # the operand may be broadcast along the axis
+        ("float[N,6]", "float[N,3] z)", "float[N,3] z, float[N,6] s)"),  # the value is used elsewhere
+        ("float[N,6]", "y = Relu (p) z = Tanh (q)", "y = Neg (p) z = Neg (q)"),  # nobody gains
+    ],
+)
+def test_row_d_split_stays_where_no_group_would_grow(operand: str, old: str, new: str) -> None:
+    text = SPLIT.format(operand=operand, op="Add", axis=1)
+    model, _ = grouped(text.replace(old, new), opset=13, deny="Split,Exp,Neg", policy="literal")
+    assert outside(model).count("Split") == 1
+
+
+def test_row_d_outputs_used_only_in_size_are_computed_from_the_inputs_shapes() -> None:
+    model, groups = grouped(
+        """main (float[N,M] x, float[K,M] w, float[P] n) => (int64[2] y, int64 z, float[P] q) {
+        t = MatMul (x, v) v = Transpose (w) y = Shape (t) z = Size (t) q = Neg (n) }""".replace(
+            "t = MatMul (x, v) v = Transpose (w)", "v = Transpose (w) t = MatMul (x, v)"
+        ),
+        deny="Neg,Shape,Size",
+    )
+    assert "MatMul" not in [*outside(model), *(op for found in groups for op in ops(found))]  # nobody needs the product
+    assert outside(model).count("Shape") == 2
+
+
+def test_row_d_size_expressions_are_computed() -> None:
+    _, groups = grouped(
+        """main (float[1,2,H,W] x, float[2,2,3,3] k, float[N] n) => (int64[4] y, float[N] q, float[1,2,P,Q] z) {
+        t = Conv <strides = [2,2]> (x, k) y = Shape (t) u = Relu (t) z = Relu (u) q = Neg (n) }""",
+        deny="Neg,Shape",
+    )
+    found = groups[0]
+    assert names(found.outputs) == ["z"]
+    assert "Conv" in ops(found)
+
+
+def test_row_d_a_size_that_depends_on_data_keeps_its_output() -> None:
+    _, (found,) = grouped(
+        """main (float[N,4] x, float[P] n) => (int64[2] y, int64[2,M] z, float[P] q) {
+        t = NonZero (x) y = Shape (t) z = Abs (t) q = Neg (n) }""",
+        deny="Neg,Shape",
+        policy="literal",
+    )
+    assert "t" in names(found.outputs)
+
+
+def test_row_d_outputs_used_only_in_dtype_disappear() -> None:
+    model, (found,) = grouped(
+        """main (float[N,4] x, float[4,4] w, int64[M] i) => (float[N,4] y, float[M] z) {
+        t = MatMul (x, w) y = Relu (t) z = CastLike (i, t) }""",
+        deny="CastLike,Cast",
+    )
+    assert names(found.outputs) == ["y"]
+    assert outside(model) == ["Cast"]
+
+
+def test_row_d_guards_belong_to_the_runtime() -> None:
+    """A group carries its guard as metadata; comparing arguments with it is the runtime's part."""
+    model, (found,) = grouped(f"{WORK} {{ t = MatMul (x, w) y = Relu (t) }}")
+    assert found.guard is None
+    found.function.metadata_props["ortopt.guard"] = '{"x": [2, 4]}'
+    assert groups_of(load(to_bytes(model)))[0].guard == {"x": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    ("text", "op"),
+    [
+        (
+            "main (float[2,3] a, float[3,4] b, float[4] c) => (float[2,4] y) { t = Gemm (a, b, c) y = Relu (t) }",
+            "Gemm",
+        ),
+        (
+            "main (float[1,2,5,5] a, float[3,2,3,3] b) => (float[1,3,3,3] y) <float[3] c = {1,2,3}>"
+            "{ t = Conv (a, b, c) y = Relu (t) }",
+            "Conv",
+        ),
+    ],
+)
+def test_row_d_bias_is_split_off_so_that_neighbours_fuse(text: str, op: str) -> None:
+    model, (found,) = grouped(text, deny=op, policy="literal")
+    assert outside(model) == [op]
+    assert ops(found) == ["Add", "Relu"]
+    (bare,) = [node for node in model.graph if node.op_type == op]
+    assert len(bare.inputs) == 2
+
+
+def test_row_d_bias_is_put_back_where_nothing_is_gained() -> None:
+    model, groups = grouped(
+        """main (float[2,3] a, float[3,4] b, float[4] c, float[4,4] w) => (float[2,4] y)
+        { t = Gemm (a, b, c) u = Neg (t) y = MatMul (u, w) }""",
+        deny="Gemm,Neg",
+    )
+    assert outside(model) == ["Gemm", "Neg"]
+    (gemm,) = [node for node in model.graph if node.op_type == "Gemm"]
+    assert len(gemm.inputs) == 3
+    assert [ops(found) for found in groups] == [["MatMul"]]
+
+
+VIEWS = ["Reshape (t, s)", "Flatten (t)", "Squeeze (t, ax)", "Unsqueeze (t, ax)"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_row_d_views_are_free_inside_and_stay_outside_at_the_edge(view: str) -> None:
+    """A view between two nodes of a group is in it; one that meets the host is the host's."""
+    constants = {"s": "<int64[2] s = {1, -1}>", "ax": "<int64[1] ax = {0}>"}.get(view[-3:-1].strip(), "")
+    shape = "float[1,1,8]"
+    text = f"""main ({shape} x, {shape} n) => (float o, {shape} m) {constants} {{
+        a = Softmax (x) r = {view.replace("(t", "(a")} b = Softmax (r) t = Neg (b) v = {view} q = Softmax (v)
+        o = ReduceSum <keepdims = 0> (q) m = Neg (n) }}"""
+    model, groups = grouped(
+        text, policy="cost", allow="Softmax,ReduceSum,Reshape,Flatten,Squeeze,Unsqueeze", deny="Neg"
+    )
+    kind = view.split(maxsplit=1)[0]
+    inside = [kind in ops(found) for found in groups]
+    assert outside(model).count(kind) == 1
+    assert inside.count(True) == 1
+
+
+def test_row_d_views_are_never_a_groups_only_content() -> None:
+    model = parse(
+        """main (float[N,4] x) => (float[4,M] y) <int64[2] s = {4, -1}, int64[2] r = {2, -1}>
+        { t = Neg (x) u = Reshape (t, r) v = Reshape (u, s) y = Neg (v) }"""
+    )
+    assert group(model, PartitionOptions(deny=("Neg",))) == []
+
+
+def test_row_d_removing_inplace_operations_has_nothing_to_do_and_sequences_are_grouped_by_kernel() -> None:
+    """ONNX is functional: nothing is in place. Sequences are in groups of the CPU provider, which has their kernels."""
+    text = """main (float[N,4] x, float[4,4] w) => (float[K,4] y) {
+        t = MatMul (x, w) u = Relu (t) s = SequenceConstruct (t, u) y = ConcatFromSequence <axis = 0> (s) }"""
+    _, (found,) = grouped(text)
+    assert found.provider == CPU
+    assert "SequenceConstruct" in ops(found)
+    model = parse(text)
+    found = partition(model, PartitionOptions(providers=(CUDA,)))[0].clusters
+    assert all(
+        cluster.provider == CPU for cluster in found for node in cluster.nodes if node.op_type == "SequenceConstruct"
+    )
+
+
+def test_row_d_outputs_that_nobody_needs_are_dropped() -> None:
+    _, (found,) = grouped("main (float[N,4] x) => (float[N,2] y) <int64[1] k = {2}> { y, i = TopK (x, k) }", deny="")
+    assert names(found.outputs) == ["y"]
+
+
+def test_row_d_nested_views_collapse() -> None:
+    result = optimize(
+        parse(
+            """main (float[N,4] x, float[4,4] w) => (float[M] y) <int64[2] s = {4, -1}, int64[1] r = {-1}>
+            { t = MatMul (x, w) u = Reshape (t, s) v = Reshape (u, r) y = Relu (v) }"""
+        ),
+        level=4,
+    )
+    (found,) = groups_of(result.model)
+    assert Counter(ops(found))["Reshape"] == 1
+
+
+def test_row_d_shape_arithmetic_is_simplified() -> None:
+    """No-op broadcasts go, inputs are taken once, chains are composed: by ortopt's own passes, before and in groups."""
+    result = optimize(
+        parse(
+            """main (float[N,4] x, float[N,4] z) => (float[N,4] y) {
+            s = Shape (x) e = Expand (x, s) t = Add (e, x) u = Softmax (t) y = Add (u, z) }"""
+        ),
+        level=4,
+    )
+    (found,) = groups_of(result.model)
+    assert "Expand" not in ops(found)
+    assert names(found.inputs) == ["x", "z"]
+
+
+def test_row_d_blocks_in_blocks() -> None:
+    _, groups = grouped(
+        """main (float[2,2] w, bool go) => (float[2,2] y) {
+        y = If <then_branch = a () => (float[2,2] p) {
+            p = If <then_branch = c () => (float[2,2] r) { q = MatMul (w, w) r = Neg (q) },
+                    else_branch = d () => (float[2,2] r) { r = Neg (w) }> (go) },
+          else_branch = b () => (float[2,2] p) { o = MatMul (w, w) p = Neg (o) }> (go) }"""
+    )
+    assert [ops(found) for found in groups] == [["MatMul"], ["MatMul"]]
+    assert len({found.name for found in groups}) == 2
+
+
+# -- design: what the two fusers do not say ---------------------------------------------------------------------------
+
+
+def test_random_nodes_stay_in_one_group_in_order() -> None:
+    text = """main (float[N,4] x) => (float[N,4] y, float[N,4] z) {
+        a = RandomNormalLike (x) b = Neg (x) c = RandomUniformLike (x) y = Add (a, b) z = Mul (c, a) }"""
+    for policy in ("cost", "literal"):
+        model = parse(text)
+        groups = group(model, PartitionOptions(deny=("Neg",), policy=policy))  # type: ignore[arg-type]
+        drawing = [found for found in groups if any(op.startswith("Random") for op in ops(found))]
+        assert len(drawing) == 1
+        assert [op for op in ops(drawing[0]) if op.startswith("Random")] == ["RandomNormalLike", "RandomUniformLike"]
+
+
+def test_random_nodes_with_the_host_between_them_stay_apart() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { a = RandomNormalLike (x) b = Neg (a) y = RandomNormalLike (b) }")
+    assert all(len(found.nodes) == 1 for found in group(model, PartitionOptions(deny=("Neg",), policy="literal")))
+
+
+def test_groups_that_do_not_pay_stay_outside_and_heavy_ones_do_not() -> None:
+    light, _ = f"{WORK} {{ t = Neg (x) u = Relu (t) y = Neg (u) }}", None
+    assert group(parse(light), PartitionOptions(deny=("Neg",))) == []
+    assert len(group(parse(light.replace("Relu (t)", "MatMul (t, w)")), PartitionOptions(deny=("Neg",)))) == 1
+
+
+def test_what_the_host_does_not_know_is_grouped_however_small() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { t = Neg (x) u = com.microsoft.QuickGelu (t) y = Neg (u) }")
+    (found,) = group(model, PartitionOptions(deny=("Neg",)))
+    assert ops(found) == ["QuickGelu"]
+
+
+def test_devices_change_as_seldom_as_they_can() -> None:
+    """Two branches, each on both devices: one after the other would change three times, side by side once."""
+    text = """main (float[N,4] x, float[4,4] w) => (float[N,4] y, float[N,4] z) {
+        a = MatMul (x, w) b = Det2 (a) c = MatMul (x, w) d = Det2 (c) y = Identity (b) z = Identity (d) }"""
+    model = parse(text.replace("Det2", "NonMax").replace("NonMax", "Softmax"))
+    found = partition(model, PartitionOptions(providers=(CUDA,), deny=("Softmax@cuda", "Identity@cuda")))[0]
+    assert [cluster.provider for cluster in found.clusters] == [CUDA, CPU]
+
+
+def test_light_islands_run_where_their_neighbours_run() -> None:
+    text = f"{WORK} {{ t = MatMul (x, w) u = Relu (t) y = MatMul (u, w) }}"
+    found = partition(parse(text), PartitionOptions(providers=(CUDA,), deny=("MatMul@cuda",)))[0]
+    assert [cluster.provider for cluster in found.clusters] == [CPU]  # Relu has a CUDA kernel, but two copies cost more
+
+
+def test_groups_are_numbered_in_topological_order() -> None:
+    _, groups = grouped(f"{WORK} {{ t = MatMul (x, w) u = Neg (t) v = MatMul (u, w) q = Neg (v) y = MatMul (q, w) }}")
+    assert [found.name for found in groups] == ["group_0", "group_1", "group_2"]
+
+
+def test_a_rewrite_that_is_not_wanted_leaves_its_nodes_outside() -> None:
+    result = optimize(
+        parse(f"{WORK} {{ t = MatMul (x, w) u = Neg (t) y = MatMul (u, w) }}"),
+        passes="group_fusion{deny=Neg}",
+        level=4,
+        limit=1,
+    )
+    assert len(groups_of(result.model)) == 1
+    assert Counter(node.op_type for node in result.model.graph) == {"group_0": 1, "Neg": 1, "MatMul": 1}
+
+
+def test_the_partition_is_data() -> None:
+    model = parse(f"{WORK} {{ t = MatMul (x, w) u = Neg (t) y = MatMul (u, w) }}")
+    before = to_bytes(model)
+    (found,) = partition(model, PartitionOptions(deny=("Neg",)))
+    assert [len(cluster.nodes) for cluster in found.clusters] == [1, 1]
+    assert [node.op_type for node in found.outside] == ["Neg"]
+    assert to_bytes(model) == before
+
+
+def test_large_constant_nodes_become_weights() -> None:
+    content = ir.Tensor(np.arange(600, dtype=np.float32), name="c")
+    model = parse("main (float[600] x) => (float[600] y) { y = Relu (x) }")
+    (relu,) = model.graph
+    node = ir.node("Constant", [], attributes={"value": content})
+    add = ir.node("Add", [relu.inputs[0], node.outputs[0]])
+    model.graph.insert_before(relu, [node, add])
+    relu.replace_input_with(0, add.outputs[0])
+    model = load(model)
+    (found,) = group(model)
+    assert len(found.weight_inputs) == 1
+    assert found.weight_inputs[0].is_initializer()
+
+
+def test_groups_of_a_plain_model_are_none() -> None:
+    assert groups_of(parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")) == []

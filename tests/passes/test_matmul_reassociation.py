@@ -1,0 +1,53 @@
+"""Two products with constants are one, where that is no larger."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "matmul_reassociation"
+TEXT = """main (float[N,S,2] x) => (float[N,S,2] y)
+    <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3,2] v = {1, 0, 2, 1, 0, 3}> { t = MatMul (x, w) y = MatMul (t, v) }"""
+
+
+def test_goes() -> None:
+    check_rewrites(
+        PASS,
+        TEXT,
+        "main (float[N,S,2] x) => (float[N,S,2] y) <float[2,2] w = {5, 11, 14, 23}> { y = MatMul (x, w) }",
+    )
+
+
+@pytest.mark.parametrize(
+    ("because", "text"),
+    [
+        ("larger", "main (float[N,4] x) => (float[N,4] y) <float[4,1] w = {1, 2, 3, 4}, float[1,4] v = {1, 2, 3, 4}> { t = MatMul (x, w) y = MatMul (t, v) }"),  # noqa: E501
+        ("used elsewhere", TEXT.replace("y)", "y, float[N,S,3] t)", 1)),
+        ("not a constant", TEXT.replace("x)", "x, float[2,3] w)", 1).replace("float[2,3] w = {1, 2, 3, 4, 5, 6}, ", "")),  # noqa: E501
+        ("no floats", TEXT.replace("float[", "int32[")),
+        ("no matrices", TEXT.replace("float[3,2] v = {1, 0, 2, 1, 0, 3}", "float[3] v = {1, 0, 2}").replace("(float[N,S,2] y)", "(float[N,S] y)")),  # noqa: E501
+        ("would not be finite", TEXT.replace("{1, 2, 3,", "{1e38, 1e38, 1e38,").replace("{1, 0, 2,", "{9, 9, 9,")),
+    ],
+)  # fmt: skip
+def test_keeps(because: str, text: str) -> None:
+    check_keeps(PASS, text, because)
+
+
+def test_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[1,1] x) => (float[1,1] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
+            w = Constant <value = float[1,1] {2}> () t = MatMul (x, w) y = MatMul (t, w) }""",
+        ops={"MatMul": 1},
+    )
+
+
+def test_in_a_branch() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool c, float[1,1] x) => (float[1,1] y) <float[1,1] w = {2}> {
+            y = If (c) <then_branch = p () => (o) { t = MatMul (x, w) o = MatMul (t, w) },
+                        else_branch = q () => (r) { r = Neg (x) }> }""",
+        ops={"MatMul": 1},
+    )

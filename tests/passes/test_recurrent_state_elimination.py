@@ -1,0 +1,85 @@
+"""Initial states of zeros go, and what made them; any other start stays."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "recurrent_state_elimination"
+WEIGHTS = """
+    w = ConstantOfShape <value = float {{0.5}}> (ws) r = ConstantOfShape <value = float {{0.25}}> (rs)
+"""
+GATES = {"LSTM": 16, "GRU": 12, "RNN": 4}
+
+
+def recurrence(op: str, states: str, body: str = "", *, outputs: str = "y, h", layout: str = "") -> str:
+    gates = GATES[op]
+    w, r = (", ".join(["0.1"] * (gates * size)) for size in (3, 4))
+    return f"""main (float[T,N,3] x, float[1,N,4] given) => (float[T,1,N,4] y)
+        <float[1,{gates},3] w = {{{w}}}, float[1,{gates},4] r = {{{r}}}, int64[1] one = {{1}}, int64[1] four = {{4}}> {{
+            n = Shape <start = 1, end = 2> (x) shape = Concat <axis = 0> (one, n, four)
+            zero = ConstantOfShape (shape) {body}
+            {outputs} = {op} <hidden_size = 4{layout}> (x, w, r, , , {states}) }}"""
+
+
+@pytest.mark.parametrize(
+    ("op", "states", "outputs"), [("LSTM", "zero, zero", "y, h, c"), ("GRU", "zero", "y, h"), ("RNN", "zero", "y")]
+)
+def test_zeros_of_the_batch_size_go(op: str, states: str, outputs: str) -> None:
+    model = check_rewrites(PASS, recurrence(op, states, outputs=outputs), ops={"ConstantOfShape": 0, "Shape": 0, op: 1})
+    (node,) = model.graph
+    assert len(node.inputs) == 3
+
+
+def test_through_ops_that_only_move_elements() -> None:
+    body = "big = Concat <axis = 0> (four, n, four) all = ConstantOfShape (big) s = Slice (all, one, two_, ax)"
+    body = body.replace("two_", "to").replace("ax)", "first)")
+    text = recurrence("LSTM", "s, zero", body).replace(
+        "int64[1] four", "int64[1] to = {2}, int64[1] first = {0}, int64[1] four"
+    )
+    check_rewrites(PASS, text, ops={"ConstantOfShape": 0, "Slice": 0})
+
+
+def test_one_of_two_states() -> None:
+    model = check_rewrites(PASS, recurrence("LSTM", "zero, given"), ops={"LSTM": 1, "ConstantOfShape": 0})
+    (node,) = model.graph
+    assert node.inputs[5] is None
+    assert node.inputs[6] is not None
+
+
+def test_a_constant_of_zeros() -> None:
+    text = """main (float[2,1,1] x) => (float[2,1,1,1] y)
+        <float[1,1,1] w = {1}, float[1,1,1] r = {1}, float[1,1,1] zero = {0}> {
+            y = RNN <hidden_size = 1> (x, w, r, , , zero) }"""
+    check_rewrites(PASS, text, "y = RNN <hidden_size = 1> (x, w, r)")
+    check_keeps(PASS, text.replace("zero = {0}", "zero = {-0.0}"), "does not start from zeros")
+    check_keeps(PASS, text.replace("zero = {0}", "zero = {1}"), "does not start from zeros")
+
+
+@pytest.mark.parametrize(
+    ("because", "text"),
+    [
+        ("not a constant", recurrence("GRU", "given")),
+        ("has no initial state", recurrence("GRU", "").replace(", , , )", ")")),
+        ("another shape", recurrence("GRU", "t", "m = Shape <start = 1, end = 2> (given) k = Concat <axis = 0> (one, m, four) t = ConstantOfShape (k)").replace("float[1,N,4] given", "float[1,M,4] given")),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_keeps(because: str, text: str) -> None:
+    check_keeps(PASS, text, because)
+
+
+def test_in_a_branch_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool c, float[2,1,1] x) => (float[2,1,1,1] y)
+            <float[1,1,1] w = {1}, float[1,1,1] r = {1}, float[1,1,1] zero = {0}> {
+            y = If (c) <then_branch = a () => (p) { p = RNN <hidden_size = 1> (x, w, r, , , zero) },
+                        else_branch = b () => (q) { q = RNN <hidden_size = 1> (x, w, r) }> }""",
+    )
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[2,1,1] x, float[1,1,1] w) => (float[2,1,1,1] y) { y = own.f (x, w) }
+        <domain: "own", opset_import: ["" : 17]> f (x, w) => (y) {
+            zero = Constant <value = float[1,1,1] {0}> () r = Constant <value = float[1,1,1] {0.5}> ()
+            y = RNN <hidden_size = 1> (x, w, r, , , zero) }""",
+    )

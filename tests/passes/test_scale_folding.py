@@ -1,0 +1,87 @@
+"""A factor goes into the weights above it, through what only moves elements."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "scale_folding"
+HEADS = """main (float[N,S,4] x) => (float[N,2,S,2] y)
+    <float[4,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, float[4] b = {1, 2, 3, 4}, int64[4] k = {0, 0, 2, 2},
+     float c = {0.5}> {
+    m = MatMul (x, w) a = Add (m, b) r = Reshape (a, k) t = Transpose <perm = [0, 2, 1, 3]> (r) y = Mul (t, c) }"""  # noqa: E501
+GEMM = """main (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] b = {5, 6}, float c = {4}> {
+    g = Gemm <alpha = 0.5, beta = 2.0> (x, w, b) y = Mul (c, g) }"""
+
+
+def test_through_heads() -> None:
+    check_rewrites(
+        PASS,
+        HEADS,
+        """main (float[N,S,4] x) => (float[N,2,S,2] y)
+            <float[4,4] w = {0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5, 8}, float[4] b = {0.5, 1, 1.5, 2},
+             int64[4] k = {0, 0, 2, 2}> {
+            m = MatMul (x, w) a = Add (m, b) r = Reshape (a, k) y = Transpose <perm = [0, 2, 1, 3]> (r) }""",  # noqa: E501
+    )
+
+
+def test_a_division() -> None:
+    check_rewrites(PASS, HEADS.replace("Mul (t, c)", "Div (t, c)"), ops={"Div": 0, "MatMul": 1})
+
+
+def test_a_gemm() -> None:
+    check_rewrites(
+        PASS,
+        GEMM,
+        """main (float[N,2] x) => (float[N,2] y) <float[2,2] w = {4, 8, 12, 16}, float[2] b = {20, 24}> {
+            y = Gemm <alpha = 0.5, beta = 2.0> (x, w, b) }""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("because", "text"),
+    [
+        ("no linear layer", HEADS.replace("t = Transpose <perm = [0, 2, 1, 3]> (r)", "t0 = Transpose <perm = [0, 2, 1, 3]> (r) t = Relu (t0)")),  # noqa: E501
+        ("no linear layer", HEADS.replace("S,2] y)", "S,2] y, float[N,S,4] a)")),
+        ("not a constant", HEADS.replace("(float[N,S,4] x)", "(float[N,S,4] x, float[4] b)").replace("float[4] b = {1, 2, 3, 4}, ", "")),  # noqa: E501
+        ("weights are no constant", GEMM.replace("x)", "x, float[2,2] w)", 1).replace("float[2,2] w = {1, 2, 3, 4}, ", "")),  # noqa: E501
+        ("divides", HEADS.replace("Mul (t, c)", "Div (c, t)")),
+        ("not one number", GEMM.replace("float c = {4}", "float[2] c = {4, 4}")),
+        ("it is no factor", GEMM.replace("c = {4}", "c = {0}")),
+        ("raise the rank", GEMM.replace("float c", "float[1,1,1] c").replace("[N,2] y", "[1,N,2] y")),
+        ("overflow or vanish", GEMM.replace("c = {4}", "c = {1e38}")),
+        ("overflow or vanish", GEMM.replace("c = {4}", "c = {1e-38}")),
+    ],
+)  # fmt: skip
+def test_keeps(because: str, text: str) -> None:
+    check_keeps(PASS, text, None if because in ("divides", "not a constant") else because)
+
+
+def test_in_a_branch_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool b, float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}, float c = {4}> {
+            y = If (b) <then_branch = p () => (o) { m = MatMul (x, w) o = Mul (m, c) },
+                        else_branch = q () => (r) { r = Neg (x) }> }""",
+        ops={"Mul": 0},
+    )
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[1,2] x) => (float[1,2] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
+            w = Constant <value = float[2,2] {1, 2, 3, 4}> () c = Constant <value_float = 3.0> ()
+            m = MatMul (x, w) y = Mul (m, c) }""",
+        ops={"Mul": 0},
+    )
+
+
+def test_keeps_large_weights_that_are_shared() -> None:
+    numbers = ", ".join(["1"] * 72 * 64)
+    text = f"""main (float[N,72] x) => (float[N,64] y, float[N,64] z) <float[72,64] w = {{{numbers}}}, float c = {{4}}> {{
+        m = MatMul (x, w) y = Mul (m, c) z = MatMul (x, w) }}"""  # noqa: E501
+    check_keeps(PASS, text, "used elsewhere")
+
+
+def test_a_bias_that_is_shared() -> None:
+    text = HEADS.replace("y)", "y, float[N,S,4] z)", 1).replace("y = Mul", "z = Add (x, b) y = Mul")
+    check_rewrites(PASS, text, ops={"Mul": 0, "Add": 2})

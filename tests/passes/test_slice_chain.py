@@ -1,0 +1,92 @@
+"""A Slice of a Slice is one Slice, wherever both are numbers."""
+
+import numpy as np
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "slice_chain"
+LONG = 2**63 - 1
+TWO = """main (float[{n},6] x) => (float[A,B] y)
+    <int64[1] s = {{{s}}}, int64[1] e = {{{e}}}, int64[1] p = {{{p}}}, int64[1] t = {{{t}}}, int64[1] f = {{{f}}}, int64[1] q = {{{q}}},
+     int64[1] a = {{0}}, int64[1] b = {{{axis}}}> {{
+    m = Slice (x, s, e, a, p) y = Slice (m, t, f, b, q) }}"""  # noqa: E501
+
+
+def two(s: int, e: int, t: int, f: int, *, n: int | str = 9, p: int = 1, q: int = 1, axis: int = 0) -> str:
+    return TWO.format(n=n, s=s, e=e, t=t, f=f, p=p, q=q, axis=axis)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "steps"),
+    [
+        ((1, 8), (2, 4), (1, 1)),
+        ((1, 8), (2, LONG), (1, 1)),
+        ((-8, -1), (-3, LONG), (1, 1)),
+        ((0, LONG), (5, 100), (1, 1)),
+        ((1, LONG), (1, 3), (2, 1)),
+        ((1, LONG), (1, LONG), (2, 3)),
+        ((3, 5), (4, 9), (1, 1)),
+        ((5, 3), (0, 9), (1, 1)),
+        ((-100, 4), (1, 2), (1, 1)),
+    ],
+)
+def test_along_one_axis(first: tuple[int, int], second: tuple[int, int], steps: tuple[int, int]) -> None:
+    text = two(*first, *second, p=steps[0], q=steps[1])
+    check_rewrites(PASS, text, ops={"Slice": 1}, inputs={"x": np.arange(54, dtype=np.float32).reshape(9, 6)})
+
+
+@pytest.mark.parametrize("size", [0, 2, 4, 9])
+def test_along_one_axis_of_any_size(size: int) -> None:
+    x = np.arange(size * 6, dtype=np.float32).reshape(size, 6)
+    for bounds in ((1, 8, 2, 4), (1, LONG, 1, 3), (2, 4, 1, LONG), (4, 2, 0, LONG)):
+        check_rewrites(PASS, two(*bounds, n="N"), ops={"Slice": 1}, inputs={"x": x})
+
+
+def test_along_two_axes() -> None:
+    model = check_rewrites(PASS, two(1, 8, -3, LONG, n="N", p=-1, axis=-1), ops={"Slice": 1})
+    assert model.graph[0].inputs[4].const_value.numpy().tolist() == [-1, 1]
+
+
+def test_attributes_of_old_opsets() -> None:
+    check_rewrites(
+        PASS,
+        """main (float[N,6] x) => (float[A,2] y) {
+            m = Slice <starts = [1], ends = [9]> (x) y = Slice <axes = [1, 0], starts = [2, 1], ends = [4, 9]> (m) }""",
+        "y = Slice <axes = [0, 1], starts = [2, 2], ends = [9, 4]> (x)",
+        opset=9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("because", "text"),
+    [
+        ("used elsewhere", two(1, 8, 2, 4).replace("y)\n", "y, float[A,B] m)\n")),
+        ("steps backwards", two(8, 1, 0, 3, p=-1)),
+        ("counts from its end", two(-4, LONG, 0, 2, n="N")),
+        ("counts from its end", two(1, LONG, 0, 2, n="N", p=2)),
+        ("are not known", two(1, 8, 2, 4).replace("x)", "x, int64[1] k)").replace("m, t", "m, k").replace("int64[1] t = {2}, ", "")),  # noqa: E501
+        ("no Slice comes before", "main (float[9] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice (x, s, e) }"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_keeps(because: str, text: str) -> None:
+    check_keeps(PASS, text, because)
+
+
+def test_in_a_branch_and_in_a_function() -> None:
+    check_rewrites(
+        PASS,
+        """main (bool c, float[9] x) => (float[A] y) <int64[1] s = {1}, int64[1] e = {7}> {
+            y = If (c) <then_branch = p () => (o) { m = Slice (x, s, e) o = Slice (m, s, e) },
+                        else_branch = q () => (r) { r = Neg (x) }> }""",
+        ops={"Slice": 1},
+    )
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[9] x) => (float[5] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
+            s = Constant <value_ints = [1]> () e = Constant <value_ints = [7]> ()
+            m = Slice (x, s, e) y = Slice (m, s, e) }""",
+        ops={"Slice": 1},
+    )

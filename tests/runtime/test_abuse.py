@@ -1,0 +1,219 @@
+"""Many threads, changing shapes, weights in files, a trace of it all."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from numpy.testing import assert_allclose
+
+from ortopt import InferenceSession
+from ortopt.graph.save import save, to_bytes
+from ortopt.runtime.planner import Planner
+from ortopt.runtime.threads import deal
+from ortopt.testing import parse
+from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+
+SECONDS = float(os.environ.get("ORTOPT_TEST_ABUSE_SECONDS", "3"))
+"""How long 64 threads call one session; `make abuse` takes a minute."""
+
+
+def anonymous_megabytes() -> float:
+    """What this process holds beside mapped files."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        pytest.skip("no /proc here")
+    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
+    return int(rows["RssAnon"].split()[0]) / 1024
+
+
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+def test_64_threads_with_changing_shapes(mode: str) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    if mode == "parallel":
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    mine = session(TWO_GROUPS, sess_options=options, specialize_after=50, cache_entries=8)
+    cases = [(x, two_groups(x)) for x in (floats(rows, 4, seed=rows) for rows in range(1, 40))]
+    problems: list[BaseException] = []
+    ends: list[float] = [0.0]
+    calls: list[int] = []
+
+    def work(seed: int) -> None:
+        order = np.random.default_rng(seed)
+        count = 0
+        try:
+            while time.monotonic() < ends[0]:
+                x, expected = cases[int(order.integers(len(cases)))]
+                for got, right in zip(mine.run(None, {"x": x}), expected, strict=True):
+                    assert_allclose(got, right, rtol=1e-5)
+                count += 1
+        except BaseException as error:
+            problems.append(error)
+        calls.append(count)
+
+    def crowd(seconds: float) -> None:
+        ends[0] = time.monotonic() + seconds
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    crowd(SECONDS / 4)
+    gc.collect()
+    before = anonymous_megabytes()
+    crowd(SECONDS / 4)
+    gc.collect()
+    assert not problems
+    assert len(mine._cache) <= 8
+    assert anonymous_megabytes() < before + 24 + 2 * SECONDS
+    assert mine.statistics.runs == sum(calls)
+    mine.close()
+
+
+def test_dealing_threads_out() -> None:
+    assert deal(1, [5, 1]) == [1, 1]
+    assert deal(4, [90, 5, 5]) == [4, 1, 1]
+    assert sum(count - 1 for count in deal(16, [1] * 5)) == 15
+    assert deal(2, []) == []
+    assert sum(count - 1 for count in deal(0, [1, 2])) >= 0
+
+
+WEIGHTS = f"""{HEADER}
+main (float[N,1024] x) => (float[N,1024] y) <float[1] v = {{0}}, float[1] w = {{0}}> {{
+    a = ortopt.group.group_0 (x, w) b = my.Twice (a) y = ortopt.group.group_1 (b, v) }}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, q) => (r) {{ s = Mul (p, q) r = Neg (s) }}"""
+
+
+def with_weights(rows: int, text: str = WEIGHTS) -> tuple[ir.Model, Any, Any]:
+    model = parse(text)
+    v, w = floats(rows, 1024, seed=1), floats(rows, 1024, seed=2)
+    for name, array in (("v", v), ("w", w)):
+        value = model.graph.initializers[name]
+        value.shape = ir.Shape(array.shape)
+        value.const_value = ir.Tensor(array, name=name)
+    return model, v, w
+
+
+@pytest.mark.parametrize("external_data", ["inline", "copy"])
+@pytest.mark.parametrize("source", ["path", "bytes", "elsewhere", "replaced"])
+def test_weights_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external_data: Any, source: str
+) -> None:
+    model, v, w = with_weights(3)
+    path = tmp_path / "model.onnx"
+    save(model, path, external_data=external_data)
+    given: Any = path.read_bytes() if source == "bytes" and external_data == "inline" else path
+    if source == "elsewhere":
+        (tmp_path / "sub").mkdir()
+        monkeypatch.chdir(tmp_path / "sub")
+        given = "../model.onnx"
+    mine = InferenceSession(given, providers=["cpu"], host_ops=[Twice])
+    if source == "replaced":
+        for file in tmp_path.glob("*"):
+            content = file.read_bytes()
+            file.unlink()
+            file.write_bytes(bytes(len(content)))
+    x = floats(3, 1024)
+    expected = -(2 * np.maximum(x + w, 0)) * v
+    assert_allclose(mine.run(None, {"x": x})[0], expected, rtol=1e-6)
+
+
+TABLES = f"""{HEADER}
+main (int64[N] x) => (float[N,1024] y) <float[1] v = {{0}}, float[1] w = {{0}}> {{
+    a = ortopt.group.group_0 (x, w) b = my.Twice (a) y = ortopt.group.group_1 (b, x, v) }}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Gather (q, p) r = Relu (s) }}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, x, q) => (r) {{ s = Gather (q, x) r = Mul (p, s) }}"""
+
+
+@pytest.mark.parametrize("external_data", ["inline", "copy"])
+def test_weights_in_files_are_not_copied(tmp_path: Path, external_data: Any) -> None:
+    model, v, w = with_weights(16384, TABLES)  # 64 MB each
+    save(model, tmp_path / "model.onnx", external_data=external_data)
+    del model
+    x = np.array([0, 16383, 7])
+    gc.collect()
+    before = anonymous_megabytes()
+    mine = InferenceSession(tmp_path / "model.onnx", providers=["cpu"], host_ops=[Twice])
+    assert_allclose(mine.run(None, {"x": x})[0], 2 * np.maximum(w[x], 0) * v[x], rtol=1e-6)
+    gc.collect()
+    assert anonymous_megabytes() - before < 32
+
+
+def test_values_are_freed_at_their_last_use() -> None:
+    steps = "".join(f"t{i + 1} = ortopt.group.group_{i} (t{i}) " for i in range(12))
+    groups = "".join(
+        f'<domain: "ortopt.group", opset_import: ["" : 17]> group_{i} (p) => (r) {{ s = Neg (p) r = Relu (s) }}\n'
+        for i in range(12)
+    )
+    mine = session(f"{HEADER} main (float[N] t0) => (float[N] t12) {{ {steps} }} {groups}")
+    plan = mine._plan
+    alive = set(plan.inputs)
+    most = 0
+    for step in plan.steps:
+        alive |= set(step.outputs)
+        most = max(most, len(alive))
+        alive -= set(step.dead)
+    assert most == 2
+    assert alive == set(plan.outputs)
+    assert mine.run(None, {"t0": floats(5)})[0].shape == (5,)
+
+
+def test_nothing_is_walked_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = session(TWO_GROUPS)
+    x = floats(3, 4)
+    mine.run(None, {"x": x})
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr(Planner, "plan", never)
+    monkeypatch.setattr(ir.Graph, "__iter__", never)
+    assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-6)
+
+
+def test_errors_in_a_group_reach_the_caller_and_leave_the_session_usable() -> None:
+    text = f"""{HEADER} main (float[N] x, int64[K] shape) => (float[] y) {{
+        a = my.Twice (x) y = ortopt.group.group_0 (a, shape) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, s) => (r) {{ r = Reshape (p, s) }}"""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    for mode in (onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL):
+        options.execution_mode = mode
+        mine = session(text, sess_options=options, host_ops=[Twice])
+        for _ in range(3):
+            with pytest.raises(Exception, match="cannot be reshaped"):
+                mine.run(None, {"x": floats(5), "shape": np.array([7])})
+            assert mine.run(None, {"x": floats(6), "shape": np.array([2, 3])})[0].shape == (2, 3)
+
+
+def test_a_trace_has_every_compile_and_run(tmp_path: Path) -> None:
+    mine = session(TWO_GROUPS, trace=True)
+    for _ in range(2):
+        mine.run(None, {"x": floats(3, 4)})
+    mine.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    kinds = [(event.get("cat"), event["name"]) for event in events]
+    for name in ("group_0", "leftover_0", "group_1"):
+        assert kinds.count(("compile", name)) == 1
+        assert kinds.count(("run", name)) == 2
+    assert kinds.count(("call", "run")) == 2
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+
+
+def test_a_trace_of_a_whole_model() -> None:
+    mine = InferenceSession(to_bytes(parse("main (float[N] x) => (float[N] y) { y = Neg (x) }")), trace=True)
+    mine.run(None, {"x": floats(2)})
+    assert mine._timeline is not None
+    assert [event["name"] for event in mine._timeline.as_dict()["traceEvents"]][1:] == ["whole model", "run"]

@@ -1,0 +1,467 @@
+"""`InferenceSession` beside ``onnxruntime.InferenceSession``: the same answers, the same questions, the same errors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import ortopt
+from ortopt import InferenceSession, UsageError
+from ortopt.graph.save import save, to_bytes
+from ortopt.testing import parse
+from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+
+PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
+DEFAULTED = f"""{HEADER}
+main (float[2] x, float[2] d) => (float[2] y) <float[2] d = {{1, 2}}> {{
+    a = ortopt.group.group_0 (x, d)
+    y = ortopt.group.group_1 (a)
+}}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ r = Add (p, q) }}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}
+"""
+
+
+def both(text: str) -> tuple[Any, InferenceSession]:
+    return plain_session(text), session(text)
+
+
+def test_groups_run_each_in_a_session_of_its_own() -> None:
+    mine = session(TWO_GROUPS)
+    x = floats(3, 4)
+    for got, expected in zip(mine.run(None, {"x": x}), two_groups(x), strict=True):
+        assert_allclose(got, expected, rtol=1e-6)
+    assert [group.recipe.name for group in mine.groups] == ["group_0", "leftover_0", "group_1"]
+    assert mine.statistics.compiles == 3
+    assert mine.statistics.fallbacks == 0
+
+
+def test_a_plain_model_is_one_session_of_onnx_runtime() -> None:
+    mine = session(PLAIN)
+    assert mine.groups == ()
+    assert_array_equal(mine.run(None, {"x": np.ones((1, 4), np.float32)})[0], [[2, 3, 4, 5]])
+
+
+def test_a_model_that_is_one_group_is_one_session_of_onnx_runtime() -> None:
+    text = f"""{HEADER} main (float[N] x) => (float[N] y) {{ y = ortopt.group.group_0 (x) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ s = Relu (p) r = Neg (s) }}"""
+    mine = session(text)
+    assert mine.groups == ()
+    assert_array_equal(mine.run(None, {"x": np.array([-1, 2], np.float32)})[0], [0, -2])
+
+
+@pytest.mark.parametrize("kind", ["path", "str", "bytes", "proto", "ir"])
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
+def test_every_kind_of_source(tmp_path: Path, kind: str, text: str) -> None:
+    model = parse(text)
+    path = tmp_path / "model.onnx"
+    save(model, path)
+    sources: dict[str, Callable[[], Any]] = {
+        "path": lambda: path,
+        "str": lambda: str(path),
+        "bytes": path.read_bytes,
+        "proto": lambda: onnx.load(path),
+        "ir": lambda: model,
+    }
+    mine = InferenceSession(sources[kind](), providers=["cpu"])
+    x = floats(2, 4)
+    assert_allclose(mine.run(["y"], {"x": x})[0], plain_session(text).run(["y"], {"x": x})[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS, DEFAULTED], ids=["plain", "grouped", "defaults"])
+def test_the_interface_is_onnx_runtimes(text: str) -> None:
+    theirs, mine = both(text)
+    for ask in ("get_inputs", "get_outputs", "get_overridable_initializers"):
+        rows = [[(one.name, one.type, one.shape) for one in getattr(which, ask)()] for which in (theirs, mine)]
+        assert rows[0] == rows[1], ask
+    assert mine.get_providers() == theirs.get_providers()
+    assert mine.get_provider_options().keys() == theirs.get_provider_options().keys()
+    for field in ("graph_name", "version", "domain", "description", "custom_metadata_map"):
+        assert getattr(mine.get_modelmeta(), field) == getattr(theirs.get_modelmeta(), field)
+
+
+OUTPUTS = f"""{HEADER}
+main (int8[N] x) => (float16[N] h, bfloat16[N,K] b, string[N] s, bool[1] f, seq(float[]) q, int64[1] n) {{
+    n = Shape (x) m = ConstantOfShape <value = float[1] {{1}}> (n) i = ortopt.group.group_0 (x)
+    h = Cast <to = 10> (i) e = Unsqueeze (i, n) b = Cast <to = 16> (e) s = Cast <to = 8> (x)
+    g = Cast <to = 9> (x) z = Constant <value = int64[1] {{0}}> () f = Gather (g, z) q = SequenceConstruct (m, i)
+}}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}
+"""
+
+
+def test_the_interface_has_outputs_of_every_type() -> None:
+    mine = session(OUTPUTS)
+    assert [(one.name, one.type, one.shape) for one in mine.get_outputs()] == [
+        (one.name, one.type, one.shape) for one in plain_session(OUTPUTS).get_outputs()
+    ]
+    theirs = plain_session(OUTPUTS).run(["h", "s", "f", "q", "n"], {"x": np.array([1], np.int8)})
+    got = mine.run(["h", "s", "f", "q", "n"], {"x": np.array([1], np.int8)})
+    for one, other in zip(theirs, got, strict=True):
+        if isinstance(one, list):
+            assert [array.tolist() for array in one] == [array.tolist() for array in other]
+        else:
+            assert one.dtype == other.dtype
+            assert_array_equal(one, other)
+
+
+X = floats(2, 4)
+WRONG: dict[str, Any] = {
+    "missing": (None, {}),
+    "extra": (None, {"x": X, "z": X}),
+    "other name": (None, {"z": X}),
+    "dtype": (None, {"x": X.astype(np.float64)}),
+    "strings": (None, {"x": np.array([["a", "b", "c", "d"]])}),
+    "rank": (None, {"x": X[0]}),
+    "size": (None, {"x": X[:, :3]}),
+    "a scalar": (None, {"x": np.float32(1)}),
+    "an output": (["nonsense"], {"x": X}),
+    "an output among others": (["y", "nonsense"], {"x": X}),
+    "one name": ("y", {"x": X}),
+    "text": (None, {"x": "abc"}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_are_refused_as_onnx_runtime_refuses_them(what: str) -> None:
+    names, feeds = WRONG[what]
+    theirs, mine = both(TWO_GROUPS)
+    with pytest.raises(Exception) as expected:
+        theirs.run(names, feeds)
+    with pytest.raises(type(expected.value)) as got:
+        mine.run(names, feeds)
+    assert str(got.value).splitlines()[0] == str(expected.value).splitlines()[0]
+    assert mine.statistics.group_runs == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1.0, 2, 3, 4]],
+        np.zeros((0, 4), np.float32),
+        np.full((1, 4), np.nan, np.float32),
+        np.array([[np.inf, -np.inf, -0.0, 1e-45]], np.float32),
+        np.asfortranarray(floats(3, 4)),
+        floats(6, 8)[::2, ::2],
+        floats(1, 4)[::-1],
+        np.broadcast_to(np.float32(3), (5, 4)),
+    ],
+    ids=["list", "empty", "nan", "special", "fortran", "strided", "reversed", "broadcast"],
+)
+def test_whatever_onnx_runtime_takes(value: Any) -> None:
+    theirs, mine = both(TWO_GROUPS)
+    for one, other in zip(theirs.run(None, {"x": value}), mine.run(None, {"x": value}), strict=True):
+        assert_array_equal(one, other)
+
+
+def test_results_share_memory_with_nothing() -> None:
+    text = f"""{HEADER} main (float[N] x) => (float[N] x, float[N] y, float[2] c, float[N] z)
+    <float[2] c = {{1, 2}}> {{ y = ortopt.group.group_0 (x) z = my.Twice (y) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Identity (p) }}"""
+    text = text.replace("=> (float[N] x, ", "=> (").replace("z = my", "v = Identity (x) z = my")
+    mine = session(text, host_ops=[Twice])
+    x = np.ones(3, np.float32)
+    for _ in range(2):
+        first, second = mine.run(["y", "c"], {"x": x})[0], mine.run(["c", "c"], {"x": x})
+        first[:] = 5
+        second[0][:] = 6
+        assert second[1].tolist() == [1, 2]
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_results_outlive_the_session() -> None:
+    mine = session(TWO_GROUPS)
+    found = mine.run(None, {"x": X})
+    mine.close()
+    del mine
+    gc.collect()
+    assert_allclose(found[0], two_groups(X)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("feeds", [{}, {"d": np.array([5, 6], np.float32)}], ids=["default", "given"])
+def test_inputs_with_defaults(feeds: dict[str, Any]) -> None:
+    theirs, mine = both(DEFAULTED)
+    feeds = {"x": np.ones(2, np.float32), **feeds}
+    assert_array_equal(mine.run(None, feeds)[0], theirs.run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
+def test_bound_memory(text: str) -> None:
+    theirs, mine = both(text)
+    expected = theirs.run(["y"], {"x": X})[0]
+    binding = mine.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    mine.run_with_iobinding(binding)
+    assert_allclose(binding.copy_outputs_to_cpu()[0], expected, rtol=1e-6)
+    target = np.zeros((2, 4), np.float32)
+    binding.clear_binding_outputs()
+    binding.bind_output("y", "cpu", 0, np.float32, (2, 4), target.ctypes.data)
+    binding.bind_input("x", "cpu", 0, np.float32, (2, 4), X.ctypes.data)
+    mine.run_with_iobinding(binding)
+    assert_allclose(target, expected, rtol=1e-6)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((2, 4), np.float32))
+    binding.clear_binding_outputs()
+    binding.bind_ortvalue_output("y", value)
+    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(X))
+    mine.run_with_iobinding(binding)
+    assert_allclose(value.numpy(), expected, rtol=1e-6)
+    assert len(binding.get_outputs()) == 1
+
+
+def test_bound_memory_that_does_not_fit_is_refused() -> None:
+    mine, other = session(TWO_GROUPS), session(TWO_GROUPS)
+    binding = mine.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((3, 4), np.float32)))
+    with pytest.raises(ValueError, match="output 'y'"):
+        mine.run_with_iobinding(binding)
+    with pytest.raises(ValueError, match="session that created it"):
+        other.run_with_iobinding(binding)
+    binding.clear_binding_inputs()
+    with pytest.raises(ValueError, match="Required inputs"):
+        mine.run_with_iobinding(binding)
+    with pytest.raises(NotImplementedError, match="wrap it into an OrtValue"):
+        binding.bind_input("x", "cuda", 0, np.float32, (2, 4), 1)
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
+def test_ort_values_in_and_out(text: str) -> None:
+    theirs, mine = both(text)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(X)
+    (found,) = mine.run_with_ort_values(["y"], {"x": value})
+    assert isinstance(found, onnxruntime.OrtValue)
+    assert_allclose(found.numpy(), theirs.run(["y"], {"x": X})[0], rtol=1e-6)
+    assert_allclose(mine.run(["y"], {"x": value})[0], found.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
+def test_in_another_thread(text: str) -> None:
+    mine = session(text, sess_options=onnxruntime.SessionOptions())
+    done = threading.Event()
+    got: list[Any] = []
+
+    def take(results: Any, data: Any, error: str) -> None:
+        got.extend((results, data, error))
+        done.set()
+
+    mine.run_async(["y"], {"x": X}, take, "data")
+    assert done.wait(30)
+    assert got[1:] == ["data", ""]
+    assert_allclose(got[0][0], plain_session(text).run(["y"], {"x": X})[0], rtol=1e-6)
+
+
+def test_run_options_reach_every_group() -> None:
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    options.log_severity_level = 4
+    with pytest.raises(Exception, match="terminate"):
+        session(TWO_GROUPS).run(None, {"x": X}, options)
+
+
+def test_profiles(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    mine = session(TWO_GROUPS, sess_options=options)
+    mine.run(None, {"x": X})
+    assert Path(mine.end_profiling()).is_file()
+    assert len(list(tmp_path.glob("profile-*"))) == 3
+    assert options.profile_file_prefix == str(tmp_path / "profile")
+
+
+def test_the_callers_options_are_left_as_they_are() -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 3
+    mine = session(TWO_GROUPS, sess_options=options)
+    mine.run(None, {"x": X})
+    assert options.intra_op_num_threads == 3
+    assert mine.get_session_options() is options
+    with pytest.raises(RuntimeError):
+        options.get_session_config_entry("session.intra_op.allow_spinning")
+
+
+def test_threads_are_dealt_out() -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 4
+    mine = session(TWO_GROUPS, sess_options=options)
+    threads = [group.threads or 0 for group in mine.groups]
+    assert sum(count - 1 for count in threads) == 3
+    assert min(threads) >= 1
+    assert session(TWO_GROUPS, run_type="host").groups[0].threads is None
+
+
+def test_a_plain_session_works_after_ours() -> None:
+    session(TWO_GROUPS).run(None, {"x": X})
+    assert plain_session(PLAIN).run(None, {"x": X})[0].shape == (2, 4)
+
+
+def test_the_global_pool_is_set_up_once() -> None:
+    code = """
+import numpy as np, onnxruntime, pytest
+from tests.runtime.models import TWO_GROUPS, session, two_groups
+import ortopt
+options = onnxruntime.SessionOptions(); options.intra_op_num_threads = 2
+x = np.ones((1, 4), np.float32)
+mine = session(TWO_GROUPS, sess_options=options, thread_pool="global")
+assert np.allclose(mine.run(None, {"x": x})[0], two_groups(x)[0])
+options.intra_op_num_threads = 3
+with pytest.raises(ortopt.UsageError, match="cannot be resized"):
+    session(TWO_GROUPS, sess_options=options, thread_pool="global")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_groups_that_do_not_depend_on_each_other_run_at_the_same_time() -> None:
+    both_at_once = threading.Barrier(2, timeout=30)
+
+    class Meet(Twice):
+        def _run(self, x: Any) -> tuple[Any, ...]:
+            both_at_once.wait()
+            return (x,)
+
+    Meet.__name__ = "Meet"
+    text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
+        a = ortopt.group.group_0 (x) b = my.Meet (a) n = Neg (x) c = ortopt.group.group_1 (n) d = my.Meet (c)
+        y = Add (b, d) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Relu (p) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Relu (p) }}"""
+    options = onnxruntime.SessionOptions()
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    options.inter_op_num_threads = 2
+    mine = session(text, sess_options=options, host_ops=[Meet])
+    if sum(group.wanted_provider == "host" for group in mine.groups) == 1:
+        pytest.skip("both meet in one block of host nodes")
+    assert_array_equal(mine.run(None, {"x": np.array([-1, 2], np.float32)})[0], [1, 2])
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
+def test_a_closed_session_says_so(text: str) -> None:
+    with session(text) as mine:
+        mine.run(None, {"x": X})
+    for call in (lambda: mine.run(None, {"x": X}), mine.io_binding, lambda: mine.run_with_ort_values(None, {})):
+        with pytest.raises(UsageError, match="closed"):
+            call()
+    mine.close()
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
+def test_a_session_that_nobody_holds_is_collected(text: str) -> None:
+    mine = session(text)
+    mine.run(None, {"x": X})
+    gone = weakref.ref(mine)
+    del mine
+    gc.collect()
+    assert gone() is None
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("no /proc here")
+    weights = np.arange(4096, dtype=np.float32)
+    model = parse(TWO_GROUPS.replace("[N,4]", "[N,4096]"))
+    model.graph.initializers["w"].shape = ir.Shape([4096])
+    model.graph.initializers["w"].const_value = ir.Tensor(weights, name="w")
+    save(model, tmp_path / "model.onnx", external_data="copy")
+    x = floats(1, 4096)
+
+    def run() -> None:
+        with InferenceSession(tmp_path / "model.onnx", providers=["cpu"]) as mine:
+            assert_allclose(mine.run(["t"], {"x": x})[0], -np.maximum(x + weights, 0), rtol=1e-6)
+
+    run()
+    gc.collect()
+    before = len(list(folder.iterdir()))
+    for _ in range(3):
+        run()
+    gc.collect()
+    assert len(list(folder.iterdir())) <= before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_is_refused_in_the_child() -> None:
+    code = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from tests.runtime.models import TWO_GROUPS, session
+import ortopt
+mine = session(TWO_GROUPS)
+x = np.ones((1, 4), np.float32)
+mine.run(None, {"x": x})
+child = os.fork()
+if child == 0:
+    try:
+        mine.run(None, {"x": x})
+    except ortopt.UsageError as error:
+        os._exit(0 if "forked" in str(error) else 1)
+    os._exit(2)
+assert os.waitpid(child, 0)[1] == 0
+mine.run(None, {"x": x})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=120)
+
+
+def test_broken_models_are_refused_as_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="doesn't exist"):
+        InferenceSession(tmp_path / "nothing.onnx", providers=["cpu"])
+    (tmp_path / "broken.onnx").write_bytes(b"nonsense")
+    with pytest.raises(Exception, match=r"(?i)protobuf"):
+        InferenceSession(tmp_path / "broken.onnx", providers=["cpu"])
+    with pytest.raises(Exception, match="not a registered function/op"):
+        session(f"{HEADER} main (float[N] x) => (float[N] y) {{ y = my.Unknown (x) }}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_type": "nonsense"},
+        {"thread_pool": "nonsense"},
+        {"specialize_after": 0},
+        {"cache_entries": 0},
+        {"cache_bytes": 0},
+        {"host_ops": [int]},
+        {"rtol": -1.0},
+        {"atol": float("nan")},
+        {"providers": ["nonsense"]},
+        {"nonsense": 1},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        session(PLAIN, **options)
+
+
+@pytest.mark.parametrize(
+    ("providers", "provider_options", "message"),
+    [
+        ("cpu", None, "should be a sequence"),
+        (["cpu"], [], "same length"),
+        ([("cpu", {})], [{}], "Only string values"),
+        ([("cpu", 1)], None, "either strings or"),
+    ],
+)
+def test_provider_arguments_as_in_onnx_runtime(providers: Any, provider_options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        session(PLAIN, providers=providers, provider_options=provider_options)
+
+
+def test_it_is_a_public_name() -> None:
+    assert ortopt.InferenceSession is InferenceSession
+    assert to_bytes(parse(PLAIN))

@@ -1,0 +1,78 @@
+"""Checked passes: who breaks the model is named and left out, and costs only itself; good passes are never blamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ortopt import GraphTransformer, TransformerError, optimize, zoo
+from ortopt.observers import Observer
+from ortopt.testing import parse
+from tests.wrong_passes import (
+    LeavesAUser,
+    OutOfOrder,
+    Raises,
+    RenamesOutput,
+    Tears,
+    TearsInARule,
+    WrongType,
+)
+
+MODEL = (
+    "main (float[N,4] x) => (float[N,4] y) { a = Identity (x) b = Relu (a) c = Identity (b) e = Exp (c) y = Tanh (e) }"
+)
+CASES: list[tuple[type[GraphTransformer], str]] = [
+    (Tears, "'b'"),
+    (OutOfOrder, "before it is computed"),
+    (RenamesOutput, "has become output 'renamed'"),
+    (LeavesAUser, "which is in no graph of the model"),
+    (WrongType, "is said to be int64, where it computes float"),
+    (TearsInARule, "'y'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "says"), CASES)
+def test_who_breaks_the_model_is_named_and_costs_only_itself(kind: type[GraphTransformer], says: str) -> None:
+    result = optimize(parse(MODEL), transformers=[kind()], check_each=True, strict=False, verify=False)
+    (failure,) = result.summary.failures
+    assert failure.transformer == kind.name
+    assert (failure.level, failure.step) == (1, 1)
+    assert failure.graph == "main"
+    if kind is not TearsInARule:
+        assert says in failure.reason
+    assert [node.op_type for node in result.model.graph] == ["Relu", "Exp", "Tanh"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in CASES if kind is not TearsInARule])
+def test_under_strict_it_ends_the_run(kind: type[GraphTransformer]) -> None:
+    with pytest.raises(TransformerError, match=kind.name):
+        optimize(parse(MODEL), transformers=[kind()], check_each=True, strict=True, verify=False)
+
+
+@pytest.mark.parametrize("kind", [Tears, OutOfOrder])
+def test_a_result_that_is_broken_is_made_again_with_checks(kind: type[GraphTransformer]) -> None:
+    result = optimize(parse(MODEL), transformers=[kind()], only=[kind.name], strict=False, verify=False)
+    assert [failure.transformer for failure in result.summary.failures] == [kind.name]
+    assert len(list(result.model.graph)) == 5
+
+
+def test_a_rule_that_raises_costs_only_itself() -> None:
+    result = optimize(parse(MODEL), transformers=[Raises()], strict=False, check_each=True)
+    assert [failure.transformer for failure in result.summary.failures] == ["raises"]
+    assert result.verified
+    assert [node.op_type for node in result.model.graph] == ["Relu", "Exp", "Tanh"]
+
+
+def test_it_costs_nothing_when_off() -> None:
+    assert Observer.inspect is not None
+    result = optimize(parse(MODEL), verify=False)
+    assert not result.summary.failures
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_small__dyn20raw", "control_flow__script17", "resnet18_qdq__qdq", "yolo_v8ish__ts17"]
+)
+def test_the_zoo_under_checks(name: str) -> None:
+    result: Any = optimize(zoo.cached(name), check_each=True, verify=False)
+    assert not result.summary.failures

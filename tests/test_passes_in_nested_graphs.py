@@ -1,0 +1,281 @@
+"""Every pass of level 1 does in branches, loop bodies and functions what it does in the main graph.
+
+The examples are those that the tests of each pass rewrite. Each is put into the branches of an If, the body of a Loop
+and of a Scan, with all that it reads captured from outside, and into a local function; no more may be left of it than
+of the example by itself, and the numbers stay.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from ortopt import registry
+from ortopt.api import figures
+from ortopt.graph.load import load
+from ortopt.graph.save import to_bytes
+from ortopt.options import Options, Target, TransformerLevel
+from ortopt.testing import DEFAULT_OPSET, parse, run
+from ortopt.verify import verify
+
+PASSES = [kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels and kind.name]
+FOLDER = Path(__file__).parent / "passes"
+MOST_EXAMPLES = 4
+INSIDE = "inside_"
+
+
+class Recorded(Exception):  # noqa: N818 -- ends a test when it has said what it would check
+    """An example has been written down."""
+
+
+def module_of(name: str) -> ModuleType | None:
+    path = FOLDER / f"test_{name}.py"
+    if not path.exists():  # tests/test_architecture.py says so
+        return None
+    spec = importlib.util.spec_from_file_location(f"examples_of_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """The sets of arguments that a test is parametrized with."""
+    choices: list[list[dict[str, Any]]] = []
+    for mark in getattr(test, "pytestmark", []):
+        if mark.name != "parametrize":
+            continue
+        names = [n.strip() for n in mark.args[0].split(",")] if isinstance(mark.args[0], str) else list(mark.args[0])
+        rows = [getattr(row, "values", row) if not isinstance(row, dict) else row for row in mark.args[1]]
+        choices.append([dict(zip(names, (row,) if len(names) == 1 else row, strict=False)) for row in rows])
+    for chosen in itertools.product(*choices):
+        yield {name: value for one in chosen for name, value in one.items()}
+
+
+def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
+    """Models that a pass rewrites, with what else its tests give: level, target, options."""
+    module = module_of(name)
+    found: list[tuple[ModelProto, dict[str, Any]]] = []
+    if module is None:
+        return found
+
+    def record(transformer: object, before: str | ir.Model, after: object = None, **more: Any) -> None:
+        model = parse(before, more.get("opset", DEFAULT_OPSET)) if isinstance(before, str) else load(before)
+        found.append((onnx.load_from_string(to_bytes(model)), more))
+        raise Recorded
+
+    module.check_rewrites = record  # type: ignore[attr-defined]
+    for test_name, test in vars(module).items():
+        if not test_name.startswith("test_"):
+            continue
+        for given in itertools.islice(arguments(test), 2):
+            try:
+                test(**given)
+            except Exception:  # a test that needs more than its arguments gives no example
+                continue
+    return [(model, more) for model, more in found if can_be_wrapped(model)]
+
+
+def can_be_wrapped(model: ModelProto) -> bool:
+    """Whether a model is one graph, as it would stand in another: nothing may be overridden, outputs are computed."""
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    made = {output for node in graph.node for output in node.output}
+    outputs = [value.name for value in graph.output]
+    return (
+        not model.functions
+        and model.ir_version >= 4
+        and not graph.sparse_initializer
+        and not graph.quantization_annotation
+        and not constants & {value.name for value in graph.input}
+        and len(set(outputs)) == len(outputs)
+        and set(outputs) <= made
+    )
+
+
+def renamed(graph: GraphProto, mapping: dict[str, str]) -> GraphProto:
+    """A copy with other names for what its nodes make; those below it are their own, but for what they capture."""
+    copy = GraphProto()
+    copy.CopyFrom(graph)
+    pending = [copy]
+    while pending:
+        at = pending.pop()
+        for node in at.node:
+            node.input[:] = [mapping.get(value, value) for value in node.input]
+            node.output[:] = [mapping.get(value, value) for value in node.output]
+            pending.extend(attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+        for value in (*at.input, *at.output, *at.value_info):
+            value.name = mapping.get(value.name, value.name)
+        for tensor in at.initializer:
+            tensor.name = mapping.get(tensor.name, tensor.name)
+    return copy
+
+
+def inner_names(graph: GraphProto, prefix: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    pending = [graph]
+    while pending:
+        at = pending.pop()
+        for node in at.node:
+            names |= {value: prefix + value for value in node.output if value}
+            pending.extend(attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+        if at is not graph:
+            names |= {value.name: prefix + value.name for value in at.input}
+            names |= {tensor.name: prefix + tensor.name for tensor in at.initializer}
+    return names
+
+
+def body_of(graph: GraphProto, prefix: str = INSIDE, *, captures: bool = True) -> GraphProto:
+    """A graph to stand below a node: it captures the inputs, and the constants or brings them."""
+    body = renamed(graph, inner_names(graph, prefix))
+    del body.input[:]
+    if captures:
+        del body.initializer[:]
+    else:
+        for tensor in body.initializer:
+            tensor.name = prefix + tensor.name
+        names = {tensor.name.removeprefix(prefix): tensor.name for tensor in body.initializer}
+        for value in body.value_info:
+            value.name = names.get(value.name, value.name)
+        pending = [body]
+        while pending:
+            for node in pending.pop().node:
+                node.input[:] = [names.get(value, value) for value in node.input]
+                pending.extend(attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+    return body
+
+
+def whole(
+    model: ModelProto, nodes: list[NodeProto], *, more: list[onnx.ValueInfoProto], shapes: bool = True
+) -> ModelProto:
+    """A model around some nodes, with the original's inputs, constants and outputs."""
+    graph = model.graph
+    outputs = list(graph.output)
+    if not shapes:
+        kinds = [value.type.tensor_type.elem_type for value in graph.output]
+        outputs = [
+            helper.make_tensor_value_info(v.name, kind, None) for v, kind in zip(graph.output, kinds, strict=True)
+        ]
+    return helper.make_model(
+        helper.make_graph(nodes, "outer", [*graph.input, *more], outputs, list(graph.initializer)),
+        opset_imports=[*model.opset_import, helper.make_opsetid("nested", 1)],
+        ir_version=max(model.ir_version, 8),
+    )
+
+
+def in_branches(model: ModelProto) -> ModelProto:
+    """In both branches of an If; what one of them does besides keeps them from being equal."""
+    outputs = [value.name for value in model.graph.output]
+    other = body_of(model.graph, "other_", captures=False)
+    other.node.append(helper.make_node("Effect", [], ["other_effect"], domain="nested"))
+    node = helper.make_node("If", ["condition"], outputs, then_branch=body_of(model.graph), else_branch=other)
+    return whole(model, [node], more=[helper.make_tensor_value_info("condition", TensorProto.BOOL, [])])
+
+
+def in_a_loop(model: ModelProto) -> ModelProto:
+    """In the body of a Loop that collects its results."""
+    body = body_of(model.graph)
+    body.input.extend(
+        [
+            helper.make_tensor_value_info("iteration", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        ]
+    )
+    body.node.append(helper.make_node("Identity", ["go"], ["goes_on"]))
+    results = list(body.output)
+    del body.output[:]
+    body.output.extend([helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []), *results])
+    node = helper.make_node("Loop", ["trips", ""], [value.name for value in model.graph.output], body=body)
+    more = [helper.make_tensor_value_info("trips", TensorProto.INT64, [])]
+    return whole(model, [node], more=more, shapes=False)
+
+
+def in_a_scan(model: ModelProto) -> ModelProto:
+    """In the body of a Scan that collects its results."""
+    body = body_of(model.graph)
+    body.input.append(helper.make_tensor_value_info("slice", TensorProto.FLOAT, []))
+    names = [value.name for value in model.graph.output]
+    node = helper.make_node("Scan", ["slices"], names, body=body, num_scan_inputs=1)
+    more = [helper.make_tensor_value_info("slices", TensorProto.FLOAT, ["slices"])]
+    return whole(model, [node], more=more, shapes=False)
+
+
+def in_a_function(model: ModelProto) -> ModelProto:
+    """In a local function that brings its constants."""
+    graph = model.graph
+    constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    inputs, outputs = [value.name for value in graph.input], [value.name for value in graph.output]
+    made = whole(model, [helper.make_node("Function", inputs, outputs, domain="nested")], more=[])
+    del made.graph.initializer[:]
+    made.functions.append(
+        helper.make_function("nested", "Function", inputs, outputs, [*constants, *graph.node], list(model.opset_import))
+    )
+    return made
+
+
+WRAPPERS: dict[str, tuple[Callable[[ModelProto], ModelProto], int, dict[str, int]]] = {
+    "branches": (in_branches, 2, {"If": 1, "nested::Effect": 1}),
+    "loop": (in_a_loop, 1, {"Loop": 1, "Identity": 1}),
+    "scan": (in_a_scan, 1, {"Scan": 1}),
+    "function": (in_a_function, 1, {"nested::Function": 1}),
+}
+
+
+def counts(model: ir.Model) -> Counter[str]:
+    """Nodes by op; Constants are left out: a function holds its constants so."""
+    return Counter({op: count for op, count in figures(model).ops.items() if op != "Constant"})
+
+
+def rewritten(
+    name: str, model: ModelProto, more: dict[str, Any], *, compare: bool = False
+) -> tuple[bool, Counter[str]]:
+    """Whether a pass changes a model, and what is left of it; the numbers are compared if asked for."""
+    loaded = load(model)
+    options = more.get("options") or Options(target=Target(more.get("target", "ort")))
+    changed, _ = run(name, loaded, level=1, options=options)
+    if compare:
+        outcome = verify(load(model), loaded, in_process=True)
+        assert outcome.status != "differs", outcome.reason
+    return changed, counts(loaded)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_in_nested_graphs(name: str) -> None:
+    tried = 0
+    for model, more in examples(name):
+        changed, flat = rewritten(name, model, more)
+        if not changed or more.get("options") is not None:
+            continue
+        if tried == MOST_EXAMPLES:
+            break
+        tried += 1
+        for kind, (wrap, copies, wrapper) in WRAPPERS.items():
+            if (name, kind) in OTHERWISE:
+                continue
+            compare = tried == 1 and kind in ("loop", "function") and more.get("numbers", True)
+            changed, nested = rewritten(name, wrap(model), more, compare=compare)
+            most = Counter({op: count * copies for op, count in flat.items()})
+            most.update(wrapper)
+            assert changed, f"{kind}: nothing was rewritten of {model.graph}"
+            assert not nested - most, f"{kind}: {dict(nested)}, more than {dict(most)}, is left of {model.graph}"
+    assert tried or name in WITHOUT or not (FOLDER / f"test_{name}.py").exists(), "no example can be wrapped"
+
+
+WITHOUT = {"function_inlining": "its examples have functions"}
+
+OTHERWISE = {
+    ("if_merging", "branches"): "what both branches give is given by neither, with a copy outside",
+    ("constant_folding", "function"): "a Constant stays one",
+    ("constant_sharing", "function"): "there are no initializers",
+}

@@ -1,0 +1,254 @@
+"""Between what is surely rounding and what is surely wrong, the original's own noise decides."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortopt.verification_comparison import LIMITS, TOLERANCES, Comparison, OutputRow, expected_elsewhere, settled
+from ortopt.verification_noise import jittered, jittered_inputs, widened, widened_inputs
+from ortopt.verify import Verification, verify
+
+SINGLE, HALF = TOLERANCES[ir.DataType.FLOAT], TOLERANCES[ir.DataType.FLOAT16]
+
+
+def parsed(text: str, opset: int = 17) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {text}'))
+
+
+def compared(original: str, result: str, inputs: dict[str, np.ndarray] | None = None) -> Verification:
+    return verify(parsed(original), parsed(result), inputs=inputs, in_process=True)
+
+
+CANCELLING = """main (float[N,64] x) => (float[N,64] y) {
+    big = Constant <value_float = 3000.0> () a = Add (x, big) y = Sub (a, big) }"""
+SCALED = """main (float[N,64] x) => (float[N,64] y) {{ c = Constant <value_float = {}> () y = Mul (x, c) }}"""
+
+
+@pytest.mark.parametrize(("times", "status"), [(1.0, "verified"), (1.0002, "verified"), (1.005, "differs")])
+def test_a_noisy_model_may_differ_by_its_noise_and_no_more(times: float, status: str) -> None:
+    found = compared(CANCELLING, SCALED.format(times))
+    assert found.status == status, found.reason
+    noise = found.outputs[0].noise
+    assert noise is not None
+    assert 3e-5 < noise < 3e-4
+
+
+def test_a_model_without_noise_may_not() -> None:
+    """An error that was let pass when tolerances were fixed."""
+    found = compared(SCALED.format(2.0), SCALED.format(2.00018))
+    assert found.status == "differs"
+    assert found.worst < SINGLE
+    assert "the model's own noise is" in found.reason
+
+
+LAYERS = 24
+
+
+def half(bias: float) -> ir.Model:
+    """A deep model of float16: rounding grows from layer to layer."""
+    layers = " ".join(
+        f"m{i} = MatMul (h{i}, w{i % 3}) n{i} = LayerNormalization (m{i}, one) h{i + 1} = Add (n{i}, h{i})"
+        for i in range(LAYERS)
+    )
+    weights = ", ".join(f"float16[16,16] w{i}" for i in range(3))
+    model = parsed(f"""main (float16[N,16] x, {weights}, float16[16] one, float16 b) => (float16[N,16] y) {{
+        h0 = Add (x, b) {layers} y = Identity (h{LAYERS}) }}""")
+    rng = np.random.default_rng(5)
+    values = [*(rng.standard_normal((16, 16)) / 4 for _ in range(3)), np.ones(16), np.array(bias)]
+    for value, array in zip(model.graph.inputs[1:], values, strict=True):
+        value.const_value = ir.tensor(array.astype(np.float16), name=value.name)
+        model.graph.register_initializer(value)
+    del model.graph.inputs[1:]
+    return model
+
+
+@pytest.mark.parametrize(("bias", "status"), [(0.0, "verified"), (0.05, "differs")])
+def test_a_deep_model_of_half_precision(bias: float, status: str) -> None:
+    found = verify(half(0.0), jittered(half(bias), 99), in_process=True)
+    assert found.status == status, found
+    assert found.outputs[0].noise
+    if status == "verified":
+        assert found.worst > LIMITS[HALF].sure
+    else:
+        assert found.worst < LIMITS[HALF].cap, "a fixed tolerance would do"
+
+
+@pytest.mark.parametrize("usual", LIMITS)
+def test_no_noise_excuses_what_is_beyond_the_cap(usual: float) -> None:
+    cap = LIMITS[usual].cap
+    row = OutputRow("y", worst=1.01 * cap, mean=cap, tolerance=usual)
+    assert not settled(row, noise=100.0, mean=100.0).agrees
+    assert settled(OutputRow("y", worst=0.99 * cap, mean=cap / 2, tolerance=usual), noise=100.0, mean=100.0).agrees
+
+
+def test_an_error_everywhere_is_not_the_noise_of_a_few() -> None:
+    row = OutputRow("y", worst=5e-3, mean=4e-3, tolerance=SINGLE)
+    found = settled(row, noise=1e-3, mean=1e-5)
+    assert not found.agrees
+    assert "on average" in found.detail
+
+
+NEAR = 1000.0
+
+
+def choice(first: str) -> str:
+    return f"""main (float[N,1] u, float[N,1] v) => (int64[N] i, float[N,2] both) {{
+        c = Constant <value_float = 1.0000002> () a = {first} both = Concat <axis = 1> (a, v)
+        i = ArgMax <axis = 1, keepdims = 0> (both) }}"""
+
+
+@pytest.mark.parametrize(("rows", "status"), [(1, "verified"), (40, "differs")])
+def test_an_index_may_differ_where_the_original_is_undecided(rows: int, status: str) -> None:
+    u, v = (np.linspace(start, start + 5, 400, dtype=np.float32).reshape(-1, 1) for start in (1, 2))
+    u[7 : 7 + rows] = np.nextafter(v[7 : 7 + rows], np.float32(0))  # the larger by one unit, until u is multiplied
+    found = compared(choice("Identity (u)"), choice("Mul (u, c)"), {"u": u, "v": v})
+    assert found.status == status
+    assert found.outputs[0].name == "i"
+
+
+def test_an_index_may_not_differ_elsewhere() -> None:
+    u, v = (np.linspace(start, start + 5, 400, dtype=np.float32).reshape(-1, 1) for start in (1, 2))
+    u[7] = v[7] - np.float32(1e-3)
+    found = compared(choice("Identity (u)"), choice("Mul (u, c)").replace("1.0000002", "1.001"), {"u": u, "v": v})
+    assert found.status == "differs"
+    assert "1 of 400 elements differ, the first at [7]: 0 instead of 1" in found.reason
+
+
+def test_copies_explain_only_what_they_give() -> None:
+    expected, got = np.array([1, 2, 3]), np.array([1, 2, 4])
+    row = Comparison().of("i", "tensor(int64)", expected, got)
+    assert row.doubtful
+    assert expected_elsewhere(row, expected, got, [np.array([1, 2, 4])]).agrees
+    assert not expected_elsewhere(row, expected, got, [np.array([1, 2, 5]), np.array([1, 9, 3])]).agrees
+    assert not expected_elsewhere(row, expected, got, []).agrees
+    assert not expected_elsewhere(row, expected, got, [np.array([1, 2])]).agrees
+
+
+# The copies
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_jitter_is_one_unit_in_the_last_place(dtype: type) -> None:
+    limits = ml_dtypes.finfo(dtype)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, limits.max, -limits.max, limits.smallest_normal])
+    plain = np.concatenate([special, np.linspace(-3, 3, 200)]).astype(dtype)
+    moved = jittered_inputs({"x": plain}, 0)["x"]
+    assert moved.dtype == plain.dtype
+    assert (moved[:8].view(np.uint8) == plain[:8].view(np.uint8)).all()
+    ratio = moved[8:].astype(np.float64) / plain[8:].astype(np.float64)
+    assert (ratio != 1).all()
+    assert (abs(ratio - 1) <= float(limits.eps) * 1.001).all()
+    assert {bool(one > 1) for one in ratio} == {True, False}
+
+
+def test_what_is_small_or_no_float_is_not_moved() -> None:
+    inputs = {"a": np.ones(8, np.float32), "b": np.arange(100), "c": [np.ones(50, np.float32)]}
+    moved = jittered_inputs(inputs, 0)
+    assert moved["a"] is inputs["a"]
+    assert moved["b"] is inputs["b"]
+    assert (moved["c"][0] != 1).all()
+
+
+def test_constants_are_moved_in_subgraphs_and_functions_too() -> None:
+    values = ", ".join(["1"] * 16)
+    constant = f"Constant <value = float[16] {{{values}}}> ()"
+    text = f"""main (float[16] x, bool c) => (float[16] y) <float[16] w = {{{values}}}> {{
+        a = Add (x, w)
+        b = If (c) <then_branch = t () => (float[16] p) {{ k = {constant} p = Add (a, k) }},
+                    else_branch = e () => (float[16] q) {{ q = Neg (a) }}>
+        y = me.f (b) }}
+        <domain: "me", opset_import: ["": 17]> f (u) => (v) {{ m = {constant} v = Mul (u, m) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "me": 1]> {text}'))
+    before = ir.to_proto(model).SerializeToString()
+    copy = jittered(model, 3)
+    assert ir.to_proto(model).SerializeToString() == before
+    assert (copy.graph.initializers["w"].const_value.numpy() != 1).all()
+    inner = [node for node in copy.graph.all_nodes() if node.op_type == "Constant"]
+    called = [node for function in copy.functions.values() for node in function if node.op_type == "Constant"]
+    for node in (*inner, *called):
+        assert (node.attributes["value"].as_tensor().numpy() != 1).all()
+    assert len(inner) == len(called) == 1
+
+
+def test_a_wider_copy_computes_wider() -> None:
+    model = parsed("""main (bfloat16[N] x) => (bfloat16[N] y) <bfloat16[2] w = {1, 2}> {
+        a = Mul (x, w) f = Cast <to = 1> (a) y = Cast <to = 16> (f) }""")
+    copy = widened(model)
+    assert copy is not None
+    assert copy.graph.inputs[0].dtype == ir.DataType.FLOAT
+    assert copy.graph.initializers["w"].const_value.numpy().dtype == np.float32
+    assert [node.attributes["to"].as_int() for node in copy.graph if node.op_type == "Cast"] == [1, 1]
+    given = widened_inputs({"x": np.ones(2, ml_dtypes.bfloat16)}, copy)
+    assert given["x"].dtype == np.float32
+    assert widened(parsed("main (int64[N] x) => (int64[N] y) { y = Neg (x) }")) is None
+
+
+def test_random_outputs_are_told_from_the_others() -> None:
+    text = """main (float[N,3] x) => (float[N,3] r, float[N,3] y, float[N,3] s) {{
+        n = RandomNormalLike (x) r = Neg (n) y = {} (x) k = Constant <value = bool {{1}}> ()
+        s = If (k) <then_branch = t () => (float[N,3] p) {{ p = Add (x, n) }},
+                    else_branch = e () => (float[N,3] q) {{ q = Neg (x) }}> }}"""
+    found = compared(text.format("Relu"), text.format("Relu"))
+    assert found.status == "verified"
+    assert found.random
+    assert found.reason == "random, so compared by dtype and shape only: 'r', 's'"
+    wrong = compared(text.format("Relu"), text.format("Neg"))
+    assert (wrong.status, wrong.worst_output) == ("differs", "y")
+
+
+def test_a_result_must_take_what_has_no_elements() -> None:
+    result = """main (float[N,4] x) => (float[N,4] y) {
+        k = Constant <value_int = 0> () f = Gather (x, k) d = Sub (f, f) y = Add (x, d) }"""
+    found = compared("main (float[N,4] x) => (float[N,4] y) { y = Identity (x) }", result)
+    assert found.status == "differs"
+    assert "the original runs where 'N' is 0, the result does not" in found.reason
+    assert compared(result, result).status == "verified"  # a model that fails on 0 itself is not asked
+
+
+def test_zeros_of_the_other_sign_are_counted() -> None:
+    row = Comparison().of("y", "tensor(float)", np.float32([0.0, -0.0, 1.0]), np.float32([-0.0, -0.0, 1.0]))
+    assert row.agrees
+    assert row.zeros == 1
+
+
+def test_rtol_and_atol_are_those_of_numpy() -> None:
+    expected, got = np.float32([1, 1000, 0]), np.float32([1.001, 1001, 1e-4])
+    for rtol, atol in ((1e-2, 1e-3), (2e-3, 0.0), (0.0, 2.0), (1e-2, 0.0)):
+        row = Comparison(rtol=rtol, atol=atol).of("y", "tensor(float)", expected, got)
+        assert row.agrees is bool(np.allclose(got, expected, rtol, atol)), (rtol, atol)
+        assert not row.doubtful
+
+
+def test_a_row_tells_all() -> None:
+    row = Comparison().of("y", "tensor(float)", np.float32([[3, 0], [4, 0]]), np.float32([[3, 0], [5, 0]]))
+    assert (row.absolute, row.relative, row.index, row.expected, row.got) == (1.0, 0.25, (1, 0), "4", "5")
+    assert math.isclose(row.worst, 1 / 4)
+
+
+def test_strings_beside_types_that_numpy_has_not() -> None:
+    model = parsed(
+        """main (bfloat16[N] x, string[N] s, float[N] f, int4[N] q)
+            => (bfloat16[N] y, string[N] t, int4[N] i, int8[N] j) {
+        y = Identity (x) t = Identity (s) i = Cast <to = 22> (f) j = Cast <to = 3> (q) }""",
+        opset=21,
+    )
+    found = verify(model, model, in_process=True)
+    assert found.status == "verified", found.reason
+    assert [row.name for row in found.outputs] == ["y", "t", "i", "j"]
+
+
+def test_what_the_specification_leaves_undefined_is_not_asked() -> None:
+    """ONNX Runtime infers something beside a 0 under allowzero; an equivalent target may not."""
+    head = "main (float[N,8] x) => (float[N,2,4] y)"
+    original = f"""{head} {{ s = Shape <end = 1> (x) r = Constant <value_ints = [-1, 4]> ()
+        t = Concat <axis = 0> (s, r) y = Reshape <allowzero = 1> (x, t) }}"""
+    result = f"{head} {{ t = Constant <value_ints = [0, -1, 4]> () y = Reshape (x, t) }}"
+    found = compared(original, result)
+    assert (found.status, found.input_sets) == ("verified", 2)
+    assert compared(result, result).input_sets == 2

@@ -1,0 +1,61 @@
+"""A transformer that does not come back is stopped by the deadline; what was done before it is kept, and verified."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from ortopt import GraphTransformer, optimize, watchdog
+from ortopt.cancellation import CancellationToken
+from ortopt.testing import parse
+from ortopt.watchdog import Watchdog
+from tests.wrong_passes import Loops, LoopsInTheFramework
+
+MODEL = "main (float[N,4] x) => (float[N,4] y) { a = Identity (x) b = Relu (a) y = Tanh (b) }"
+
+
+def stopped(kind: type[GraphTransformer]) -> Any:
+    return optimize(
+        parse(MODEL),
+        transformers=[kind()],
+        passes=f"identity_elimination,{kind.name}",
+        timeout=0.3,
+        verify=False,
+    )
+
+
+@pytest.mark.parametrize("kind", [Loops, LoopsInTheFramework])
+def test_a_pass_that_loops_for_ever_costs_only_itself(
+    kind: type[GraphTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "PATIENCE", 0.3)
+    started = time.monotonic()
+    result = stopped(kind)
+    assert result.stopped
+    assert time.monotonic() - started < 10
+    assert [node.op_type for node in result.model.graph] == ["Relu", "Tanh"]
+
+
+def test_in_another_thread_too() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(stopped(Loops)))
+    thread.start()
+    thread.join(20)
+    assert found
+    assert found[0].stopped
+
+
+def test_without_a_deadline_nobody_watches() -> None:
+    before = threading.active_count()
+    with Watchdog(CancellationToken()) as dog:
+        assert threading.active_count() == before
+    assert not dog.barked
+
+
+def test_it_ends_with_what_it_watches() -> None:
+    with Watchdog(CancellationToken(timeout=100.0)):
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "ortopt-watchdog"]

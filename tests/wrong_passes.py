@@ -1,0 +1,263 @@
+"""Passes that are deliberately wrong, each in its own way; for the tests of verification, repair and checks."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import Context, GraphTransformer, RewriteRule, TransformerLevel
+from ortopt.graph.edit import constant
+from ortopt.graph.match import need, values
+from ortopt.rule import Root
+
+
+class Swap(RewriteRule[Root]):
+    """One op becomes another of the same shape."""
+
+    roots = ("Relu",)
+    becomes: ClassVar[str] = "Neg"
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, len(root.inputs))[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node(self.becomes, list(found.nodes[0].inputs))
+
+
+class WrongRelu(Swap):
+    """Relu becomes Neg."""
+
+
+class WrongTanh(Swap):
+    """Tanh becomes Sin."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    roots = ("Tanh",)
+    becomes = "Sin"
+
+
+class WrongAtTwoLevels(Swap):
+    """Sigmoid becomes Tanh, at the second level."""
+
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
+    roots = ("Sigmoid",)
+    becomes = "Tanh"
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Tanh", [found.value])
+
+
+class WrongSum(Swap):
+    """An addition of integers becomes a subtraction."""
+
+    roots = ("Add",)
+    becomes = "Sub"
+
+
+class WrongText(RewriteRule[Root]):
+    """A concatenation of texts becomes one of the second text with itself."""
+
+    roots = ("StringConcat",)
+
+    def match(self, root: ir.Node) -> Root:
+        need(root.inputs[0] is not root.inputs[1], "it is one")
+        return Root((root,), values(root, 2)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        _, second = found.nodes[0].inputs
+        return ir.node("StringConcat", [second, second])
+
+
+class WrongRaw(GraphTransformer):
+    """Every Abs becomes a Neg, behind the editor's back, on a clone."""
+
+    edits: ClassVar[Literal["log", "raw"]] = "raw"
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        changed = False
+        for node in graph:
+            if node.op_type == "Abs":
+                node.op_type = "Neg"
+                changed = True
+        return changed
+
+
+class NoOffer(GraphTransformer):
+    """Every Floor becomes a Ceil, without an offer."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        found = [node for node in graph if node.op_type == "Floor"]
+        for node in found:
+            new = ir.node("Ceil", list(node.inputs))
+            context.replace({node.outputs[0]: new.outputs[0]}, node, [node])
+        return bool(found)
+
+
+class WrongAxis(RewriteRule[Root]):
+    """Softmax over the last axis becomes one over the first: right where it does not matter."""
+
+    roots = ("Softmax",)
+
+    def match(self, root: ir.Node) -> Root:
+        if root.attributes.get_int("axis", -1) == 0:
+            values(root, 7)  # refuses
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Softmax", [found.value], attributes={"axis": 0})
+
+
+class Crash(RewriteRule[Root]):
+    """Mod by 3 becomes a division by zero, which ends the process or fails."""
+
+    roots = ("Mod",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 2)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Div", [found.value, constant(np.zeros((), np.int64))])
+
+
+class Unloadable(RewriteRule[Root]):
+    """Elu becomes an op with an attribute that no kernel takes."""
+
+    roots = ("Elu",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Softmax", [found.value], attributes={"axis": 17})
+
+
+class Raises(RewriteRule[Root]):
+    """Nothing becomes of an Exp."""
+
+    roots = ("Exp",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        raise RuntimeError("there is no such thing")
+
+
+class Loops(GraphTransformer):
+    """Goes round and round."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        number = 0
+        while True:
+            number += 1
+
+
+class Stubborn(Loops):
+    """Goes round and round, and listens to nobody."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:
+                continue
+
+
+class LoopsInTheFramework(GraphTransformer):
+    """Sorts the graph for ever: it is never seen in its own code for long."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        for _ in iter(int, 1):
+            graph.sort()
+        return False
+
+
+class WrongType(GraphTransformer):
+    """Says of every Relu's result that it is int64."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        for node in graph:
+            if node.op_type == "Relu" and node.outputs[0].dtype == ir.DataType.FLOAT:
+                value = node.outputs[0]
+                context.edit.set_type(value, ir.TensorType(ir.DataType.INT64), value.shape)
+                return True
+        return False
+
+
+class WrongShape(RewriteRule[Root]):
+    """Relu becomes a Relu whose result is said to have another shape."""
+
+    def match(self, root: ir.Node) -> Root:
+        if root.name == "told":
+            values(root, 7)  # refuses
+        return Root((root,), values(root, 1)[0])
+
+    roots = ("Relu",)
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Relu", [found.value], name="told")
+
+
+class Tears(GraphTransformer):
+    """Takes the first Relu out of its graph behind the editor's back."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        for node in graph:
+            if node.op_type == "Relu":
+                graph.remove(node)
+                return True
+        return False
+
+
+class TearsInARule(RewriteRule[Root]):
+    """Takes a Tanh out of its graph behind the editor's back, while it only looks."""
+
+    roots = ("Tanh",)
+
+    def match(self, root: ir.Node) -> Root:
+        value = values(root, 1)[0]
+        graph = root.graph
+        assert graph is not None
+        graph.remove(root)
+        return Root((), value)
+
+    def rewrite(self, found: Root) -> ir.Node:
+        raise AssertionError("never")
+
+
+class OutOfOrder(GraphTransformer):
+    """Moves the last node to the front."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        if len(graph) < 2 or graph[0].op_type == "Tanh":
+            return False
+        nodes = list(graph)
+        context.edit.reorder(graph, [nodes[-1], *nodes[:-1]])
+        return True
+
+
+class RenamesOutput(GraphTransformer):
+    """Gives the first output another name."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        if not graph.outputs or graph.outputs[0].name == "renamed":
+            return False
+        context.edit.rename(graph.outputs[0], "renamed")
+        return True
+
+
+class LeavesAUser(GraphTransformer):
+    """Makes a node of no graph use the first input, and leaves it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[ir.Node] = []
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        if self.kept or not graph.inputs:
+            return False
+        self.kept.append(ir.node("Relu", [graph.inputs[0]]))
+        return False

@@ -1,0 +1,57 @@
+"""To scale and shift channels twice is to scale and shift them once."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.batch_normalization import scale_and_shift
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOATS, dtype, is_used_once, need, producer, tensor_of, values
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """Both normalizations, and what they do together."""
+
+    nodes: tuple[ir.Node, ...]
+    scale: np.ndarray
+    shift: np.ndarray
+
+
+class BnBnFusion(RewriteRule[Found]):
+    """``BatchNormalization(BatchNormalization(x))`` → one ``BatchNormalization``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("conv_bn_fusion", "gemm_bn_fusion", "matmul_bn_fusion")
+    roots = ("BatchNormalization",)
+    opsets = (9, NEWEST_OPSET)  # before, each position could have numbers of its own
+    numerics = Numerics.REORDERED
+    reach = 1
+
+    def match(self, root: ir.Node) -> Found:
+        """Constants that stay finite together."""
+        (middle, gamma) = values(root, 2)
+        first = producer(middle, "BatchNormalization")
+        need(middle is first.outputs[0] and is_used_once(middle), "the first result is used elsewhere", middle)
+        kind = tensor_of(gamma).dtype
+        need(kind in FLOATS and dtype(middle) == kind, "the constants have another type", gamma)
+        need(tensor_of(values(first, 2)[1]).dtype == kind, "the constants have another type", gamma)
+        channels = tensor_of(gamma).size
+        scale, shift = scale_and_shift(first, channels)
+        scale_after, shift_after = scale_and_shift(root, channels)
+        with np.errstate(over="ignore", invalid="ignore"):
+            both = (scale * scale_after).astype(kind.numpy())
+            moved = (shift * scale_after + shift_after).astype(kind.numpy())
+        finite = all(bool(np.isfinite(one.astype(np.float64)).all()) for one in (both, moved))
+        need(finite, "a folded number would not be finite", root)
+        return Found((first, root), both, moved)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the one: of mean 0 and variance 1."""
+        first = found.nodes[0]
+        kind = tensor_of(first.inputs[1]).dtype
+        zero, one = np.zeros(found.scale.shape), np.ones(found.scale.shape)
+        numbers = [constant(each, kind) for each in (found.scale, found.shift, zero, one)]
+        return ir.node("BatchNormalization", [first.inputs[0], *numbers], {"epsilon": 0.0})

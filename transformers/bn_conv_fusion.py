@@ -1,0 +1,85 @@
+"""What scales and shifts the channels before a convolution can be in its weights and bias."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.batch_normalization import scale_and_shift
+from ortopt.convolution import vector
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOATS,
+    array_of,
+    attribute,
+    is_constant,
+    is_used_once,
+    need,
+    optional,
+    producer,
+    tensor_of,
+    values,
+)
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The normalization, the convolution, and its new constants."""
+
+    nodes: tuple[ir.Node, ...]
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+class BnConvFusion(RewriteRule[Found]):
+    """``Conv(BatchNormalization(x), W, b)`` → ``Conv(x, W', b')`` without padding.
+
+    A padded zero is no shifted zero: with padding it holds only where nothing is shifted.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("bn_bn_fusion", "conv_bn_fusion")
+    roots = ("Conv",)
+    opsets = (7, NEWEST_OPSET)
+    numerics = Numerics.REORDERED
+    reach = 1
+
+    def match(self, root: ir.Node) -> Found:
+        """Constants that are nobody else's, and stay finite."""
+        middle, weight = values(root, 2)
+        normalization = producer(middle, "BatchNormalization")
+        need(
+            middle is normalization.outputs[0] and is_used_once(middle),
+            "the normalized value is used elsewhere",
+            middle,
+        )
+        tensor = tensor_of(weight)
+        need(tensor.dtype in FLOATS and use_count(weight) == 1, "the weights are no floats of its own", weight)
+        group = attribute(root, "group", 1)
+        content = array_of(weight).astype(np.float64)
+        outputs, inputs = content.shape[:2]
+        scale, shift = scale_and_shift(normalization, inputs * group)
+        empty: tuple[int, ...] = ()
+        padded = any(attribute(root, "pads", empty)) or attribute(root, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+        need(not padded or not shift.any(), "a padded zero would be shifted", root)
+        bias = optional(root, 2)
+        need(bias is None or is_constant(bias), "the bias is not a constant", bias)
+        by_group = content.reshape(group, outputs // group, inputs, -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = by_group * scale.reshape(group, 1, inputs, 1)
+            moved = (by_group * shift.reshape(group, 1, inputs, 1)).sum(axis=(2, 3)).reshape(outputs)
+            if bias is not None:
+                moved = moved + vector(bias, outputs)
+            new = scaled.reshape(content.shape).astype(tensor.dtype.numpy()), moved.astype(tensor.dtype.numpy())
+        finite = all(bool(np.isfinite(one.astype(np.float64)).all()) for one in new)
+        need(finite, "a folded number would not be finite", root)
+        return Found((normalization, root), *new)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the convolution."""
+        normalization, root = found.nodes
+        dtype = tensor_of(root.inputs[1]).dtype
+        operands = [normalization.inputs[0], constant(found.weight, dtype), constant(found.bias, dtype)]
+        return ir.Node("", "Conv", operands, list(root.attributes.values()))

@@ -1,0 +1,63 @@
+"""To join what has just been joined copies it twice."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, axis, is_op, is_used_once, need, rank, shape_of, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOST_OPERANDS = 256
+"""More are not joined at once: a chain of thousands would be copied again with each link."""
+
+
+class Found(NamedTuple):
+    """The Concats, and all that they join."""
+
+    nodes: tuple[ir.Node, ...]
+    operands: tuple[ir.Value, ...]
+
+
+class ConcatChain(RewriteRule[Found]):
+    """``Concat(Concat(a, b), c)`` along one axis → ``Concat(a, b, c)``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Concat",)
+    opsets = (4, NEWEST_OPSET)  # before, the axis could be left out
+    reach = 1
+
+    def match(self, root: ir.Node) -> Found:
+        """An operand that is joined along the same axis, for nobody else."""
+        operands: list[ir.Value] = []
+        inner: list[ir.Node] = []
+        for value in values(root, len(root.inputs)):
+            node = value.producer()
+            if (
+                node is None
+                or not is_op(node, "Concat")
+                or node.graph is not root.graph
+                or not is_used_once(value)
+                or not _same_axis(node, root)
+            ):
+                operands.append(value)
+            else:
+                operands.extend(values(node, len(node.inputs)))
+                inner.append(node)
+        need(bool(inner), "no operand is a Concat along this axis for it alone", root)
+        need(len(operands) <= MOST_OPERANDS, "there are many operands", root)
+        return Found((*inner, root), tuple(operands))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the one Concat."""
+        return ir.Node("", "Concat", found.operands, list(found.nodes[-1].attributes.values()))
+
+
+def _same_axis(node: ir.Node, root: ir.Node) -> bool:
+    first, second = attribute(node, "axis", 0), attribute(root, "axis", 0)
+    if first == second:
+        return True
+    result = node.outputs[0]
+    if shape_of(result) is None:
+        return False
+    return axis(node, rank(result), 0) == axis(root, rank(result), 0)

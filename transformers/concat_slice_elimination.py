@@ -1,0 +1,86 @@
+"""To take apart what has just been joined gives back the parts."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    axis,
+    dims,
+    need,
+    opset,
+    optional,
+    producer,
+    rank,
+    same_dim,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.slicing import block
+
+
+class Found(NamedTuple):
+    """The Slice or Split, and the operand that each of its outputs is."""
+
+    nodes: tuple[ir.Node, ...]
+    parts: Mapping[ir.Value, ir.Value]
+
+
+class ConcatSliceElimination(RewriteRule[Found]):
+    """``Slice``, ``Split`` of ``Concat(a, b)`` into what was joined → ``a``, ``b``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Slice", "Split")
+    opsets = (4, NEWEST_OPSET)  # before, a Concat's axis could be left out
+    reach = 1
+
+    def match(self, root: ir.Node) -> Found:
+        """Bounds that are those of operands, by symbols too; the Concat may have other users."""
+        (joined,) = values(root, 1)
+        concat = producer(joined, "Concat")
+        place = axis(concat, rank(joined), 0)
+        operands = values(concat, len(concat.inputs))
+        sizes = [dims(operand, rank(joined))[place] for operand in operands]
+        if root.op_type == "Slice":
+            return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})
+        need(axis(root, rank(joined), 0) == place, "it is along another axis", root)
+        given = _sizes(root)
+        need(len(given) == len(sizes) == len(root.outputs), "it makes other parts", root)
+        need(all(map(same_dim, given, sizes)), "it makes other parts", root)
+        return Found((root,), dict(zip(root.outputs, operands, strict=True)))
+
+    def rewrite(self, found: Found) -> Mapping[ir.Value, ir.Value]:
+        """Let users read the operands."""
+        return found.parts
+
+
+def _position(root: ir.Node, place: int, sizes: list[Dim]) -> int:
+    """Which operand a Slice takes."""
+    along, start, end = block(root)
+    need(along == place, "it is along another axis", root)
+    before: Dim = 0
+    for position, size in enumerate(sizes):
+        after = symbolic.add(before, size)
+        if same_dim(start, before) and same_dim(end, after):
+            return position
+        before = after
+    raise Refusal("it takes no operand whole", root)
+
+
+def _sizes(root: ir.Node) -> tuple[Dim, ...]:
+    """The sizes of a Split's parts, where they are given."""
+    if opset(root) < 13:
+        empty: tuple[int, ...] = ()
+        return attribute(root, "split", empty)
+    given = optional(root, 1)
+    known = None if given is None else contents(given)
+    if known is None:
+        raise Refusal("the sizes of the parts are not known", root)
+    return known

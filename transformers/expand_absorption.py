@@ -1,0 +1,179 @@
+"""Elementwise ops broadcast by themselves: what only repeats elements for them need not be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    array_of,
+    dims,
+    fill,
+    is_constant,
+    is_op,
+    need,
+    same_dim,
+    shape_of,
+    users,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+UNARY = frozenset(
+    {
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Cos", "Cosh", "Elu"),
+        *("Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log"),
+        *("Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus"),
+        *("Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+    }
+)
+BROADCASTING = frozenset(
+    {
+        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater"),
+        *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum"),
+        *("Where", "Xor"),
+    }
+)
+NEUTRAL = {"And": True, "Or": False}
+COMPARISONS = {"GreaterOrEqual": (is_never_negative, True), "LessOrEqual": (is_never_positive, True)}
+MOST_NODES = 512
+"""How many elementwise nodes below may become smaller: a mask is added in each layer."""
+
+Shapes = dict[ir.Value, tuple[Dim, ...]]
+
+
+class Found(NamedTuple):
+    """What is spread, its narrow form, and the elementwise nodes below it, down to those that spread by themselves."""
+
+    nodes: tuple[ir.Node, ...]
+    narrow: ir.Value | np.ndarray
+    replaced: tuple[ir.Value, ...]
+
+
+class ExpandAbsorption(RewriteRule[Found]):
+    """``f(x, Expand(y))`` → ``f(x, y)`` where f broadcasts, through further elementwise ops.
+
+    A ConstantOfShape is the Expand of one number; an And with what is always true (``Range(0, n, 1) >= 0``, as in the
+    masks of transformer exports), or an Or with what never is, may only expand too.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("expand_elimination", "constant_folding")
+    roots = ("And", "ConstantOfShape", "Expand", "Or")
+    opsets = (8, NEWEST_OPSET)  # the first with Expand; before 7, an attribute said how operands broadcast
+    reach = 6
+
+    def match(self, root: ir.Node) -> Found:
+        """Elementwise users only, and each path ends in an op whose result has the same shape without it."""
+        need(bool(users(root.outputs[0])), "nobody uses it", root)
+        narrow, shape = _narrow(root)
+        wide = dims(root.outputs[0])
+        if isinstance(narrow, ir.Value) and len(shape) == len(wide) and all(map(same_dim, shape, wide)):
+            return Found((root,), narrow, (root.outputs[0],))
+        shapes: Shapes = {root.outputs[0]: shape}
+        touched: dict[ir.Node, bool] = {}
+        pending = [root.outputs[0]]
+        while pending:
+            value = pending.pop()
+            need(not value.is_graph_output(), "the expanded value is a graph output", value)
+            for user in users(value):
+                _check(user, root)
+                result = user.outputs[0]
+                before, after = _broadcast(user, {}), _broadcast(user, shapes)
+                smaller = len(before) != len(after) or not all(map(same_dim, before, after))
+                touched[user] = smaller
+                need(len(touched) <= MOST_NODES, "too many nodes use it", root)
+                if smaller and shapes.get(result) != after:
+                    shapes[result] = after
+                    pending.append(result)
+        ends = tuple(node.outputs[0] for node, smaller in touched.items() if not smaller)
+        return Found((root, *touched), narrow, ends)
+
+    def rewrite(self, found: Found) -> ir.Value | Mapping[ir.Value, ir.Value]:
+        """Build the nodes below anew, on smaller operands."""
+        (root, *below) = found.nodes
+        narrow = found.narrow if isinstance(found.narrow, ir.Value) else constant(found.narrow)
+        new: dict[ir.Value, ir.Value] = {root.outputs[0]: narrow}
+        members = set(below)
+        pending = list(reversed(found.replaced))
+        while pending:
+            value = pending[-1]
+            node = value.producer()
+            if value in new or node is None or node not in members:
+                pending.pop()
+                continue
+            operands = [operand for operand in node.inputs if operand is not None and operand not in new]
+            missing = [operand for operand in operands if operand.producer() in members]
+            if missing:
+                pending.extend(missing)
+                continue
+            inputs = [None if operand is None else new.get(operand, operand) for operand in node.inputs]
+            new[value] = ir.Node("", node.op_type, inputs, list(node.attributes.values())).outputs[0]
+        return {value: new[value] for value in found.replaced}
+
+
+def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
+    """What a node repeats, and its dimensions."""
+    if is_op(root, "ConstantOfShape"):
+        return fill(root.outputs[0]), ()
+    if is_op(root, "Expand"):
+        (x,) = values(root, 1)
+        return x, dims(x)
+    a, b = values(root, 2)
+    for x, other in ((a, b), (b, a)):
+        if _is_always(other, NEUTRAL[root.op_type]):
+            return x, dims(x)
+    raise Refusal(f"no operand is always {str(NEUTRAL[root.op_type]).lower()}", root)
+
+
+def _is_always(value: ir.Value, expected: bool) -> bool:
+    """Whether all elements are provably true, or false."""
+    if is_constant(value):
+        content = array_of(value)
+        return bool(np.all(content == expected))
+    node = value.producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type in NEUTRAL:
+        both = [operand is not None and _is_always(operand, expected) for operand in node.inputs]
+        return all(both)
+    if node.op_type in ("Expand", "Unsqueeze", "Reshape", "Identity"):
+        (x,) = values(node, 1)
+        return _is_always(x, expected)
+    shape = shape_of(value)
+    if node.op_type not in COMPARISONS or shape is None:
+        return False
+    holds, answer = COMPARISONS[node.op_type]
+    a, b = (linear(operand) for operand in node.inputs)
+    gap = None if a is None or b is None else difference(a, b, shape)
+    return answer is expected and gap is not None and holds(gap)
+
+
+def _check(user: ir.Node, root: ir.Node) -> None:
+    need(user.graph is root.graph, "a subgraph uses it", user)
+    known = user.domain == "" and (user.op_type in UNARY or user.op_type in BROADCASTING)
+    need(known, f"{user.op_type} does not treat each element alike", user)
+
+
+def _broadcast(node: ir.Node, shapes: Shapes) -> tuple[Dim, ...]:
+    """The dimensions of the result of an elementwise node."""
+    operands = [shapes[value] if value in shapes else dims(value) for value in node.inputs if value is not None]
+    if node.op_type in UNARY:
+        return operands[0]
+    rank = max(map(len, operands))
+    result: list[Dim] = []
+    for axis in range(-rank, 0):
+        sizes: Sequence[Dim] = [own[axis] for own in operands if len(own) >= -axis]
+        larger = [dim for dim in sizes if not same_dim(dim, 1)]
+        agree = all(same_dim(dim, larger[0]) for dim in larger)
+        need(agree, "it is not known what the operands broadcast to", node)
+        result.append(larger[0] if larger else 1)
+    return tuple(result)

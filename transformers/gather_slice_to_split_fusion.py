@@ -1,0 +1,136 @@
+"""Slices that together take all of an axis are one Split."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Refusal,
+    axis,
+    dims,
+    integers,
+    is_op,
+    need,
+    opset,
+    rank,
+    tensor_of,
+    users,
+    values,
+)
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.slicing import block
+
+MOST_PARTS = 64
+AXES_ARE_INPUTS = 13
+
+
+class Part(NamedTuple):
+    """What one node takes of an axis; a Gather by a scalar drops the axis."""
+
+    node: ir.Node
+    start: int
+    end: int
+    drops: bool
+
+
+class Found(NamedTuple):
+    """The nodes, what they take apart, the axis, and the parts in their order."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    place: int
+    parts: tuple[Part, ...]
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """All their results."""
+        return tuple(node.outputs[0] for node in self.nodes)
+
+
+class GatherSliceToSplitFusion(RewriteRule[Found]):
+    """``Slice``, ``Gather`` of all parts of an axis → ``Split``.
+
+    A Gather by a scalar becomes a part and a Squeeze, so there must be fewer of these than Slices gained.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("concat_slice_elimination", "gather_to_slice_fusion", "slice_chain", "slice_elimination")
+    roots = ("Gather", "Slice")
+    opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
+    reach = 1
+
+    def match(self, root: ir.Node) -> Found:
+        """Parts that follow one another from 0 to the fixed dimension."""
+        (x,) = values(root, 1)
+        first, place = _part(root)
+        need(first.start == 0, "it is not the first part", root)
+        size = dims(x)[place]
+        need(isinstance(size, int), "the dimension is not fixed", x)
+        need(use_count(x) <= MOST_PARTS, "too many nodes use it", x)
+        need(not is_op(x.producer(), "Shape"), "shape arithmetic keeps its form", x)
+        by_start = {first.start: first}
+        for user in users(x):
+            if user is root or user.graph is not root.graph or not is_op(user, "Gather", "Slice"):
+                continue
+            try:
+                part, along = _part(user)
+            except Refusal:
+                continue
+            if along == place and user.inputs[0] is x:
+                by_start.setdefault(part.start, part)
+        parts = []
+        end = 0
+        while end != size:
+            following = by_start.pop(end, None)
+            if following is None or following.end <= end:
+                raise Refusal("no node takes the next part", root)
+            parts.append(following)
+            end = following.end
+        nodes_after = 1 + sum(part.drops for part in parts)
+        need(len(parts) > nodes_after, "there would be no fewer nodes", root)
+        return Found(tuple(part.node for part in parts), x, place, tuple(parts))
+
+    def rewrite(self, found: Found) -> Mapping[ir.Value, ir.Value]:
+        """Build the Split, and a Squeeze for each axis that is dropped."""
+        version = opset(found.nodes[0])
+        sizes = [part.end - part.start for part in found.parts]
+        outputs = [ir.Value() for _ in sizes]
+        if version < AXES_ARE_INPUTS:
+            ir.node("Split", [found.source], {"axis": found.place, "split": sizes}, outputs=outputs)
+        else:
+            given = constant(np.array(sizes, np.int64))
+            ir.node("Split", [found.source, given], {"axis": found.place}, outputs=outputs)
+        result = {}
+        for part, value in zip(found.parts, outputs, strict=True):
+            if not part.drops:
+                result[part.node.outputs[0]] = value
+            elif version < AXES_ARE_INPUTS:
+                result[part.node.outputs[0]] = ir.node("Squeeze", [value], {"axes": [found.place]}).outputs[0]
+            else:
+                axes = constant(np.array([found.place], np.int64))
+                result[part.node.outputs[0]] = ir.node("Squeeze", [value, axes]).outputs[0]
+        return result
+
+
+def _part(node: ir.Node) -> tuple[Part, int]:
+    """What a node takes, and along which axis."""
+    if is_op(node, "Slice"):
+        place, start, end = block(node)
+        need(isinstance(start, int) and isinstance(end, int), "a bound is computed", node)
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        return Part(node, start, end, drops=False), place
+    x, index = values(node, 2)
+    place = axis(node, rank(x), 0)
+    numbers = integers(index)
+    need(len(numbers) == 1, "it takes several elements", index)
+    size = dims(x)[place]
+    if not isinstance(size, int) or not -size <= numbers[0] < size:
+        raise Refusal("the dimension is not fixed", x)
+    at = numbers[0] % size
+    return Part(node, at, at + 1, drops=len(tensor_of(index).shape) == 0), place

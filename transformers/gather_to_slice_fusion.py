@@ -1,0 +1,266 @@
+"""A Gather by numbers that count up takes a block: a Slice, or nothing at all, does that without reading an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.coordinates import RENAMING, Linear, counts_up, linear
+from ortopt.graph import symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    axis,
+    dims,
+    is_op,
+    is_used_once,
+    need,
+    opset,
+    producer,
+    same_dim,
+    shape_of,
+    users,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+AXES_ARE_INPUTS = 13
+FIRST, LAST = -(2**63), 2**63 - 1
+MOST_RENAMES = 4
+
+
+class Bound(NamedTuple):
+    """What a Slice takes along one axis; a bound that is computed is the scalar value itself."""
+
+    axis: int
+    start: int | ir.Value
+    end: int | ir.Value
+    step: int = 1
+
+
+class Found(NamedTuple):
+    """The Gather, what it takes a block of, the block, and where axes of dimension 1 come in."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    bounds: tuple[Bound, ...]
+    ones: tuple[int, ...]
+    result: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The result, which may stand below the root."""
+        return (self.result,)
+
+
+class GatherToSliceFusion(RewriteRule[Found]):
+    """``Gather``, ``GatherND`` by ``Range`` or by an arithmetic progression → ``Slice``, or ``x`` if it takes all.
+
+    The indices may have come through Unsqueeze, Expand, Mul, Add and Concat: transformer exports index their attention
+    masks so. Negative indices count from the end one by one, and bounds of a Slice do not: ``Range(-2, 0, 1)`` takes
+    the last two elements, a Slice from -2 to 0 none (ONNX Runtime makes one of the other).
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding",)
+    roots = ("Gather", "GatherND")
+    opsets = (11, NEWEST_OPSET)  # the first with GatherND, and with negative indices
+    reach = 6
+
+    def match(self, root: ir.Node) -> Found:
+        """Indices that count along each axis that they take."""
+        x, indices = values(root, 2)
+        if root.op_type == "GatherND":
+            bounds, ones = _by_coordinates(root, x, indices)
+            return Found((root,), x, bounds, ones, root.outputs[0])
+        place = axis(root, len(dims(x)), 0)
+        found = linear(indices)
+        if found is None:
+            raise Refusal("the indices are not known", indices)
+        if counts_up(found, dims(x)[place]):
+            return _all_of(root, x)
+        if len(found.moving) > 1:
+            return _by_rows(root, x, indices, found)
+        need(len(found.moving) == 1, "it takes one element", indices)
+        bound = _bound(indices, found, found.moving[0], place)
+        need(not is_op(x.producer(), "Shape"), "shape arithmetic keeps its form", x)
+        shift = found.moving[0]
+        ones = tuple(place + other for other in range(len(found.dims)) if other != shift)
+        need(
+            all(same_dim(found.dims[other - place], 1) for other in ones), "an element is taken more than once", indices
+        )
+        return Found((root,), x, (bound,), ones, root.outputs[0])
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Slice, and put the axes in, as far as there is any of it."""
+        version = opset(found.nodes[0])
+        value = found.source
+        if found.bounds:
+            columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
+            value = ir.node("Slice", [value, *(_list(column, version) for column in columns)]).outputs[0]
+        if found.ones and version < AXES_ARE_INPUTS:
+            value = ir.node("Unsqueeze", [value], {"axes": found.ones}).outputs[0]
+        elif found.ones:
+            value = ir.node("Unsqueeze", [value, constant(np.array(found.ones, np.int64))]).outputs[0]
+        return {found.result: value}
+
+
+def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
+    """The bounds of all axes as one value; a computed one stands alone."""
+    if not isinstance(column[0], ir.Value):
+        return constant(np.array(column, np.int64))
+    if version < AXES_ARE_INPUTS:
+        return ir.node("Unsqueeze", [column[0]], {"axes": (0,)}).outputs[0]
+    return ir.node("Unsqueeze", [column[0], constant(np.zeros(1, np.int64))]).outputs[0]
+
+
+def _bound(indices: ir.Value, found: Linear, along: int, to: int) -> Bound:
+    """What a Slice takes along the axis `to` where indices count along their axis `along`."""
+    first, step, count = found.offset, found.strides[along], found.dims[along]
+    if isinstance(first, int) and isinstance(step, int) and isinstance(count, int):
+        need(count > 0 and step != 0, "it takes one element", indices)
+        last = first + (count - 1) * step
+        need((first < 0) == (last < 0), "the indices go from the last element on to the first", indices)
+        end = last + (1 if step > 0 else -1)
+        crossed = (step > 0 and end == 0) or (step < 0 and end == -1 and last == 0)
+        return Bound(to, first, (LAST if step > 0 else FIRST) if crossed else end, step)
+    range_ = indices
+    while is_op(range_.producer(), *RENAMING, "Expand", "Identity"):
+        (range_,) = values(producer(range_, *RENAMING, "Expand", "Identity"), 1)
+    node = producer(range_, "Range")
+    start, limit, _ = values(node, 3)
+    need(isinstance(step, int) and step > 0, "the indices do not count up", indices)
+    assert isinstance(step, int)
+    positive = all(_never_negative(value) for value in (start, limit))
+    need(positive, "an index may be negative, where it counts from the end and a bound does not", indices)
+    known = contents(start)
+    begin = known[0] if known is not None and isinstance(known[0], int) else start
+    return Bound(to, begin if isinstance(begin, int) else start, limit, step)
+
+
+def _never_negative(value: ir.Value) -> bool:
+    known = contents(value)
+    return known is not None and len(known) == 1 and symbolic.at_least(known[0], 0)
+
+
+def _all_of(root: ir.Node, x: ir.Value) -> Found:
+    """Everything, in its order: of x, or of what x is a renaming of."""
+    at = x
+    for _ in range(MOST_RENAMES):
+        try:
+            nodes, result, ones = _reshaped(root, dims(at))
+        except Refusal:
+            at = values(producer(at, *RENAMING), 1)[0]
+        else:
+            return Found(nodes, at, (), ones, result)
+    raise Refusal("the result is another cut of the elements", x)
+
+
+def _ones_beside(own: Sequence[Dim], result: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The axes of dimension 1 that a shape has more than another one; None if it has anything else."""
+    ones: list[int] = []
+    place = 0
+    for index, dim in enumerate(result):
+        if place < len(own) and same_dim(own[place], dim):
+            place += 1
+        elif same_dim(dim, 1):
+            ones.append(index)
+        else:
+            return None
+    return tuple(ones) if place == len(own) else None
+
+
+def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, found: Linear) -> Found:
+    """``row * columns + column`` into a flattened matrix, each row from its first column on.
+
+    All rows are read: were there more columns read than there are, the last row's last index would be out of range.
+    """
+    at = x
+    while shape_of(at) is None or len(dims(at)) != 2 or same_dim(dims(at)[1], 1):
+        at = values(producer(at, *RENAMING), 1)[0]
+    rows, columns = dims(at)
+    need(axis(root, len(dims(x)), 0) == 0, "it takes elements of a matrix along another axis", root)
+    flat = dims(x)
+    need(all(same_dim(dim, 1) for dim in flat[1:]), "it takes more than elements of a matrix", x)
+    need(len(found.moving) == 2, "the indices count along many axes", indices)
+    row, column = found.moving
+    strides = (found.strides[row], found.strides[column])
+    whole = same_dim(found.dims[row], rows) and same_dim(strides[0], columns) and same_dim(strides[1], 1)
+    need(whole and same_dim(found.offset, 0), "the indices are not row times columns plus column", indices)
+    others = [dim for other, dim in enumerate(found.dims) if other not in (row, column)]
+    need(all(same_dim(dim, 1) for dim in others), "an element is taken more than once", indices)
+    addition = producer(indices, "Add")
+    for operand in values(addition, 2):
+        part = linear(operand)
+        if part is None or len(part.moving) != 1 or not same_dim(part.offset, 0):
+            continue
+        if part.moving[0] - len(part.dims) == column - len(found.dims):
+            bound = _bound(operand, part, part.moving[0], 1)
+            nodes, result, ones = _reshaped(root, (rows, found.dims[column]))
+            return Found(nodes, at, (bound,), ones, result)
+    raise Refusal("the columns are not counted by a Range", indices)
+
+
+def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]]:
+    """What Reshapes at last make of a gathered matrix, as far as it has its dimensions beside ones."""
+    nodes, result = [root], root.outputs[0]
+    found: tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]] | None = None
+    while True:
+        ones = None if shape_of(result) is None else _ones_beside(matrix, dims(result))
+        if ones is not None:
+            found = tuple(nodes), result, ones
+        user = users(result)[0] if is_used_once(result) else None
+        if user is None or not is_op(user, "Reshape") or user.inputs[0] is not result or user.graph is not root.graph:
+            break
+        nodes.append(user)
+        result = user.outputs[0]
+    if found is None:
+        raise Refusal("the result is another cut of the elements", root)
+    return found
+
+
+def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> tuple[tuple[Bound, ...], tuple[int, ...]]:
+    """The block that coordinates take which count up along axes in their order, and the axes between them."""
+    need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
+    shape, source = dims(indices), dims(x)
+    parts = _coordinates(indices, len(shape) - 1)
+    need(len(parts) <= len(source) and same_dim(shape[-1], len(parts)), "a coordinate is not known", indices)
+    bounds: list[Bound] = []
+    places: list[int] = []
+    for own, (value, part) in enumerate(parts):
+        moving = part.moving
+        need(len(moving) == 1, "a coordinate does not count along one axis", indices)
+        (place,) = moving
+        need(not places or place > places[-1], "the coordinates are in another order", indices)
+        need(same_dim(part.offset, 0) and same_dim(part.strides[place], 1), "a coordinate does not count up", indices)
+        if not same_dim(part.dims[place], source[own]):
+            bounds.append(_bound(value, part, place, own))
+        need(same_dim(part.dims[place], shape[place]), "an element is taken more than once", indices)
+        places.append(place)
+    ones = tuple(other for other in range(len(shape) - 1) if other not in places)
+    need(all(same_dim(shape[other], 1) for other in ones), "an element is taken more than once", indices)
+    need(len(bounds) <= 1, "several bounds are computed", indices)
+    return tuple(bounds), ones
+
+
+def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
+    """The coordinates of each element, one by one."""
+    concat = indices.producer()
+    each = [indices]
+    if concat is not None and is_op(concat, "Concat"):
+        need(axis(concat, last + 1, 0) == last, "the coordinates are joined along another axis", concat)
+        each = list(values(concat, len(concat.inputs)))
+    found = []
+    for value in each:
+        part = linear(value)
+        if part is None or not same_dim(part.dims[last], 1):
+            raise Refusal("a coordinate is not known", value)
+        found.append((value, part))
+    return found

@@ -1,0 +1,106 @@
+"""Nodes that run together in one session cost one call; the runtime wants them as functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.partition.estimate import is_view
+from ortopt.partition.groups import groups_of
+from ortopt.partition.lifting import needs_tidying, tidy
+from ortopt.partition.partitioning import Partition, apply, next_number, settle
+from ortopt.partition.placement import Placement
+from ortopt.partition.settings import ARGUMENT_LIMIT, PartitionOptions, Policy
+from ortopt.semantics import GROUP_DOMAIN
+from ortopt.transformer import Context, GraphTransformer
+
+
+@dataclass(frozen=True)
+class GroupFusionOptions:
+    """How graphs are cut.
+
+    Attributes:
+        policy: ``cost`` or ``literal``.
+        argument_limit: How many runtime values a group may take and give; weights do not count.
+        horizontal: Whether nodes that only share an operand may be in one group.
+        motions: Whether nodes may be changed so that groups grow.
+        allow: Ops by commas; if not empty, only these are grouped.
+        deny: Ops by commas that are not grouped.
+    """
+
+    policy: Policy = "cost"
+    argument_limit: int = ARGUMENT_LIMIT
+    horizontal: bool = True
+    motions: bool = True
+    allow: str = ""
+    deny: str = ""
+
+
+class GroupFusion(GraphTransformer):
+    """Nodes of one execution provider → a function of the domain ``ortopt.group``, and a call."""
+
+    levels = (TransformerLevel.LEVEL4,)
+    after = ("sibling_matmul_fusion",)
+    apply_once = True
+    numerics = Numerics.REORDERED
+    offers_rewrites = True
+    produces = ((GROUP_DOMAIN, "group_K"),)
+    Options = GroupFusionOptions
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Group a graph that is in no function, unless it has groups already."""
+        if scope.of(graph).in_function:
+            return False
+        if any(node.domain == GROUP_DOMAIN for node in graph):
+            return _tidy(graph, context)
+        chosen = self.options
+        options = PartitionOptions(
+            providers=context.options.providers,
+            policy=chosen.policy,
+            argument_limit=chosen.argument_limit,
+            horizontal=chosen.horizontal,
+            motions=chosen.motions,
+            allow=_commas(chosen.allow),
+            deny=_commas(chosen.deny),
+        )
+        edit, version = context.edit, context.edit.version
+        found = settle(edit, graph, options, context.rewrite, context.cancellation)
+        context.mark = edit.version
+        if context.observers.listens_to_refusals:
+            _explain(found, Placement(context.model, options), context)
+        refused = {index for index, cluster in enumerate(found.clusters) if not context.rewrite(cluster.nodes)}
+        calls = apply(context.edit, found.without(refused), next_number(context.model), context.cancellation)
+        if not calls:
+            return edit.version != version
+        context.observers.rewrote(self, calls, context.workspace.offered)
+        context.mark = context.edit.version
+        return True
+
+
+def _explain(found: Partition, placement: Placement, context: Context) -> None:
+    """Say why nodes stay outside."""
+    for node in found.outside:
+        if placement.provider_of(node) is None:
+            context.refuse(node, "no chosen provider runs it")
+        elif is_view(node):
+            context.refuse(node, "a view at the edge costs nothing outside")
+        else:
+            context.refuse(node, "its session would cost more than it saves")
+
+
+def _tidy(graph: ir.Graph, context: Context) -> bool:
+    """Let the groups of a graph take and give no more than is needed: what ran inside them may have made it less."""
+    changed = False
+    for group in groups_of(context.model):
+        if group.call.graph is graph and needs_tidying(group) and context.rewrite((group.call,)):
+            tidy(context.edit, group)
+            changed = True
+            context.mark = context.edit.version
+    return changed
+
+
+def _commas(text: str) -> tuple[str, ...]:
+    return tuple(part for piece in text.split(",") if (part := piece.strip()))

@@ -1,0 +1,96 @@
+"""Where both branches give the same it does not matter which one is taken."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.loops import copied
+from ortopt.graph.match import Refusal, attribute, need
+from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.graph.structure import graph_key
+from ortopt.options import TransformerLevel
+from ortopt.semantics import constant_tensor, same_constant
+from ortopt.transformer import Context, GraphTransformer
+
+
+class IfMerging(GraphTransformer):
+    """``If`` with two equal branches → the nodes of one; a result that is equal in both → that value."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("common_subexpression_elimination", "constant_sharing", "if_inlining")
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Merge the branches of a graph's Ifs, innermost first."""
+        changed = False
+        for node in context.edit.index.nodes(graph, "If"):
+            try:
+                then, other = _branches(node)
+            except Refusal as refusal:
+                context.refuse(node, refusal)
+                continue
+            if graph_key(then) == graph_key(other):
+                changed |= _inline(node, then, context)
+            else:
+                changed |= _share_results(node, then, other, context)
+        return changed
+
+
+def _branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph]:
+    then: ir.Graph | None = attribute(node, "then_branch", None)
+    other: ir.Graph | None = attribute(node, "else_branch", None)
+    if then is None or other is None:
+        raise Refusal("it has no two branches", node)
+    need(not then.inputs and not other.inputs, "a branch has inputs", node)
+    need(len(then.outputs) == len(other.outputs) == len(node.outputs), "a branch has too few results", node)
+    return then, other
+
+
+def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> bool:
+    if not context.rewrite((node,), "both branches are equal"):
+        return False
+    start = context.edit.version
+    moved, results = context.edit.inline(branch, node, node.name or node.outputs[0].name or node.op_type)
+    try:
+        context.edit.take_place(node, dict(zip(node.outputs, results, strict=True)), moved)
+    except Conflict as conflict:
+        context.edit.rollback(start)
+        context.rewrites -= 1
+        context.refuse(node, conflict)
+        return False
+    context.observers.rewrote(context.transformer, moved, context.workspace.offered)
+    context.mark = context.edit.version
+    return True
+
+
+def _share_results(node: ir.Node, then: ir.Graph, other: ir.Graph, context: Context) -> bool:
+    """Let what both branches give stand for those results; control_flow_output_elimination then drops them."""
+    changed = False
+    for result, a, b in zip(tuple(node.outputs), tuple(then.outputs), tuple(other.outputs), strict=True):
+        if not is_needed(result):
+            continue
+        new = _same_value(copied(a), copied(b))
+        if new is None or not context.rewrite((node,), f"both branches give the same for {result.name}"):
+            continue
+        if result.is_graph_output() and constant_tensor(new) is None:
+            new = ir.node("Identity", [new]).outputs[0]
+        try:
+            context.replace({result: new}, before=node, origin=(node,))
+        except Conflict as conflict:
+            context.rewrites -= 1
+            context.refuse(node, conflict)
+            continue
+        context.mark = context.edit.version
+        changed = True
+    return changed
+
+
+def _same_value(a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """What two results of the branches both are: an outer value, or a constant; None where they may differ."""
+    if a is b:
+        return a
+    first, second = constant_tensor(a), constant_tensor(b)
+    if first is not None and second is not None and same_constant(first, second):
+        return constant(first)
+    return None

@@ -1,0 +1,68 @@
+"""What every iteration hands on as it got it need not be handed on: the body can read it from outside."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import Conflict
+from ortopt.graph.loops import LOOPS, Repeated, copied, repeated
+from ortopt.graph.match import Refusal, is_op
+from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+
+class LoopCarriedElimination(GraphTransformer):
+    """State of a ``Loop`` or ``Scan`` that no iteration changes → the value that it begins with, captured."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Let bodies read such states from outside; control_flow_output_elimination then drops them."""
+        if not context.edit.index.has_any(graph, LOOPS):
+            return False
+        changed = False
+        better: list[ir.Node] = []
+        for node in [node for node in graph if is_op(node, *LOOPS)]:
+            try:
+                loop = repeated(node)
+            except Refusal as refusal:
+                context.refuse(node, refusal)
+                continue
+            for state in range(loop.states):
+                if _is_constant(loop, state) and context.rewrite((node,), f"{loop.given(state).name} never changes"):
+                    better.append(node)
+                    changed |= _capture(loop, state, context)
+        context.edit.infer_again(graph, better)
+        context.mark = context.edit.version
+        return changed
+
+
+def _is_constant(loop: Repeated, state: int) -> bool:
+    """Whether a state that somebody reads always is what it was at first."""
+    given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
+    if initial is None or copied(loop.returned(state)) not in (given, initial):
+        return False
+    return is_needed(given) or is_needed(result)
+
+
+def _capture(loop: Repeated, state: int, context: Context) -> bool:
+    edit, node = context.edit, loop.node
+    given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
+    assert initial is not None
+    if given.is_graph_output():  # a body returns what it computes: the outer value needs a name inside
+        copy = ir.node("Identity", [initial])
+        edit.append(loop.body, copy)
+        for position, value in enumerate(loop.body.outputs):
+            if value is given:
+                edit.set_output(loop.body, position, copy.outputs[0])
+    edit.replace_uses(given, initial)
+    if is_needed(result):
+        new = ir.node("Identity", [initial]).outputs[0] if result.is_graph_output() else initial
+        try:
+            context.replace({result: new}, before=node, origin=(node,))
+        except Conflict as conflict:
+            context.refuse(node, conflict)
+    context.mark = edit.version
+    return True

@@ -1,0 +1,108 @@
+"""What every iteration computes anew from the same outer values is computed once, in front of the loop.
+
+A loop may make no iteration; then what was moved out has been computed for nothing, once, and must not fail where the
+model would not have: only nodes that provably cannot fail are moved. Nodes in the branches of an If stay: they may be
+expensive, and are there so that they run only when they are needed.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis.totality import check_cannot_fail
+from ortopt.graph import scope
+from ortopt.graph.loops import LOOPS
+from ortopt.graph.match import Refusal, is_op, need
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+
+class LoopInvariantCodeMotion(GraphTransformer):
+    """Node of a ``Loop`` or ``Scan`` body that depends on outer values alone → the same node in front of it."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "control_flow_output_elimination", "loop_carried_elimination", "loop_unrolling")
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Empty the loops of a graph and of those below it, innermost first: what leaves one may leave the next."""
+        if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(LOOPS):
+            return False  # the outermost graph's turn did it
+        loops = [node for at in scope.below(graph) for node in at if is_op(node, *LOOPS)]
+        changed = False
+        for node in reversed(loops):
+            changed |= _move_out(node, context)
+        return changed
+
+
+def _move_out(loop: ir.Node, context: Context) -> bool:
+    """Move what does not depend on the iteration in front of a loop."""
+    body = loop.attributes.get("body")
+    if body is None or body.is_ref():
+        context.refuse(loop, "its body is not known")
+        return False
+    return _empty(loop, body.as_graph(), context)
+
+
+def _empty(loop: ir.Node, body: ir.Graph, context: Context) -> bool:
+    inside: set[ir.Value] = set(body.inputs)
+    changed = False
+    for node in tuple(body):
+        if node.graph is None:
+            continue
+        if any(value in inside for value in (*node.inputs, *scope.captured(node))):
+            inside.update(node.outputs)
+            continue
+        if is_op(node, "Constant"):  # goes along with the first that needs it
+            continue
+        try:
+            _may_move(node, context)
+        except Refusal as refusal:
+            context.refuse(node, refusal)
+            inside.update(node.outputs)
+            continue
+        if not context.rewrite((node,), f"{loop.op_type} computes it in every iteration"):
+            inside.update(node.outputs)
+            continue
+        _move(node, loop, body, context)
+        changed = True
+    return changed
+
+
+def _may_move(node: ir.Node, context: Context) -> None:
+    """Refuse a node that must stay in its loop."""
+    need(not any(semantics.subgraphs(node)), "it holds graphs", node)
+    need(semantics.is_pure(node, context.model.functions), "it may have effects", node)
+    need(not semantics.is_random(node, context.model.functions), "it is random", node)
+    need(not semantics.dequantizes(node), "it is kept beside the op that takes quantized data", node)
+    need(not any(value.is_graph_output() for value in node.outputs), "the body returns it", node)
+    for value in node.inputs:
+        inside = value is not None and value.graph is node.graph and value.is_graph_output()
+        need(not inside, "the body returns a constant that it needs", value)
+    check_cannot_fail(node)
+
+
+def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> None:
+    edit = context.edit
+    for value in dict.fromkeys(node.inputs):
+        if value is None:
+            continue
+        producer = value.producer()
+        if producer is not None and producer.graph is body:
+            edit.move_before(producer, loop)
+            _rename(producer, context)
+        elif value.graph is body and value.is_initializer():
+            edit.adopt_initializer(value, loop)
+    edit.move_before(node, loop)
+    _rename(node, context)
+    context.mark = edit.version
+    context.observers.rewrote(context.transformer, (node,), context.workspace.offered)
+
+
+def _rename(node: ir.Node, context: Context) -> None:
+    """Give what has come out names that nobody bears: another body may use the same ones."""
+    for value in node.outputs:
+        if value.name and use_count(value):
+            context.edit.rename(value, context.edit.fresh_name(value.name))

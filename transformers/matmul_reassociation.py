@@ -1,0 +1,58 @@
+"""Two linear layers in a row are one, and that is cheaper where the space between them is wide."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOATS, array_of, dtype, is_used_once, need, producer, tensor_of, values
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+
+MOST_WORK = 1 << 30
+"""Multiplications that the product of the weights may take: about a second."""
+
+
+class Found(NamedTuple):
+    """Both products, what is multiplied, and the weights of both."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    weight: np.ndarray
+
+
+class MatmulReassociation(RewriteRule[Found]):
+    """``(x · W1) · W2`` → ``x · (W1 · W2)`` where that has no more weights.
+
+    A narrow middle, as adapters of low rank have it, stays: it is the cheaper form.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding",)
+    roots = ("MatMul",)
+    numerics = Numerics.REORDERED
+    reach = 1
+
+    def match(self, root: ir.Node) -> Found:
+        """Matrices of floats that nobody can change."""
+        middle, second = values(root, 2)
+        product = producer(middle, "MatMul")
+        need(is_used_once(middle), "the first product is used elsewhere", middle)
+        x, first = values(product, 2)
+        one, other = tensor_of(first), tensor_of(second)
+        need(one.dtype in FLOATS and one.dtype == other.dtype, "the weights are no floats", first)
+        need(len(one.shape) == len(other.shape) == 2, "the weights are no matrices", first)
+        (inputs, between), (again, outputs) = one.shape.numpy(), other.shape.numpy()
+        need(between == again and between > 0, "the weights do not fit one another", root)
+        need(inputs * outputs <= between * (inputs + outputs), "both weights together are larger", root)
+        need(inputs * between * outputs <= MOST_WORK, "the weights are large", root)
+        with np.errstate(over="ignore", invalid="ignore"):
+            exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
+            weight = exact.astype(one.dtype.numpy())  # rounded once
+        need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", first)
+        return Found((product, root), x, weight)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the one product."""
+        return ir.node("MatMul", [found.x, constant(found.weight, dtype(found.x))])

@@ -1,0 +1,115 @@
+"""A general power takes up to a hundred times as long as a product, a square root or a reciprocal."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.match import (
+    FLOATS,
+    INTEGERS,
+    Refusal,
+    array_of,
+    dtype,
+    fits,
+    is_constant,
+    is_op,
+    need,
+    optional,
+    scalar,
+    users,
+    values,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOST_STEPS = 6
+POSITIVE = ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax", "Softplus")
+"""Ops whose results are never below +0; not Relu, Max and Clip, which may let -0.0 through."""
+
+KEEPERS = (
+    *("Add", "Cast", "Div", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Identity", "Mul", "ReduceMean"),
+    *("ReduceSum", "Reshape", "Slice", "Sqrt", "Squeeze", "Transpose", "Unsqueeze"),
+)
+"""Ops whose results are never below +0 if no operand is."""
+
+
+class Found(NamedTuple):
+    """The Pow, and the op that does the same."""
+
+    nodes: tuple[ir.Node, ...]
+    op: str
+    x: ir.Value
+
+
+class PowCanonicalization(RewriteRule[Found]):
+    """``Pow(x, 2)`` → ``x * x``, ``Pow(x, -1)`` → ``Reciprocal(x)``, ``Pow(x, ½)`` → ``Sqrt(x)`` where x >= 0.
+
+    The square has the same bits in ONNX Runtime, the others differ in the last place. A square whose mean is taken
+    stays a Pow: ONNX Runtime finds normalizations by it. ``Pow(-0.0, ½)`` is +0.0 and ``Pow(-inf, ½)`` inf, so a root
+    needs an operand that is neither. ``1 / x`` stays: it has the bits and the speed of a Reciprocal.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "noop_elimination")
+    roots = ("Pow",)
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    numerics = Numerics.REORDERED
+    reach = 4
+
+    def match(self, root: ir.Node) -> Found:
+        """One of the three exponents, which leaves the shape."""
+        x, exponent = values(root, 2)
+        number = scalar(exponent)
+        need(fits(exponent, x), "the exponent would raise the rank", exponent)
+        need(number in (2, -1, 0.5), "the exponent is not 2, -1 or ½", exponent)
+        if number == 2:
+            need(dtype(x) in FLOATS or (dtype(x) in INTEGERS and dtype(exponent) in INTEGERS), "the types differ", x)
+            need(not _is_averaged(root.outputs[0]), "a normalization is found by it", root)
+            return Found((root,), "Mul", x)
+        need(dtype(x) in FLOATS, "only floats have it", x)
+        if number == -1:
+            return Found((root,), "Reciprocal", x)
+        need(_never_below_zero(x, MOST_STEPS), "the operand may be negative, or -0.0", x)
+        return Found((root,), "Sqrt", x)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build it."""
+        return ir.node(found.op, [found.x, found.x] if found.op == "Mul" else [found.x])
+
+
+def _is_averaged(value: ir.Value) -> bool:
+    """Whether a ReduceMean takes a value, also after a Cast."""
+    for user in users(value):
+        if is_op(user, "ReduceMean") or (is_op(user, "Cast") and any(map(_reduces, users(user.outputs[0])))):
+            return True
+    return False
+
+
+def _reduces(node: ir.Node) -> bool:
+    return is_op(node, "ReduceMean")
+
+
+def _never_below_zero(value: ir.Value | None, steps: int) -> bool:
+    """Whether no element of a float value is negative or -0.0; NaN may be there."""
+    if value is None or steps == 0 or value.dtype not in FLOATS:
+        return False
+    if is_constant(value):
+        content = array_of(value).astype(np.float64)
+        return content.size <= 1 << 16 and not np.signbit(content[~np.isnan(content)]).any()
+    node = value.producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type in POSITIVE:
+        return True
+    if is_op(node, "Mul") and node.inputs[0] is node.inputs[1]:
+        return True
+    if is_op(node, "Pow"):
+        try:
+            return scalar(optional(node, 1)) % 2 == 0
+        except Refusal:
+            return False
+    if node.op_type not in KEEPERS:
+        return False
+    operands = node.inputs[:2] if is_op(node, "Add", "Div", "Mul") else node.inputs[:1]
+    return all(_never_below_zero(operand, steps - 1) for operand in operands)

@@ -1,0 +1,67 @@
+"""A recurrence starts from zeros unless told otherwise: initial states of zeros need not be made."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.match import Refusal, attribute, dims, fill, need, optional, same_dim, static_dims, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule
+
+FIRST_STATE = 5
+STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
+
+
+class Found(NamedTuple):
+    """The recurrence, and the positions of its inputs that are zeros."""
+
+    nodes: tuple[ir.Node, ...]
+    zeros: tuple[int, ...]
+
+
+class RecurrentStateElimination(RewriteRule[Found]):
+    """``LSTM``, ``GRU``, ``RNN`` with initial states of zeros → without them.
+
+    Exporters make the zeros from the batch size: Shape, Gather, Concat, ConstantOfShape, Slice all go.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = tuple(STATES)
+    reach = 4
+
+    def match(self, root: ir.Node) -> Found:
+        """States of +0 in the shape that the recurrence wants: another one is an error at run time."""
+        zeros, refusals = [], []
+        for position in range(FIRST_STATE, FIRST_STATE + STATES[root.op_type]):
+            state = optional(root, position)
+            if state is None:
+                continue
+            try:
+                _check(root, state)
+                zeros.append(position)
+            except Refusal as refusal:
+                refusals.append(refusal)
+        if not zeros:
+            raise refusals[0] if refusals else Refusal("it has no initial state", root)
+        return Found((root,), tuple(zeros))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the recurrence without them; outputs that were left out stay so."""
+        (root,) = found.nodes
+        inputs = [None if position in found.zeros else value for position, value in enumerate(root.inputs)]
+        while inputs[-1] is None:
+            inputs.pop()
+        outputs = [ir.Value(name=None if value.name else "") for value in root.outputs]
+        return ir.Node("", root.op_type, inputs, list(root.attributes.values()), outputs=outputs)
+
+
+def _check(root: ir.Node, state: ir.Value) -> None:
+    number = fill(state)
+    need(number == 0 and not np.signbit(number.astype(np.float64)), "it does not start from zeros", state)
+    x, _, recurrence = values(root, 3)
+    directions, _, hidden = static_dims(recurrence, 3)
+    steps_first = attribute(root, "layout", 0) == 0
+    batch = dims(x, 3)[1 if steps_first else 0]
+    wanted = (directions, batch, hidden) if steps_first else (batch, directions, hidden)
+    need(all(map(same_dim, dims(state, 3), wanted)), "it may have another shape than the recurrence takes", state)

@@ -1,0 +1,76 @@
+"""Exporters fold the heads into the batch, transpose three axes and unfold: one Transpose of four axes does it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.match import Dim, Refusal, attribute, dims, is_used_once, need, producer, same_dim, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+RENAMING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+
+
+class Found(NamedTuple):
+    """The last Reshape, what the first one reads, and the order of its axes."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    order: tuple[int, ...]
+
+
+class ReshapeTransposeFusion(RewriteRule[Found]):
+    """``Reshape(Transpose(Reshape(x)))`` → ``Transpose(x)`` where the axes that were joined move together."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("reshape_chain", "transpose_chain")
+    roots = RENAMING
+    opsets = (5, NEWEST_OPSET)
+    reach = 3
+
+    def match(self, root: ir.Node) -> Found:
+        """Each axis of the transposed value is a run of axes of x, and comes apart into them again."""
+        (turned,) = values(root, 1)
+        transpose = producer(turned, "Transpose")
+        need(is_used_once(turned), "the transposed value is used elsewhere", turned)
+        (joined,) = values(transpose, 1)
+        first = producer(joined, *RENAMING)
+        need(is_used_once(joined), "what is transposed is used elsewhere", joined)
+        (x,) = values(first, 1)
+        need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)
+        source, result = dims(x), dims(root.outputs[0])
+        runs = _runs(source, dims(joined))
+        empty: tuple[int, ...] = ()
+        perm = attribute(transpose, "perm", empty) or tuple(reversed(range(len(runs))))
+        need(sorted(perm) == list(range(len(runs))), "it is no permutation", transpose)
+        order = tuple(axis for place in perm for axis in runs[place])
+        apart = tuple(source[axis] for axis in order)
+        need(symbolic.same_shape(apart, result), "the axes come apart into others", root)
+        return Found((root,), x, order)
+
+    def rewrite(self, found: Found) -> ir.Node | ir.Value:
+        """Build the one Transpose."""
+        if found.order == tuple(range(len(found.order))):
+            return found.source
+        return ir.node("Transpose", [found.source], {"perm": found.order})
+
+
+def _runs(source: Sequence[Dim], joined: Sequence[Dim]) -> list[tuple[int, ...]]:
+    """The axes that each joined axis is made of."""
+    runs = []
+    start = 0
+    for dim in joined:
+        end = start
+        while not same_dim(symbolic.product(source[start:end]), dim):
+            if end == len(source):
+                raise Refusal("an axis is no run of axes")
+            end += 1
+        runs.append(tuple(range(start, end)))
+        start = end
+    if runs and all(same_dim(dim, 1) for dim in source[start:]):
+        runs[-1] += tuple(range(start, len(source)))
+        start = len(source)
+    need(start == len(source), "an axis is no run of axes")
+    return runs

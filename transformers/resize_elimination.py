@@ -1,0 +1,90 @@
+"""A Resize to the size that a value has only copies, in most modes."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    Refusal,
+    attribute,
+    dims,
+    is_op,
+    need,
+    opset,
+    optional,
+    same_dim,
+    small_array,
+    tensor_of,
+    values,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+
+SCALES_ARE_AN_INPUT = 9
+HAS_SIZES = 11
+KEEPING = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+"""Coordinate modes that read from x itself at scale 1; tf_crop_and_resize reads what the region says."""
+
+
+class ResizeElimination(RewriteRule[Root]):
+    """``Resize``, ``Upsample`` to the size of x → ``x``.
+
+    At scale 1 each element is read at its own place: linear weights are then 1 and 0, cubic ones 0, 1, 0, 0, with
+    exclude_outside and with antialias too. tf_half_pixel_for_nn reads half an element further, which only rounding
+    downwards undoes.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Resize", "Upsample")
+    opsets = (7, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Root:
+        """Scales of 1, or sizes that are the dimensions, in a mode that keeps the places."""
+        (x,) = values(root, 1)
+        version = opset(root)
+        if is_op(root, "Resize") and version >= HAS_SIZES:
+            _check_coordinates(root)
+            scales, sizes = optional(root, 2), optional(root, 3)
+        else:
+            scales, sizes = optional(root, 1), None
+        if sizes is not None and not (scales is not None and _is_given(scales)):
+            _check_sizes(root, x, sizes)
+        elif version < SCALES_ARE_AN_INPUT:
+            empty: tuple[float, ...] = ()
+            listed = attribute(root, "scales", empty)
+            need(len(listed) > 0 and all(scale == 1.0 for scale in listed), "a scale is not 1", root)
+        else:
+            array = small_array(scales)
+            need(array.size > 0 and bool(np.all(array == 1.0)), "a scale is not 1", scales)
+        return Root((root,), x)
+
+    def rewrite(self, found: Root) -> ir.Value:
+        """Let its users read what it copies."""
+        return found.value
+
+
+def _is_given(scales: ir.Value) -> bool:
+    """Whether scales are not empty, which leaves them out where sizes are given."""
+    return tensor_of(scales).size > 0
+
+
+def _check_coordinates(root: ir.Node) -> None:
+    mode = attribute(root, "coordinate_transformation_mode", "half_pixel")
+    if mode in KEEPING:
+        return
+    down = attribute(root, "nearest_mode", "round_prefer_floor") in ("floor", "round_prefer_floor")
+    nearest = attribute(root, "mode", "nearest") == "nearest"
+    need(mode == "tf_half_pixel_for_nn" and nearest and down, f"{mode} may read from other places", root)
+
+
+def _check_sizes(root: ir.Node, x: ir.Value, sizes: ir.Value) -> None:
+    shape, known = dims(x), contents(sizes)
+    if known is None:
+        raise Refusal("the sizes are not known", sizes)
+    every: tuple[int, ...] = tuple(range(len(shape)))
+    axes = attribute(root, "axes", every)
+    need(
+        len(axes) == len(known) and all(-len(shape) <= axis < len(shape) for axis in axes), "the axes do not fit", root
+    )
+    same = all(same_dim(size, shape[axis]) for size, axis in zip(known, axes, strict=True))
+    need(same, "a size may differ from the dimension", sizes)

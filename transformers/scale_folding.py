@@ -1,0 +1,143 @@
+"""A constant factor behind a linear layer, or behind the reshaping of its result, can be in its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOATS,
+    Refusal,
+    array_of,
+    attribute,
+    dims,
+    dtype,
+    fits,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    operand_constant,
+    optional,
+    scalar,
+    tensor_of,
+    values,
+)
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+LINEAR = ("Gemm", "MatMul")
+ABOVE = frozenset((*MOVING, *LINEAR, "Add"))
+MOST_MOVES = 6
+MOST_BYTES = 1 << 25
+"""Larger weights stay mapped from the file: a scaled copy would be in memory."""
+
+SMALL_BYTES = 1 << 14
+"""Biases are often alike, and shared: so few bytes may be stored anew."""
+
+
+class Found(NamedTuple):
+    """The scaling, the layer above it and what stands between; and the layer's constants, old to new."""
+
+    nodes: tuple[ir.Node, ...]
+    scaled: Mapping[ir.Value, np.ndarray]
+
+
+class ScaleFolding(RewriteRule[Found]):
+    """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape and Transpose.
+
+    Attention exports scale queries and keys so, in each layer. (For convolutions see `conv_mul_fusion`.)
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_reassociation", "reshape_chain", "transpose_chain")
+    roots = ("Div", "Mul")
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    numerics = Numerics.REORDERED
+    reach = 6
+
+    def match(self, root: ir.Node) -> Found:
+        """One number, and above it a MatMul or Gemm with constant weights that nobody else uses."""
+        number, at = operand_constant(root) if is_op(root, "Mul") else values(root, 2)[::-1]
+        path = [root, _producer_for_it_alone(at, root)]
+        while path[-1].op_type in MOVING and len(path) <= MOST_MOVES:
+            path.append(_producer_for_it_alone(values(path[-1], 1)[0], root))
+        constants = []
+        if is_op(path[-1], "Add"):
+            bias, product = operand_constant(path[-1])
+            constants.append(bias)
+            path.append(_producer_for_it_alone(product, root))
+        layer = path[-1]
+        need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
+        need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
+        factor = scalar(number)
+        need(dtype(at) in FLOATS and math.isfinite(factor) and factor != 0, "it is no factor", number)
+        need(fits(number, at), "the factor would raise the rank", number)
+        if is_op(root, "Div"):
+            factor = 1 / factor
+        constants.append(values(layer, 2)[1])
+        bias_of_gemm = optional(layer, 2)
+        if bias_of_gemm is not None and attribute(layer, "beta", 1.0) != 0:
+            constants.append(bias_of_gemm)
+        scaled = {value: _scaled(value, factor) for value in constants}
+        return Found(tuple(reversed(path)), scaled)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the layer and what follows it, up to the scaling."""
+        new: dict[ir.Value, ir.Value] = {
+            old: constant(content, tensor_of(old).dtype) for old, content in found.scaled.items()
+        }
+        node = found.nodes[0]
+        for old in found.nodes[:-1]:
+            inputs = [None if value is None else new.get(value, value) for value in old.inputs]
+            node = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
+            new[old.outputs[0]] = node.outputs[0]
+        return node
+
+
+def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
+    node = value.producer()
+    if (
+        node is None
+        or node.op_type not in ABOVE
+        or node.domain
+        or node.graph is not root.graph
+        or not is_used_once(value)
+    ):
+        raise Refusal("no linear layer is above it alone", value)
+    return node
+
+
+def _scaled(value: ir.Value, factor: float) -> np.ndarray:
+    """A scaled constant, if every number of it stays one with all its digits."""
+    need(is_constant(value), "the weights are no constant", value)
+    tensor = tensor_of(value)
+    need(tensor.dtype in FLOATS, "the weights are no floats", value)
+    private = use_count(value) == 1 or tensor.nbytes <= SMALL_BYTES
+    need(private and not value.is_graph_output(), "the weights are used elsewhere", value)
+    need(tensor.nbytes <= MOST_BYTES, "the weights are large", value)
+    content = array_of(value)
+    wide = content.astype(np.float64 if tensor.dtype == ir.DataType.DOUBLE else np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        result: np.ndarray = np.asarray(wide * np.asarray(factor, wide.dtype)).astype(content.dtype)
+        back = result.astype(wide.dtype)
+    smallest = SMALLEST[tensor.dtype]
+    fine = np.isfinite(back) & ((np.abs(back) >= smallest) | (wide == 0))
+    need(bool(fine.all()), "a weight would overflow or vanish", value)
+    return result
+
+
+SMALLEST = {
+    ir.DataType.FLOAT: 2.0**-126,
+    ir.DataType.DOUBLE: 2.0**-1022,
+    ir.DataType.FLOAT16: 2.0**-14,
+    ir.DataType.BFLOAT16: 2.0**-126,
+}
+"""Numbers from here on have all their digits."""

@@ -1,0 +1,140 @@
+"""A Scan over one slice is no loop, and what a Scan only takes apart and puts together again is a copy."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import Conflict
+from ortopt.graph.loops import Repeated, copied, repeated, with_axis, without_axis
+from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
+from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+
+class ScanElimination(GraphTransformer):
+    """``Scan`` over one slice → the nodes of its body; a result that is a scanned input again → that input."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Look at the Scans of a graph, and at those that come into it."""
+        pending = list(reversed(context.edit.index.nodes(graph, "Scan")))
+        better: list[ir.Node] = []
+        changed = False
+        while pending:
+            node = pending.pop()
+            reasons: list[str] = []
+            try:
+                loop = repeated(node)
+                changed |= _bypass_copies(loop, context, reasons)
+                if node.graph is None:
+                    continue
+                _need_one_slice(loop)
+            except Refusal as refusal:
+                context.refuse(node, "; ".join([*reasons, str(refusal)]))
+                continue
+            if not context.rewrite((node,), "it scans one slice"):
+                continue
+            start = context.edit.version
+            try:
+                moved = _inline(loop, context)
+            except Conflict as conflict:
+                context.edit.rollback(start)
+                context.rewrites -= 1
+                context.refuse(node, conflict)
+                continue
+            changed = True
+            context.observers.rewrote(self, moved, context.workspace.offered)
+            better.extend(moved)
+            pending.extend(inner for inner in reversed(moved) if inner.op_type == "Scan" and not inner.domain)
+        context.edit.infer_again(graph, better)
+        context.mark = context.edit.version
+        return changed
+
+
+def _axis(loop: Repeated, kind: str, position: int) -> int:
+    """The axis along which an input or output is scanned."""
+    axes: tuple[int, ...] = attribute(loop.node, f"scan_{kind}_axes", ())
+    return axes[position] if position < len(axes) else 0
+
+
+def _direction(loop: Repeated, kind: str, position: int) -> int:
+    directions: tuple[int, ...] = attribute(loop.node, f"scan_{kind}_directions", ())
+    return directions[position] if position < len(directions) else 0
+
+
+def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> bool:
+    """Let scanned inputs stand for results that put their slices together again in their order; why not for others."""
+    node = loop.node
+    slices = {inner: position for position, (_, inner) in enumerate(loop.scanned_inputs)}
+    changed = False
+    for output in range(loop.states, len(node.outputs)):
+        result = node.outputs[output]
+        position = slices.get(copied(loop.returned(output)))
+        if position is None or not is_needed(result):
+            continue
+        source = loop.scanned_inputs[position][0]
+        dims = None if source is None else shape_of(source)
+        if source is None or dims is None:
+            reasons.append("the rank of a scanned input is not known")
+            continue
+        number = output - loop.states
+        axes = _axis(loop, "input", position) % len(dims), _axis(loop, "output", number) % len(dims)
+        if axes[0] != axes[1] or _direction(loop, "input", position) != _direction(loop, "output", number):
+            reasons.append("a copy runs along another axis or in another direction")
+            continue
+        if not context.rewrite((node,), f"{result.name} is {source.name} again"):
+            continue
+        new = ir.node("Identity", [source]).outputs[0] if result.is_graph_output() else source
+        try:
+            context.replace({result: new}, before=node, origin=(node,))
+        except Conflict as conflict:
+            context.rewrites -= 1
+            reasons.append(str(conflict))
+            continue
+        context.mark = context.edit.version
+        changed = True
+    return changed
+
+
+def _need_one_slice(loop: Repeated) -> None:
+    for position, (value, _) in enumerate(loop.scanned_inputs):
+        dims = None if value is None else shape_of(value)
+        if dims and dims[_axis(loop, "input", position)] == 1:
+            return
+    need(False, "it may scan more than one slice", loop.node)
+
+
+def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
+    """Put the nodes of the body in the place of the Scan; the nodes."""
+    edit, node, body = context.edit, loop.node, loop.body
+    version = opset(node)
+    added: list[ir.Node] = []
+    given: dict[ir.Value, ir.Value] = {}
+    for state in range(loop.states):
+        initial = loop.initial(state)
+        assert initial is not None
+        given[loop.given(state)] = initial
+    for position, (value, inner) in enumerate(loop.scanned_inputs):
+        assert value is not None
+        if is_needed(inner):
+            slice_ = without_axis(value, _axis(loop, "input", position), version)
+            edit.insert([slice_], node, [node])
+            added.append(slice_)
+            given[inner] = slice_.outputs[0]
+    for old, new in given.items():
+        edit.replace_uses(old, new)
+    moved, returned = edit.inline(body, node, node.name or node.outputs[0].name or node.op_type)
+    results = [given.get(value, value) for value in returned]
+    for output in range(loop.states, len(node.outputs)):
+        if is_needed(node.outputs[output]):
+            whole = with_axis(results[output], _axis(loop, "output", output - loop.states), version)
+            edit.insert([whole], node, [node])
+            moved.append(whole)
+            results[output] = whole.outputs[0]
+    replacements = {old: new for old, new in zip(node.outputs, results, strict=True) if is_needed(old)}
+    edit.take_place(node, replacements, [*added, *moved])
+    edit.sweep(moved)
+    return [inner for inner in (*added, *moved) if inner.graph is not None]

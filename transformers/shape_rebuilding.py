@@ -1,0 +1,298 @@
+"""However a shape was computed, what it comes to can be read from the shapes of what is there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import facts, scope, symbolic
+from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.match import Dim, shape_of
+from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.options import TransformerLevel
+from ortopt.semantics import CONTROL_FLOW
+from ortopt.transformer import Context, GraphTransformer
+
+SIZES = ("Shape", "Size")
+SHAPE_HAS_BOUNDS = 15
+"""The opset since which Shape gives a part of the dimensions; before, a Gather takes it."""
+
+MOST_OPERANDS = 256
+"""So many nodes above a result are looked at for what they take the shape of."""
+
+MOST_PLACES = 16
+"""At so many places a dimension is looked for."""
+
+
+class Part(NamedTuple):
+    """Some of a value's dimensions: from the first to before the end."""
+
+    source: ir.Value
+    first: int
+    end: int
+
+
+Places: TypeAlias = dict[str, list[tuple[ir.Value, int]]]
+"""Where dimensions can be read: values and axes by expression."""
+
+Piece: TypeAlias = Part | tuple[int, ...]
+"""What shapes are put together from: dimensions of a value, or numbers."""
+
+
+class ShapeRebuilding(GraphTransformer):
+    """Integers that dimensions decide, however computed → ``Concat`` of ``Shape`` parts and constants, if fewer."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("common_subexpression_elimination", "expand_fusion", "reshape_fusion", "shape_folding", "shape_sharing")
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Rebuild the shapes of a graph where fewer nodes are left then."""
+        if not context.edit.index.has_any(graph, SIZES):
+            return False
+        arithmetic = {node: None for node in graph if _is_arithmetic(node)}
+        changed = False
+        for group in _groups(arithmetic):
+            plan = _Plan(graph, group)
+            if plan.saves > 0:
+                for value, pieces in plan.shapes.items():
+                    changed |= _rebuild(value, pieces, plan, context)
+        return changed
+
+
+def _is_arithmetic(node: ir.Node) -> bool:
+    """Whether a node computes what inference knows anyway, and not numbers alone, which are folded."""
+    if node.domain or node.op_type == "Constant" or node.op_type in CONTROL_FLOW:
+        return False
+    symbols = False
+    for value in node.outputs:
+        if not is_needed(value):
+            continue
+        known = facts.all_contents(value) if value.dtype in facts.INTEGERS else None
+        if not known or not all(map(symbolic.is_known, known)):
+            return False
+        symbols |= not all(isinstance(dim, int) for dim in known)
+    return symbols
+
+
+def _groups(nodes: Iterable[ir.Node]) -> list[list[ir.Node]]:
+    """Nodes that depend on one another, in the graph's order: what saves in one group costs nothing in another."""
+    group_of: dict[ir.Node, list[ir.Node]] = {}
+    for node in nodes:
+        merged = [node]
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            other = group_of.get(producer) if producer is not None else None
+            if other is None or other is group_of.get(node):
+                continue
+            small, large = (merged, other) if len(merged) < len(other) else (other, merged)
+            large.extend(small)
+            merged = large
+            for member in small:
+                group_of[member] = large
+            group_of[node] = large
+        group_of[node] = merged
+    order = {node: position for position, node in enumerate(nodes)}
+    distinct = {id(group): group for group in group_of.values()}
+    return [sorted(group, key=order.__getitem__) for group in distinct.values()]
+
+
+@dataclass
+class _Plan:
+    """How the results of a group that others need can be built anew.
+
+    Args:
+        graph: The graph.
+        group: Nodes of shape arithmetic, in order.
+
+    Attributes:
+        shapes: The pieces of each result that can be rebuilt.
+        parts: What has been made of a part so far.
+        saves: By how many nodes it gets less.
+    """
+
+    graph: ir.Graph
+    group: list[ir.Node]
+    shapes: dict[ir.Value, list[Piece]] = field(default_factory=dict)
+    parts: dict[Part, ir.Value] = field(default_factory=dict)
+    saves: int = 0
+
+    def __post_init__(self) -> None:
+        members = set(self.group)
+        kept: list[ir.Node] = []
+        places = _places(_interface(self.graph))
+        version = scope.of(self.graph).opset_imports.get("", 1)
+        for node in self.group:
+            for value in node.outputs:
+                if not _is_needed_outside(value, members):
+                    continue
+                pieces = _pieces(value, places)
+                if pieces is None:  # what it was computed from stands before it too
+                    own = _places(_sized(_with_operands([node], members, MOST_OPERANDS)))
+                    pieces = _pieces(value, {**own, **places})
+                if pieces is None:
+                    kept.append(node)
+                else:
+                    self.shapes[value] = pieces
+        staying = _with_operands(kept, members)
+        self.shapes = {value: pieces for value, pieces in self.shapes.items() if value.producer() not in staying}
+        if self.shapes:
+            self.saves = len(members) - len(staying) - _cost(self.shapes, version)
+
+
+def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in members for use in value.uses())
+
+
+def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node], most: int = sys.maxsize) -> dict[ir.Node, None]:
+    """Some nodes of a group, and those of it that they depend on, as far as they are not too many."""
+    found: dict[ir.Node, None] = {}
+    pending = list(nodes)
+    while pending and len(found) < most:
+        node = pending.pop()
+        if node in found:
+            continue
+        found[node] = None
+        pending.extend(p for v in node.inputs if v is not None and (p := v.producer()) is not None and p in members)
+    return found
+
+
+def _interface(graph: ir.Graph) -> list[ir.Value]:
+    """The inputs of the graph and of those around it: their dimensions can be read from everywhere in it."""
+    inputs: list[ir.Value] = [*graph.inputs]
+    while (parent := scope.of(graph).parent) is not None:
+        graph = scope.graph_of(parent)
+        inputs.extend(graph.inputs)
+    return [value for value in inputs if value.type is None or isinstance(value.type, ir.TensorType)]
+
+
+def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    """What some nodes take the shapes of."""
+    found: dict[ir.Value, None] = {}
+    for node in nodes:
+        if node.op_type in SIZES and node.inputs and node.inputs[0] is not None:
+            found[node.inputs[0]] = None
+    return list(found)
+
+
+def _places(values: Iterable[ir.Value]) -> Places:
+    """Where the dimensions of some values are, but for numbers."""
+    found: Places = {}
+    for value in values:
+        for axis, dim in enumerate(facts.dims_of(value) or ()):
+            if not isinstance(dim, int) and dim.value is not None:
+                found.setdefault(dim.value, []).append((value, axis))
+    return found
+
+
+def _pieces(value: ir.Value, places: Places) -> list[Piece] | None:
+    """The pieces that an int64 tensor of rank 0 or 1 is put together from; None where one is nowhere to be read."""
+    dims = shape_of(value)
+    if value.dtype != ir.DataType.INT64 or dims is None or len(dims) > 1 or value.is_graph_output():
+        return None
+    elements = facts.contents(value)
+    if not elements:
+        return None
+    pieces: list[Piece] = []
+    position = 0
+    while position < len(elements):
+        if isinstance(elements[position], int):
+            end = position
+            while end < len(elements) and isinstance(elements[end], int):
+                end += 1
+            pieces.append(tuple(dim for dim in elements[position:end] if isinstance(dim, int)))
+            position = end
+            continue
+        part = _longest(elements[position:], places)
+        if part is None:
+            return None
+        pieces.append(part)
+        position += part.end - part.first
+    return pieces
+
+
+def _longest(elements: tuple[Dim, ...], places: Places) -> Part | None:
+    """The part of a shape that the most elements begin with; of equal ones the first."""
+    best: Part | None = None
+    first = elements[0]
+    assert not isinstance(first, int)
+    for source, axis in places.get(first.value or "", ())[:MOST_PLACES]:
+        dims = facts.dims_of(source) or ()
+        end = axis + 1
+        while end < len(dims) and end - axis < len(elements) and symbolic.equal(dims[end], elements[end - axis]):
+            end += 1
+        if best is None or end - axis > best.end - best.first:
+            best = Part(source, axis, end)
+    return best
+
+
+def _cost(shapes: dict[ir.Value, list[Piece]], version: int) -> int:
+    """How many nodes it takes to build some shapes."""
+    steps: set[object] = set()
+    for value, pieces in shapes.items():
+        for part in pieces:
+            if isinstance(part, Part):
+                steps.add(part)
+                if version < SHAPE_HAS_BOUNDS:
+                    steps.add(_whole(part.source))
+        if len(pieces) > 1:
+            steps.add(tuple(pieces))
+        if not shape_of(value):
+            steps.add((tuple(pieces), "scalar"))
+    return len(steps)
+
+
+def _whole(source: ir.Value) -> Part:
+    return Part(source, 0, len(shape_of(source) or ()))
+
+
+def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context) -> bool:
+    """Put a shape together in front of the node that computed it."""
+    node = value.producer()
+    if node is None or node.graph is None or not is_needed(value):
+        return False
+    if not context.rewrite((node,), f"it is {', '.join(map(_text, pieces))}"):
+        return False
+    operands = [_built(piece, plan) for piece in pieces]
+    made = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
+    if not shape_of(value):
+        made = ir.node("Squeeze", [made]).outputs[0]
+    try:
+        context.replace({value: made}, before=node, origin=(node,))
+    except Conflict as conflict:
+        plan.parts = {part: built for part, built in plan.parts.items() if built.graph is not None}
+        context.rewrites -= 1
+        context.refuse(node, conflict)
+        return False
+    context.mark = context.edit.version
+    return True
+
+
+def _built(piece: Piece, plan: _Plan) -> ir.Value:
+    """The value of a piece, made where it is asked for first."""
+    if not isinstance(piece, Part):
+        return constant(np.array(piece, np.int64))
+    if piece in plan.parts:
+        return plan.parts[piece]
+    whole = _whole(piece.source)
+    if piece == whole:
+        made = ir.node("Shape", [piece.source])
+    elif scope.of(plan.graph).opset_imports.get("", 1) >= SHAPE_HAS_BOUNDS:
+        made = ir.node("Shape", [piece.source], {"start": piece.first, "end": piece.end})
+    else:
+        axes = constant(np.arange(piece.first, piece.end, dtype=np.int64))
+        made = ir.node("Gather", [_built(whole, plan), axes], {"axis": 0})
+    plan.parts[piece] = made.outputs[0]
+    return made.outputs[0]
+
+
+def _text(piece: Piece) -> str:
+    """A piece for people."""
+    if not isinstance(piece, Part):
+        return str(list(piece))
+    return f"dimensions {piece.first} to {piece.end - 1} of {piece.source.name}"

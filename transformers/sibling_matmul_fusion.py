@@ -1,0 +1,77 @@
+"""Three small products of one value, as of queries, keys and values, keep a processor less busy than one wide one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.match import FLOATS, is_op, opset
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.semantics import constant_tensor
+from ortopt.transformer import Context, GraphTransformer
+
+SIZES_ARE_AN_INPUT = 13  # of Split
+AXIS_FROM_THE_END = 11  # a Split may count so
+
+
+class SiblingMatmulFusion(GraphTransformer):
+    """``MatMul(x, a)``, ``MatMul(x, b)``, … with constant matrices → ``Split(MatMul(x, Concat(a, b, …)))``.
+
+    Off unless asked for: where it pays depends on the sizes and the processor. The Split copies the results once more,
+    and the matrices change places in the file.
+    """
+
+    levels = (TransformerLevel.LEVEL4,)
+    apply_once = True
+    enabled = False
+    numerics = Numerics.REORDERED
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Join the products of each value that has several."""
+        changed = False
+        for siblings in _siblings(graph):
+            if len(siblings) < 2:
+                context.refuse(siblings[0], "no other product with a constant matrix reads the value")
+            elif opset(siblings[0]) < AXIS_FROM_THE_END:
+                context.refuse(siblings[0], "Split cannot count axes from the end")
+            elif context.rewrite(siblings):
+                changed |= _join(siblings, context)
+        return changed
+
+
+def _siblings(graph: ir.Graph) -> Iterator[list[ir.Node]]:
+    """The products of each value with constant matrices that can stand side by side."""
+    found: dict[tuple[object, ...], list[ir.Node]] = {}
+    for node in graph:
+        if not is_op(node, "MatMul") or not use_count(node.outputs[0]) or node.outputs[0].is_graph_output():
+            continue
+        matrix = constant_tensor(node.inputs[1])
+        if matrix is None or matrix.dtype not in FLOATS or len(matrix.shape) != 2 or 0 in matrix.shape.numpy():
+            continue
+        found.setdefault((node.inputs[0], matrix.dtype, matrix.shape[0]), []).append(node)
+    yield from found.values()
+
+
+def _join(siblings: list[ir.Node], context: Context) -> bool:
+    first = siblings[0]
+    tensors = [tensor for node in siblings if (tensor := constant_tensor(node.inputs[1])) is not None]
+    matrices = [tensor.numpy() for tensor in tensors]
+    wide = ir.Tensor(np.concatenate(matrices, axis=1), dtype=tensors[0].dtype)
+    sizes = [matrix.shape[1] for matrix in matrices]
+    product = ir.node("MatMul", [first.inputs[0], constant(wide)])
+    if opset(first) >= SIZES_ARE_AN_INPUT:
+        split = ir.node("Split", [product.outputs[0], constant(sizes)], {"axis": -1}, num_outputs=len(sizes))
+    else:
+        split = ir.node("Split", [product.outputs[0]], {"axis": -1, "split": sizes}, num_outputs=len(sizes))
+    replaced = {node.outputs[0]: part for node, part in zip(siblings, split.outputs, strict=True)}
+    try:
+        context.replace(replaced, before=first, origin=siblings)
+    except Conflict as conflict:
+        context.refuse(first, conflict)
+        return False
+    return True

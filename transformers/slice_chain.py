@@ -1,0 +1,71 @@
+"""A part of a part is a part."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import Dim, Refusal, dims, is_used_once, need, opset, producer, values
+from ortopt.options import TransformerLevel
+from ortopt.rule import RewriteRule
+from ortopt.slicing import TO_THE_END, Cut, cuts, slice_node
+
+LAST = 2**63 - 1
+Taken = tuple[int, int, int, int]
+
+
+class Found(NamedTuple):
+    """Both Slices, what the first one reads, and what they take together: axis, start, end and step."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    taken: tuple[Taken, ...]
+
+
+class SliceChain(RewriteRule[Found]):
+    """``Slice(Slice(x))`` → one ``Slice``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Slice",)
+
+    def match(self, root: ir.Node) -> Found:
+        """Bounds that are numbers; on a common axis, steps forwards."""
+        (middle,) = values(root, 1)
+        first = producer(middle, "Slice")
+        need(is_used_once(middle), "the first part is used elsewhere", middle)
+        (x,) = values(first, 1)
+        shape = dims(x)
+        inner = {cut.axis: cut for cut in cuts(first)}
+        outer = {cut.axis: cut for cut in cuts(root)}
+        taken = []
+        for axis in sorted(inner.keys() | outer.keys()):
+            one, other = inner.get(axis), outer.get(axis)
+            if one is None or other is None:
+                cut = one or other
+                assert cut is not None
+                taken.append((axis, *(_number(bound, root) for bound in cut[1:])))
+            else:
+                taken.append(_composed(one, other, shape[axis], root))
+        return Found((first, root), x, tuple(taken))  # type: ignore[arg-type]
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the one Slice."""
+        return slice_node(found.source, found.taken, opset(found.nodes[-1]))
+
+
+def _number(bound: Dim, root: ir.Node) -> int:
+    if not isinstance(bound, int):
+        raise Refusal("a bound is computed", root)
+    return bound
+
+
+def _composed(one: Cut, other: Cut, size: Dim, root: ir.Node) -> Taken:
+    """What a Slice takes of what another one took along the same axis."""
+    a, b, p = (_number(bound, root) for bound in one[1:])
+    c, d, q = (_number(bound, root) for bound in other[1:])
+    need(p > 0 and q > 0, "it steps backwards", root)
+    if isinstance(size, int):
+        left = range(size)[a:b:p][c:d:q]
+        return (one.axis, left.start, left.stop, left.step) if left else (one.axis, 0, 0, 1)
+    need(min(a, b, c, d) >= 0 and p == q == 1, "the dimension is not fixed, and a bound counts from its end", root)
+    ends = [end for end, limit in ((b, b), (a + d, d)) if limit < TO_THE_END]
+    return one.axis, a + c, min(ends, default=LAST), 1
