@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -153,17 +152,6 @@ class Loops(GraphTransformer):
         number = 0
         while True:
             number += 1
-
-
-class Stubborn(Loops):
-    """Goes round and round, and listens to nobody."""
-
-    def apply(self, graph: ir.Graph, context: Context) -> bool:
-        while True:
-            try:
-                time.sleep(0.001)
-            except Exception:
-                continue
 
 
 class LoopsInTheFramework(GraphTransformer):
