@@ -32,8 +32,10 @@ def sweep(models: tuple[str, ...], levels: tuple[int, ...], timeout: float) -> t
             print(f"{name} -O{level}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder, "result.onnx")
-                command = [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, f"-O{level}"]
-                run = measure([*command, "--strict", "--check-each"], timeout)
+                checks = ["--strict", "--check-each"]
+                run = measure(
+                    [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, f"-O{level}", *checks], timeout
+                )
                 if run.ok:
                     line.append(f"{graphs.count(out).total} in {number(run.seconds)} s")
                     continue
