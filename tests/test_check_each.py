@@ -29,7 +29,7 @@ CASES: list[tuple[type[GraphTransformer], str]] = [
     (RenamesOutput, "has become output 'renamed'"),
     (LeavesAUser, "which is in no graph of the model"),
     (WrongType, "is said to be int64, where it computes float"),
-    (TearsInARule, "'y'"),
+    (TearsInARule, "'e'"),
 ]
 
 
@@ -44,7 +44,7 @@ def test_who_breaks_the_model_is_named_and_costs_only_itself(kind: type[GraphTra
     assert [node.op_type for node in result.model.graph] == ["Relu", "Exp", "Tanh"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind, _ in CASES if kind is not TearsInARule])
+@pytest.mark.parametrize("kind", [kind for kind, _ in CASES])
 def test_under_strict_it_ends_the_run(kind: type[GraphTransformer]) -> None:
     with pytest.raises(TransformerError, match=kind.name):
         optimize(parse(MODEL), transformers=[kind()], check_each=True, strict=True, verify=False)

@@ -371,7 +371,7 @@ def test_a_rule_that_rewrites_its_own_result_for_ever_comes_to_an_end(monkeypatc
     with pytest.warns(RuntimeWarning, match="level 1 stopped in step 1: rules made 110 rewrites on main .* grows"):
         assert manager.apply_transformers(model, 1)
     assert manager.bound_reached == [TransformerLevel.LEVEL1]
-    assert [node.op_type for node in model.graph] == ["Abs"] * 111
+    assert [node.op_type for node in model.graph] == ["Abs"] * 110  # the first one makes two of NegNeg's one
     validate(model)
 
 

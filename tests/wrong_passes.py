@@ -201,19 +201,32 @@ class Tears(GraphTransformer):
 
 
 class TearsInARule(RewriteRule[Root]):
-    """Takes a Tanh out of its graph behind the editor's back, while it only looks."""
+    """Takes the node above a Tanh out of its graph behind the editor's back, beside a rewrite that is right."""
 
     roots = ("Tanh",)
 
     def match(self, root: ir.Node) -> Root:
-        value = values(root, 1)[0]
-        graph = root.graph
-        assert graph is not None
-        graph.remove(root)
-        return Root((), value)
+        need(root.name != "told", "it was")
+        return Root((root,), values(root, 1)[0])
 
     def rewrite(self, found: Root) -> ir.Node:
-        raise AssertionError("never")
+        above = found.value.producer()
+        assert above is not None
+        assert above.graph is not None
+        above.graph.remove(above)
+        return ir.node("Tanh", [found.value], name="told")
+
+
+class Nearly(RewriteRule[Root]):
+    """Identity becomes a product with nearly one: no difference until it is subtracted."""
+
+    roots = ("Identity",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Mul", [found.value, constant(np.array(1.000001, np.float32))])
 
 
 class OutOfOrder(GraphTransformer):
