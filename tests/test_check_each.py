@@ -29,7 +29,7 @@ CASES: list[tuple[type[GraphTransformer], str]] = [
     (RenamesOutput, "has become output 'renamed'"),
     (LeavesAUser, "which is in no graph of the model"),
     (WrongType, "is said to be int64, where it computes float"),
-    (TearsInARule, "'e'"),
+    (TearsInARule, "'b'"),
 ]
 
 

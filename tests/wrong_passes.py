@@ -201,7 +201,7 @@ class Tears(GraphTransformer):
 
 
 class TearsInARule(RewriteRule[Root]):
-    """Takes the node above a Tanh out of its graph behind the editor's back, beside a rewrite that is right."""
+    """Takes the second node above a Tanh out of its graph behind the editor's back, while it rewrites the Tanh."""
 
     roots = ("Tanh",)
 
@@ -212,8 +212,11 @@ class TearsInARule(RewriteRule[Root]):
     def rewrite(self, found: Root) -> ir.Node:
         above = found.value.producer()
         assert above is not None
-        assert above.graph is not None
-        above.graph.remove(above)
+        assert above.inputs[0] is not None
+        torn = above.inputs[0].producer()
+        assert torn is not None
+        assert torn.graph is not None
+        torn.graph.remove(torn)
         return ir.node("Tanh", [found.value], name="told")
 
 
