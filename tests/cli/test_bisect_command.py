@@ -132,9 +132,8 @@ def test_the_part_is_as_small_as_it_can_be(ortopt: Any) -> None:
 
 def test_what_shows_further_down_only_is_taken_along(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A millionth is within the tolerance, but not where the rest is subtracted."""
-    write(
-        "main (float[{n},4] x) => (float[{n},4] y) {{ a = Sin (x) i = Identity (a) d = Sub (i, a) y = Abs (d) }}", n=3
-    )
+    body = "o = Cos (x) p = Exp (o) a = Sin (p) i = Identity (a) d = Sub (i, a) c = Constant <value_float = 1e6> ()"
+    write(f"main (float[N,4] x) => (float[N,4] y) {{{{ {body} m = Mul (d, c) n = Abs (m) y = Sqrt (n) }}}}")
     data = bisect(ortopt, "--only", "nearly")
     assert not data["whole_model"]
     assert 3 <= data["nodes"][0] < 9
