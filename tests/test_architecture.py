@@ -41,7 +41,7 @@ LAYERS = (
     {"bisection"},
     {"api"},
     {"runtime"},
-    {"zoo", "report", "trace", "dump"},
+    {"zoo", "report", "trace", "dump", "reproducer"},
     {"cli"},
     {"testing"},
 )
