@@ -1,0 +1,291 @@
+"""``ortopt run``: one model under `ortopt.InferenceSession`, what it gives and what it took."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+import sys
+import time
+import warnings
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortopt.cli.limits import memory_option
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortopt.cli.models import ModelArgument
+    from ortopt.runtime.session import InferenceSession
+
+RUN_TYPES = ("ort", "reference", "host", "debug")
+
+
+@click.command("run")
+@click.argument("model")
+@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
+@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@click.option(
+    "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
+)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Within an op.  [default: one a core]")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="The first is told apart.")
+@click.option("--outputs", metavar="FILE.npz", help="Write the outputs, by name.")
+@memory_option
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
+def command(model: str, as_json: bool, **given: Any) -> None:
+    """Run a model, and show its outputs and what the session counted.
+
+    MODEL is a file, "-" for stdin, or zoo:NAME, plain or grouped. Inputs that do not fit it are a usage error (1), a
+    model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
+    """
+    from ortopt.cli import files, models
+    from ortopt.cli.optimize import commas, dims
+    from ortopt.errors import UsageError
+    from ortopt.graph.load import load
+
+    for path in filter(None, (given["outputs"], given["trace_file"])):
+        files.check_writable(path)
+    if [given["outputs"], given["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
+        raise UsageError("only one of --outputs, --json and --trace can go to stdout")
+    argument = models.resolve(model)
+    loaded = load(argument.source)
+    sizes = dims(given["dim"])
+    _check_dims(loaded, sizes)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", RuntimeWarning)
+        run = _Run(argument, commas(given["provider"]), given)
+        outputs = run.first(_candidates(argument, loaded, sizes, given))
+        run.again(given["repeat"] - 1)
+    for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
+        click.echo(f"ortopt: warning: {' '.join(text.split())}", err=True)
+    data = run.describe(outputs)
+    if given["outputs"]:
+        files.write_bytes(given["outputs"], _archive(outputs))
+    if given["trace_file"]:
+        files.write_text(given["trace_file"], json.dumps(run.session.trace()) + "\n")
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _show(data, sys.stderr if files.STREAM in (given["outputs"], given["trace_file"]) else sys.stdout)
+
+
+class _Run:
+    """A session, and the runs of it.
+
+    Args:
+        argument: The model.
+        providers: As the user named them; none leaves it to the session.
+        given: The command's options.
+
+    Raises:
+        OrtoptError: An option makes no sense, or the model cannot be run.
+    """
+
+    def __init__(self, argument: ModelArgument, providers: tuple[str, ...], given: dict[str, Any]) -> None:
+        from ortopt.errors import InvalidModelError, OrtoptError
+        from ortopt.runtime.session import InferenceSession
+        from ortopt.runtime.settings import quiet_options
+
+        options, self._quiet = quiet_options(given["threads"])
+        self._label = argument.label
+        start = time.perf_counter()
+        try:
+            self.session: InferenceSession = InferenceSession(
+                argument.source,
+                options,
+                list(providers) or None,
+                run_type=given["run_type"],
+                trace=given["trace_file"] is not None,
+            )
+        except (OrtoptError, MemoryError):
+            raise
+        except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
+            raise InvalidModelError(f"{self._label} cannot be run: {error}") from error
+        self._opened = time.perf_counter() - start
+        self._feeds: dict[str, Any] = {}
+        self._seconds: list[float] = []
+
+    def first(self, candidates: Any) -> dict[str, Any]:
+        """Run on the first inputs that the model accepts; the outputs by name.
+
+        Raises:
+            UsageError: The user's inputs do not fit the model.
+            InvalidModelError: It cannot be run on any.
+        """
+        from ortopt.errors import InvalidModelError, OrtoptError, UsageError
+
+        first: Exception | None = None
+        for feeds, drawn in candidates:
+            self._feeds = feeds
+            try:
+                return self._run()
+            except (OrtoptError, MemoryError):
+                raise
+            except Exception as error:  # as above
+                # InvalidArgument is how ONNX Runtime says that inputs are wrong, ValueError that they are missing.
+                if not drawn and (isinstance(error, ValueError) or type(error).__name__ == "InvalidArgument"):
+                    raise UsageError(f"the inputs do not fit {self._label}: {error}") from error
+                first = first or error
+        hint = " (on drawn inputs: --inputs gives it others)" if drawn else ""
+        raise InvalidModelError(f"{self._label} cannot be run: {first}{hint}") from first
+
+    def again(self, times: int) -> None:
+        """Run on the same inputs."""
+        for _ in range(times):
+            self._run()
+
+    def _run(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        found = self.session.run(None, self._feeds, self._quiet)
+        self._seconds.append(time.perf_counter() - start)
+        return dict(zip((one.name for one in self.session.get_outputs()), found, strict=True))
+
+    def describe(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """What happened, as data that json can write."""
+        import dataclasses
+
+        first, *later = self._seconds
+        low, middle, high = _quartiles(later)
+        return {
+            "schema": 1,
+            "model": self._label,
+            "providers": self.session.get_providers(),
+            "groups": [{"name": one.recipe.name, "provider": one.provider} for one in self.session.groups],
+            "inputs": [_description(name, value) for name, value in self._feeds.items()],
+            "outputs": [_description(name, value) for name, value in outputs.items()],
+            "seconds": {
+                "open": self._opened,
+                "first": first,
+                "later": len(later),
+                "median": middle,
+                "quartiles": [low, high],
+            },
+            "statistics": dataclasses.asdict(self.session.statistics),
+        }
+
+
+def _quartiles(samples: list[float]) -> list[float | None]:
+    """The quartiles and the median between them."""
+    if len(samples) > 1:
+        return [*statistics.quantiles(samples, n=4, method="inclusive")]
+    return [samples[0] if samples else None] * 3
+
+
+def _candidates(argument: ModelArgument, model: ir.Model, sizes: dict[str, int], given: dict[str, Any]) -> Any:
+    """Inputs to try, and whether they are drawn: the user's, the zoo's, or what verification draws."""
+    from ortopt.cli import models
+    from ortopt.errors import UsageError
+    from ortopt.verification_inputs import Interface, attempts
+
+    if given["inputs"] is not None:
+        if sizes:
+            raise UsageError("--dim is for drawn inputs, not for those of --inputs")
+        yield models.verification_inputs(given["inputs"], argument), False
+        return
+    if argument.zoo is not None and not sizes:
+        from ortopt import zoo
+
+        yield zoo.inputs(argument.zoo, given["seed"]), True
+        return
+    interface = Interface(model)
+    for how in attempts():
+        yield interface.draw(seed=given["seed"], sizes=sizes, how=how), True
+
+
+def _check_dims(model: ir.Model, sizes: dict[str, int]) -> None:
+    from ortopt.errors import UsageError
+    from ortopt.verification_inputs import Interface
+
+    known = Interface(model).symbols
+    for name in sizes:
+        if name not in known:
+            raise UsageError(f"no input has a dimension {name!r}: there is {', '.join(sorted(known)) or 'none'}")
+
+
+def _description(name: str, value: Any) -> dict[str, Any]:
+    """The type and shape of a value: an array, a list of arrays, a mapping or nothing."""
+    if isinstance(value, list | tuple):
+        return {"name": name, "dtype": f"sequence of {len(value)}", "shape": None}
+    if isinstance(value, dict):
+        return {"name": name, "dtype": f"map of {len(value)}", "shape": None}
+    if value is None:
+        return {"name": name, "dtype": "nothing", "shape": None}
+    dtype = "string" if value.dtype.kind in "OU" else str(value.dtype)
+    return {"name": name, "dtype": dtype, "shape": list(value.shape)}
+
+
+def _archive(outputs: dict[str, Any]) -> bytes:
+    """An .npz file: types that numpy lacks as their bits, the elements of a sequence as NAME.0, NAME.1 and so on.
+
+    Raises:
+        UsageError: An output is no array.
+    """
+    import numpy as np
+
+    from ortopt.errors import UsageError
+
+    arrays: dict[str, Any] = {}
+    for name, value in outputs.items():
+        parts = {f"{name}.{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
+        for key, one in parts.items():
+            if one is None:
+                continue
+            if not isinstance(one, np.ndarray) or key in arrays:
+                raise UsageError(f"--outputs takes arrays: output {name!r} cannot be written")
+            arrays[key] = one
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez knows no array named "file"
+        for key, array in arrays.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, _storable(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array that a file can hold without pickle."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind == "V":
+        return array.view(f"u{array.itemsize}")
+    return array
+
+
+def _show(data: dict[str, Any], stream: Any) -> None:
+    from ortopt import report
+
+    out = report.console(stream)
+    rows = [
+        (kind, row["name"], row["dtype"], "" if row["shape"] is None else str(row["shape"]))
+        for kind in ("input", "output")
+        for row in data[f"{kind}s"]
+    ]
+    out.print(report.table(("", "name", "type", "shape"), rows, text=4))
+    out.print()
+    seconds = data["seconds"]
+    out.print(f"opened in {seconds['open']:.3f} s, first run {_milliseconds(seconds['first'])}")
+    if seconds["later"]:
+        low, high = seconds["quartiles"]
+        out.print(
+            f"{seconds['later']} more runs: median {_milliseconds(seconds['median'])},"
+            f" quartiles {_milliseconds(low)} to {_milliseconds(high)}",
+            soft_wrap=True,
+        )
+    groups = len(data["groups"])
+    where = f"{groups} groups" if groups else "one session"
+    out.print(f"{where} on {', '.join(data['providers'])}", soft_wrap=True)
+    counted = data["statistics"]
+    shown = ("runs", "group_runs", "hits", "misses", "compiles", "copies", "fallbacks")
+    rest = [name for name, count in counted.items() if count and name not in shown]
+    out.print(", ".join(f"{name.replace('_', ' ')} {counted[name]}" for name in (*shown, *rest)), soft_wrap=True)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
