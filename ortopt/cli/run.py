@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import statistics
 import sys
 import time
 import warnings
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +14,6 @@ import click
 from ortopt.cli.limits import memory_option
 
 if TYPE_CHECKING:
-    import numpy as np
-    import onnx_ir as ir
-
     from ortopt.cli.models import ModelArgument
     from ortopt.runtime.session import InferenceSession
 
@@ -46,7 +41,7 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     MODEL is a file, "-" for stdin, or zoo:NAME, plain or grouped. Inputs that do not fit it are a usage error (1), a
     model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
     """
-    from ortopt.cli import files, models
+    from ortopt.cli import arrays, files, models
     from ortopt.cli.optimize import commas, dims
     from ortopt.errors import UsageError
     from ortopt.graph.load import load
@@ -57,18 +52,16 @@ def command(model: str, as_json: bool, **given: Any) -> None:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
     argument = models.resolve(model)
     loaded = load(argument.source)
-    sizes = dims(given["dim"])
-    _check_dims(loaded, sizes)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
         run = _Run(argument, commas(given["provider"]), given)
-        outputs = run.first(_candidates(argument, loaded, sizes, given))
+        outputs = run.first(arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"])))
         run.again(given["repeat"] - 1)
     for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
         click.echo(f"ortopt: warning: {' '.join(text.split())}", err=True)
     data = run.describe(outputs)
     if given["outputs"]:
-        files.write_bytes(given["outputs"], _archive(outputs))
+        files.write_bytes(given["outputs"], arrays.archive(outputs))
     if given["trace_file"]:
         files.write_text(given["trace_file"], json.dumps(run.session.trace()) + "\n")
     if as_json:
@@ -179,37 +172,6 @@ def _quartiles(samples: list[float]) -> list[float | None]:
     return [samples[0] if samples else None] * 3
 
 
-def _candidates(argument: ModelArgument, model: ir.Model, sizes: dict[str, int], given: dict[str, Any]) -> Any:
-    """Inputs to try, and whether they are drawn: the user's, the zoo's, or what verification draws."""
-    from ortopt.cli import models
-    from ortopt.errors import UsageError
-    from ortopt.verification_inputs import Interface, attempts
-
-    if given["inputs"] is not None:
-        if sizes:
-            raise UsageError("--dim is for drawn inputs, not for those of --inputs")
-        yield models.verification_inputs(given["inputs"], argument), False
-        return
-    if argument.zoo is not None and not sizes:
-        from ortopt import zoo
-
-        yield zoo.inputs(argument.zoo, given["seed"]), True
-        return
-    interface = Interface(model)
-    for how in attempts():
-        yield interface.draw(seed=given["seed"], sizes=sizes, how=how), True
-
-
-def _check_dims(model: ir.Model, sizes: dict[str, int]) -> None:
-    from ortopt.errors import UsageError
-    from ortopt.verification_inputs import Interface
-
-    known = Interface(model).symbols
-    for name in sizes:
-        if name not in known:
-            raise UsageError(f"no input has a dimension {name!r}: there is {', '.join(sorted(known)) or 'none'}")
-
-
 def _description(name: str, value: Any) -> dict[str, Any]:
     """The type and shape of a value: an array, a list of arrays, a mapping or nothing."""
     if isinstance(value, list | tuple):
@@ -220,42 +182,6 @@ def _description(name: str, value: Any) -> dict[str, Any]:
         return {"name": name, "dtype": "nothing", "shape": None}
     dtype = "string" if value.dtype.kind in "OU" else str(value.dtype)
     return {"name": name, "dtype": dtype, "shape": list(value.shape)}
-
-
-def _archive(outputs: dict[str, Any]) -> bytes:
-    """An .npz file: types that numpy lacks as their bits, the elements of a sequence as NAME.0, NAME.1 and so on.
-
-    Raises:
-        UsageError: An output is no array.
-    """
-    import numpy as np
-
-    from ortopt.errors import UsageError
-
-    arrays: dict[str, Any] = {}
-    for name, value in outputs.items():
-        parts = {f"{name}.{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
-        for key, one in parts.items():
-            if one is None:
-                continue
-            if not isinstance(one, np.ndarray) or key in arrays:
-                raise UsageError(f"--outputs takes arrays: output {name!r} cannot be written")
-            arrays[key] = one
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez knows no array named "file"
-        for key, array in arrays.items():
-            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, _storable(array), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array that a file can hold without pickle."""
-    if array.dtype.kind == "O":
-        return array.astype(str)
-    if array.dtype.kind == "V":
-        return array.view(f"u{array.itemsize}")
-    return array
 
 
 def _show(data: dict[str, Any], stream: Any) -> None:
