@@ -114,11 +114,16 @@ def _accepted(argument: ModelArgument, candidates: Any, effort: Effort) -> dict[
         UsageError: The user's do not fit it.
         InvalidModelError: It runs on none.
     """
+    import numpy as np
+
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.verify import outputs_of
 
     first: VerificationError | None = None
     for feeds, drawn in candidates:
+        for name, value in feeds.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
+                raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
         try:
             outputs_of(argument.source, feeds, providers=effort.providers)
         except VerificationError as error:

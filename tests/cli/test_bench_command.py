@@ -153,10 +153,7 @@ USAGE = {
 @pytest.mark.parametrize("case", USAGE)
 def test_usage_errors_are_1(ortopt: Any, files: Path, case: str) -> None:
     np.savez(files / "z.npz", z=np.zeros(3))
-    assert (
-        ortopt("bench", *USAGE[case], "--levels=0" if case == "sequence" else "--seed=0", code=1).stderr.count("\n")
-        == 1
-    )
+    assert ortopt("bench", *USAGE[case], code=1).stderr.count("\n") == 1
 
 
 def test_bad_input_is_2(ortopt: Any, files: Path) -> None:
