@@ -6,6 +6,7 @@ same inputs; the order turns from round to round, so that the machine's moods me
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import statistics
@@ -105,6 +106,35 @@ class Figures:
             spread = getattr(self, key)
             row[key] = None if spread is None else [spread.low, spread.median, spread.high]
         return row
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a version does not run.
+
+    Attributes:
+        reason: One line.
+        opens: Whether a session can be made of it, so that other inputs may help.
+        kind: The name of the error's class.
+    """
+
+    reason: str
+    opens: bool = False
+    kind: str = ""
+
+
+def attempt(version: Version, inputs: Path, effort: Effort) -> Failure | None:
+    """Run a version once.
+
+    Args:
+        version: Which.
+        inputs: An .npz file.
+        effort: Where, and how long it may take.
+    """
+    answer = _measured(version, inputs, dataclasses.replace(effort, repeat=1, seconds=0.0))
+    if "error" not in answer:
+        return None
+    return Failure(answer["error"], answer.get("opens", False), answer.get("kind", ""))
 
 
 def compare(

@@ -43,10 +43,13 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     before = memory()
     start = time.perf_counter()
     session: Any
-    if order["grouped"]:
-        session = InferenceSession(order["model"], options, order["providers"], trace=order["trace"] is not None)
-    else:
-        session = onnxruntime.InferenceSession(order["model"], options, order["providers"], enable_fallback=0)
+    try:
+        if order["grouped"]:
+            session = InferenceSession(order["model"], options, order["providers"], trace=order["trace"] is not None)
+        else:
+            session = onnxruntime.InferenceSession(order["model"], options, order["providers"], enable_fallback=0)
+    except Exception as error:  # whatever ONNX Runtime raises: the parent says it in one line
+        return _failure(error, opens=False)
     opened = time.perf_counter()
     session.run(None, feeds, quiet)
     first = time.perf_counter()
@@ -65,6 +68,11 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         "anonymous": _difference(after, before, "RssAnon", "RssAnon"),
         "peak": _difference(after, before, "VmHWM", "VmRSS"),
     }
+
+
+def _failure(error: Exception, *, opens: bool) -> dict[str, Any]:
+    text = " ".join(f"{error}".split())[:500]
+    return {"error": text or type(error).__name__, "kind": type(error).__name__, "opens": opens}
 
 
 def _samples(session: Any, feeds: dict[str, Any], quiet: Any, order: dict[str, Any], timeline: Any) -> list[float]:
@@ -106,6 +114,6 @@ def _difference(after: dict[str, int], before: dict[str, int], key: str, base: s
 if __name__ == "__main__":
     try:
         answer = measure(json.load(sys.stdin))
-    except Exception as error:  # whatever ONNX Runtime raises: the parent says it in one line
-        answer = {"error": " ".join(f"{error}".split())[:500] or type(error).__name__}
+    except Exception as error:  # as above
+        answer = _failure(error, opens=True)
     json.dump(answer, sys.stdout)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
     from ortopt.cli.models import ModelArgument
+
+
+UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
+"""Classes of the errors by which a session says that an input is missing, or that one is wrong."""
+
+HINT: Final = "on drawn inputs: --inputs gives it others"
 
 
 def candidates(

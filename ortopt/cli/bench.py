@@ -94,12 +94,15 @@ def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, 
 
     loaded = load(argument.source)
     candidates = arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"]))
-    feeds = _accepted(argument, candidates, effort)
     with tempfile.TemporaryDirectory(prefix="ortopt-bench-") as name:
         folder = Path(name)
         inputs = folder / "inputs.npz"
-        inputs.write_bytes(arrays.archive(feeds))
-        versions = [_version(argument, level, folder, feeds, effort, verify=given["verify"]) for level in levels]
+        original = _original(argument, folder)
+        feeds = _accepted(argument, original, candidates, inputs, effort)
+        versions = [
+            _optimized(argument, level, folder, feeds, effort, verify=given["verify"]) if level else original
+            for level in levels
+        ]
         found, trace = benchmark.compare(versions, inputs, effort, folder if given["trace_file"] else None)
     benchmark.require_original(found)
     if trace is not None:
@@ -107,8 +110,10 @@ def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, 
     return found
 
 
-def _accepted(argument: ModelArgument, candidates: Any, effort: Effort) -> dict[str, Any]:
-    """The first inputs that the model runs on.
+def _accepted(
+    argument: ModelArgument, original: Version, candidates: Any, path: Path, effort: Effort
+) -> dict[str, Any]:
+    """The first inputs that the model runs on; they are in the file then.
 
     Raises:
         UsageError: The user's do not fit it.
@@ -116,42 +121,50 @@ def _accepted(argument: ModelArgument, candidates: Any, effort: Effort) -> dict[
     """
     import numpy as np
 
-    from ortopt.errors import InvalidModelError, UsageError, VerificationError
-    from ortopt.verify import outputs_of
+    from ortopt import benchmark
+    from ortopt.cli import arrays
+    from ortopt.errors import InvalidModelError, UsageError
 
-    first: VerificationError | None = None
+    first: benchmark.Failure | None = None
     for feeds, drawn in candidates:
         for name, value in feeds.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
                 raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
-        try:
-            outputs_of(argument.source, feeds, providers=effort.providers)
-        except VerificationError as error:
-            if not drawn:
-                raise UsageError(f"the inputs do not fit {argument.label}: {error}") from error
-            first = first or error
-        else:
+        path.write_bytes(arrays.archive(feeds))
+        found = benchmark.attempt(original, path, effort)
+        if found is None:
             return dict(feeds)
-    raise InvalidModelError(f"{argument.label} cannot be run on drawn inputs: {first} (--inputs gives it others)")
+        if not drawn and found.kind in arrays.UNFIT:
+            raise UsageError(f"the inputs do not fit {argument.label}: {found.reason}")
+        first = first or found
+        if not found.opens or not drawn:
+            raise InvalidModelError(f"{argument.label} cannot be run: {found.reason}")
+    reason = "" if first is None else first.reason
+    raise InvalidModelError(f"{argument.label} cannot be run: {reason} ({arrays.HINT})")
 
 
-def _version(
-    argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
-) -> Version:
-    """The file of a version, made if it is not the original."""
-    from ortopt import api
+def _original(argument: ModelArgument, folder: Path) -> Version:
+    """The model as it is: its file, or one for what came through a stream."""
     from ortopt.benchmark import Version
     from ortopt.graph.save import save
 
-    if level == 0 and isinstance(argument.source, Path):
+    if isinstance(argument.source, Path):
         return Version(0, argument.source)
+    save(argument.source, folder / "original.onnx")
+    return Version(0, folder / "original.onnx")
+
+
+def _optimized(
+    argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
+) -> Version:
+    from ortopt import api
+    from ortopt.benchmark import Version
+
     path = folder / f"level{level}.onnx"
-    if level == 0:
-        save(argument.source, path)  # type: ignore[arg-type]
-        return Version(0, path)
-    api.optimize(
+    made = api.optimize(
         argument.source, level=level, providers=effort.providers, verify=verify, inputs=feeds, strict=False
-    ).save(path)
+    )
+    made.save(path)
     return Version(level, path)
 
 

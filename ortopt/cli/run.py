@@ -113,6 +113,7 @@ class _Run:
             UsageError: The user's inputs do not fit the model.
             InvalidModelError: It cannot be run on any.
         """
+        from ortopt.cli import arrays
         from ortopt.errors import InvalidModelError, OrtoptError, UsageError
 
         first: Exception | None = None
@@ -123,11 +124,10 @@ class _Run:
             except (OrtoptError, MemoryError):
                 raise
             except Exception as error:  # as above
-                # InvalidArgument is how ONNX Runtime says that inputs are wrong, ValueError that they are missing.
-                if not drawn and (isinstance(error, ValueError) or type(error).__name__ == "InvalidArgument"):
+                if not drawn and type(error).__name__ in arrays.UNFIT:
                     raise UsageError(f"the inputs do not fit {self._label}: {error}") from error
                 first = first or error
-        hint = " (on drawn inputs: --inputs gives it others)" if drawn else ""
+        hint = f" ({arrays.HINT})" if drawn else ""
         raise InvalidModelError(f"{self._label} cannot be run: {first}{hint}") from first
 
     def again(self, times: int) -> None:

@@ -18,6 +18,7 @@ from ortopt.errors import InvalidModelError
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
     "plain": f"{HEAD} main (float[N,4] x) => (float[N,4] y) {{ a = Neg (x) b = Neg (a) y = Relu (b) }}",
+    "picky": f"{HEAD} main (float[N] x) => (float[1] y) {{ s = Constant <value_ints = [1]> () y = Reshape (x, s) }}",
     "missing": f"{HEAD} main (float[N] x) => (float[N] y) {{ y = NoSuchOp (x) }}",
     "list": f"{HEAD} main (seq(float[M]) s) => (int64 n) {{ n = SequenceLength (s) }}",
 }
@@ -134,6 +135,11 @@ def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch:
     assert late["error"] == "it took longer than 0 s"
     monkeypatch.setattr(benchmark.sys, "executable", "/bin/false")
     assert benchmark._measured(version, files / "x.npz", Effort())["error"] == "its process died (1)"
+
+
+def test_inputs_are_tried_until_the_model_runs(ortopt: Any, files: Path) -> None:
+    done = ortopt("bench", "picky.onnx", "--rounds", 1, "--repeat", 1, "--levels", 0)
+    assert "original" in done.stdout
 
 
 USAGE = {
