@@ -115,6 +115,11 @@ class Interface:
         return [one.name for one in self._taken]
 
     @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols of all inputs' dimensions."""
+        return frozenset(name for one in self._taken for dim in one.dims for name in symbolic.symbols(dim))
+
+    @property
     def first_symbol(self) -> str | None:
         """The symbol of the first input's first symbolic dimension: the batch size, most often."""
         names = (name for one in self._taken for dim in one.dims for name in sorted(symbolic.symbols(dim)))
