@@ -279,6 +279,8 @@ class _Decoder:
                     raise InvalidModelError(f"{_label(proto)} shards {quoted(spec.tensor_name)}, which nobody defines")
             read = ir.serde.deserialize_node_device_configuration(entry, visible)
             known = self._configurations.get(entry.configuration_id)
+            if known is None and read.configuration is None:
+                raise InvalidModelError(f"{_label(proto)} has a device configuration that refers to none of the model")
             found.append(read if known is None else dataclasses.replace(read, configuration=known))
         return tuple(found)
 
