@@ -114,13 +114,13 @@ def _replace(source: Path, output: Path) -> None:
 
 
 def kill(count: int, seed: int, folder: Path, layers: int = 12, say: Callable[[str], None] = lambda _: None) -> Kills:
-    """Kill runs that replace a model with external data: every second one while it writes.
+    """Kill runs that replace a model with external data, at instants over all of their length; half while they write.
 
     Every third run writes over its own input. After each, the output must be wholly the old or the new model, and the
     next run must leave nothing but its result, and the data of what it replaced.
 
     Args:
-        count: How many.
+        count: How many; runs that are over before they can be killed do not count.
         seed: When.
         folder: An empty folder.
         layers: How large the models are.
@@ -150,7 +150,9 @@ def kill(count: int, seed: int, folder: Path, layers: int = 12, say: Callable[[s
     spans = [_run_and_kill(after, folder / "timed.onnx", None) for _ in range(3)]
     whole, writing = (sorted(span[place] for span in spans)[1] for place in (0, 1))
     say(f"a run takes {whole * 1000:.0f} ms, {writing * 1000:.0f} ms of them to write {data.stat().st_size} bytes")
-    for number in range(count):
+    number = -1
+    while result.killed < count:
+        number += 1
         overwrites = number % 3 == 2
         shutil.rmtree(trial, ignore_errors=True)
         shutil.copytree(in_place if overwrites else template, trial)
@@ -340,7 +342,7 @@ def cancel(
     return result
 
 
-def latencies(source: ir.Model | Path, count: int, seed: int) -> list[tuple[float, str]]:
+def latencies(source: ir.Model | Path, count: int, seed: int) -> Iterator[tuple[float, str]]:
     """How long a run goes on after it has been cancelled, at instants spread over its length.
 
     Args:
@@ -348,14 +350,13 @@ def latencies(source: ir.Model | Path, count: int, seed: int) -> list[tuple[floa
         count: How many runs; one more measures the length.
         seed: When.
 
-    Returns:
+    Yields:
         Seconds, and the innermost functions of ortopt's that ran at that instant.
     """
     draw = random.Random(seed)
     started = time.perf_counter()
     optimize(source, verify=False)
     seconds = time.perf_counter() - started
-    found = []
     main = threading.get_ident()
     for number in range(count):
         token = CancellationToken()
@@ -370,11 +371,10 @@ def latencies(source: ir.Model | Path, count: int, seed: int) -> list[tuple[floa
         try:
             optimize(source, verify=False, cancellation=token)
         except OptimizationCancelled:
-            found.append((time.perf_counter() - at[0][0], at[0][1]))
+            yield time.perf_counter() - at[0][0], at[0][1]
         finally:
             timer.cancel()
             timer.join()
-    return found
 
 
 def _place(thread: int) -> str:
@@ -500,3 +500,93 @@ def let_raise(source: bytes, each: int, seed: int, level: int = 4) -> Rollbacks:
             if raiser.verdict:
                 result.wrong.append(f"change {at}, by {author}: {raiser.verdict}")
     return result
+
+
+# -- all of it --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def difference(source: bytes) -> Iterator[Callable[[bytes], str]]:
+    """What tells, in words, how another model's outputs differ from a model's; the empty text if they do not."""
+    from ortopt.verify import Reference
+
+    with Reference(load(source), in_process=True) as reference:
+
+        def differs(made: bytes) -> str:
+            outcome = reference.compare(load(made))
+            return "" if outcome.status == "verified" else f"{outcome.status}: {outcome.reason}"
+
+        yield differs
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill, cancel, measure and raise; 1 if anything is wrong.
+
+    Args:
+        arguments: The command line; the process's own if None.
+    """
+    parser = argparse.ArgumentParser(prog="python -m fuzzing.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200, help="how many kills, and how many cancellations")
+    parser.add_argument("--models", type=int, default=200, help="how many drawn models passes raise on")
+    parser.add_argument("--nodes", type=int, default=100_000, help="the size of the graph whose latency is measured")
+    options = parser.parse_args(arguments)
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="ortopt-faults-") as folder:
+        kills = kill(options.count, options.seed, Path(folder), say=print)
+    wrong += kills.wrong
+    print(
+        f"{kills.killed} runs killed, {kills.saving} of them while they wrote; {kills.littered} left files behind;"
+        f" the output was {kills.old} times the old model, {kills.new} times the new one"
+    )
+    wrong += _cancel_some(options.count, options.seed)
+    _measure(options.nodes, options.seed)
+    wrong += _raise_some(options.models, options.seed)
+    for line in wrong:
+        print(f"WRONG: {line}")
+    return 1 if wrong else 0
+
+
+def _cancel_some(count: int, seed: int) -> list[str]:
+    from ortopt import zoo
+
+    names = ("bert_small__dyn20raw", "control_flow__script17", "resnet18_qdq__qdq", "lstm_tagger__ts13")
+    wrong: list[str] = []
+    for name in names:
+        source = zoo.cached(name).read_bytes()
+        with difference(source) as same:
+            done = cancel(source, count // len(names), seed, same)
+        print(f"{name}: {done.cancelled} runs cancelled, with {len(done.rewrites)} different numbers of rewrites")
+        wrong += [f"{name}: {line}" for line in done.wrong]
+    return wrong
+
+
+def _measure(nodes: int, seed: int) -> None:
+    from benchmarks.generators import chain
+
+    with tempfile.TemporaryDirectory(prefix="ortopt-faults-") as folder:
+        path = Path(folder) / "chain.onnx"
+        path.write_bytes(chain(nodes).SerializeToString())
+        found = sorted(latencies(path, 20, seed))
+    if not found:
+        return
+    print(f"{nodes} nodes: a cancelled run returns after {found[len(found) // 2][0] * 1000:.0f} ms (median)")
+    for seconds, place in found:
+        print(f"  {seconds * 1000:.1f} ms, cancelled in {place}")
+
+
+def _raise_some(models: int, seed: int) -> list[str]:
+    from fuzzing.campaign import case_of
+
+    total, wrong = Rollbacks(), []
+    for number in range(models):
+        source = case_of(seed + number).model.SerializeToString()
+        done = let_raise(source, 3, number)
+        total.raised += done.raised
+        wrong += [f"drawn model {seed + number}: {line}" for line in done.wrong]
+    print(f"passes raised {total.raised.total()} times on {models} drawn models: {dict(total.raised.most_common())}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
