@@ -4,6 +4,7 @@ VENV ?= .venv
 VENV_TEST ?= .venv-test
 JOBS ?= 2
 BENCH ?=
+FUZZ ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
@@ -47,6 +48,12 @@ zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in e
 	$(TEST)/python -m benchmarks.sweep $(BENCH)
 	$(TEST)/python -m benchmarks.groups
 
+faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
+	$(TEST)/python -m fuzzing.faults $(FUZZ)
+
+fuzz-loader: $(VENV_TEST)/.fuzz ## broken files, guided by coverage; FUZZ="--seconds 3600" for an hour
+	$(TEST)/python -m fuzzing.loader $(FUZZ)
+
 gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
 	$(TEST)/python -m pytest -m gpu
 
@@ -70,3 +77,9 @@ $(VENV_TEST)/.installed: pyproject.toml
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
+
+$(VENV_TEST)/.fuzz: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
+.PHONY: faults fuzz-loader

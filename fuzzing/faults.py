@@ -113,7 +113,9 @@ def _replace(source: Path, output: Path) -> None:
     optimize(source, verify=False).save(output, external_data="copy")
 
 
-def kill(count: int, seed: int, folder: Path, layers: int = 12, say: Callable[[str], None] = lambda _: None) -> Kills:
+def kill(  # noqa: PLR0915 -- one experiment, step by step
+    count: int, seed: int, folder: Path, layers: int = 12, say: Callable[[str], None] = lambda _: None
+) -> Kills:
     """Kill runs that replace a model with external data, at instants over all of their length; half while they write.
 
     Every third run writes over its own input. After each, the output must be wholly the old or the new model, and the
@@ -510,7 +512,7 @@ def difference(source: bytes) -> Iterator[Callable[[bytes], str]]:
     """What tells, in words, how another model's outputs differ from a model's; the empty text if they do not."""
     from ortopt.verify import Reference
 
-    with Reference(load(source), in_process=True) as reference:
+    with Reference(load(source)) as reference:
 
         def differs(made: bytes) -> str:
             outcome = reference.compare(load(made))

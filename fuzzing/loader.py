@@ -173,10 +173,11 @@ def _everything() -> onnx.ModelProto:
         helper.make_tensor(f"odd{kind}", kind, [3], [1, 2, 3])
         for kind in (
             onnx.TensorProto.INT4, onnx.TensorProto.UINT8, onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT16,
-            onnx.TensorProto.BFLOAT16, onnx.TensorProto.INT64, onnx.TensorProto.COMPLEX64, onnx.TensorProto.FLOAT8E4M3FN,
+            onnx.TensorProto.BFLOAT16, onnx.TensorProto.INT64, onnx.TensorProto.COMPLEX64,
+            onnx.TensorProto.FLOAT8E4M3FN,
         )
     ]  # fmt: skip
-    odd.append(helper.make_tensor("strings", onnx.TensorProto.STRING, [2], [b"a", b"\xff"]))
+    odd.append(helper.make_tensor("strings", onnx.TensorProto.STRING, [2], [b"a", b"\xff"]))  # type: ignore[list-item]
     branches = [
         helper.make_graph(
             [helper.make_node("Add", ["x", "inner"], [f"{name}_y"])],
@@ -371,7 +372,7 @@ class _Examiner:
 
 
 def _child(out: Path, corpus: Path, seconds: int) -> None:
-    import atheris  # type: ignore[import-not-found,unused-ignore]
+    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     with atheris.instrument_imports(include=["ortopt.graph", "ortopt.cli.info", "ortopt.semantics"]):
         import ortopt.cli.info

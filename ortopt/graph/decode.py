@@ -137,6 +137,9 @@ class _Decoder:
         if proto.configuration and proto.ir_version < DEVICES_FROM_IR:
             raise InvalidModelError(f"it has device configurations, which IR version {proto.ir_version} does not have")
         configurations = tuple(ir.serde.deserialize_model_configuration(entry) for entry in proto.configuration)
+        for configuration in configurations:
+            for text in (configuration.name, *configuration.device_names):
+                _text(text)
         self._configurations = {configuration.name: configuration for configuration in configurations}
         graph = self._graph(proto.graph, ())
         graph.opset_imports.update(_opsets(proto.opset_import))

@@ -181,8 +181,8 @@ def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
 
 def _check_constant(node: ir.Node) -> None:
     """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
-    if len(node.outputs) != 1:
-        raise InvalidModelError(f"{_label(node)} has {len(node.outputs)} results instead of one")
+    if len(node.outputs) != 1 or not node.outputs[0].name:
+        raise InvalidModelError(f"{_label(node)} has not the one result that it must have")
     for name, attribute in node.attributes.data.items():
         wanted = _CONTENTS.get(name)
         if wanted is not None and attribute.type != wanted:
