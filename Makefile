@@ -7,6 +7,7 @@ BENCH ?=
 FUZZ_MODELS ?= 5000
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0
+FUZZ ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
@@ -53,6 +54,12 @@ zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in e
 fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ_SECONDS and FUZZ_SEED bound it
 	$(TEST)/python -m fuzzing --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
 
+faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
+	$(TEST)/python -m fuzzing.faults $(FUZZ)
+
+fuzz-loader: $(VENV_TEST)/.fuzz ## broken files, guided by coverage; FUZZ="--seconds 3600" for an hour
+	$(TEST)/python -m fuzzing.loader $(FUZZ)
+
 gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
 	$(TEST)/python -m pytest -m gpu
 
@@ -76,3 +83,9 @@ $(VENV_TEST)/.installed: pyproject.toml
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
+
+$(VENV_TEST)/.fuzz: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
+.PHONY: faults fuzz-loader

@@ -137,6 +137,9 @@ class _Decoder:
         if proto.configuration and proto.ir_version < DEVICES_FROM_IR:
             raise InvalidModelError(f"it has device configurations, which IR version {proto.ir_version} does not have")
         configurations = tuple(ir.serde.deserialize_model_configuration(entry) for entry in proto.configuration)
+        for configuration in configurations:
+            for text in (configuration.name, *configuration.device_names):
+                _text(text)
         self._configurations = {configuration.name: configuration for configuration in configurations}
         graph = self._graph(proto.graph, ())
         graph.opset_imports.update(_opsets(proto.opset_import))
@@ -283,6 +286,8 @@ class _Decoder:
                     raise InvalidModelError(f"{_label(proto)} shards {quoted(spec.tensor_name)}, which nobody defines")
             read = ir.serde.deserialize_node_device_configuration(entry, visible)
             known = self._configurations.get(entry.configuration_id)
+            if known is None and read.configuration is None:
+                raise InvalidModelError(f"{_label(proto)} has a device configuration that refers to none of the model")
             found.append(read if known is None else dataclasses.replace(read, configuration=known))
         return tuple(found)
 
