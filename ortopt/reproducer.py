@@ -522,7 +522,7 @@ def versions() -> dict[str, str]:
 def _fits_npz(values: Mapping[str, Any]) -> bool:
     """Whether a file of plain arrays holds them: no sequences, no optionals, no types that numpy lacks."""
     return all(
-        isinstance(value, np.ndarray) and value.dtype.kind in "biufcOSU" and "/" not in name and name != "file"
+        isinstance(value, np.ndarray) and value.dtype.kind in "biufcOSU" and "\0" not in name and name != "file"
         for name, value in values.items()
     )
 

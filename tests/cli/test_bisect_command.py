@@ -140,6 +140,17 @@ def test_what_shows_further_down_only_is_taken_along(ortopt: Any, monkeypatch: p
     reproduce(ortopt, data, monkeypatch)
 
 
+def test_names_that_are_paths_are_stored_all_the_same(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = parse(FLOATS.format(n="N"), 20)
+    for node in made.graph:
+        node.outputs[0].name = f"/m/../{node.outputs[0].name}"
+    save(made, "m.onnx")
+    data = bisect(ortopt, "--only", "wrong_relu")
+    assert data["nodes"] == [1, 1]
+    assert list(np.load("m.bisect/inputs.npz")) == ["/m/../b"]
+    reproduce(ortopt, data, monkeypatch)
+
+
 def test_weights_are_noise_where_it_still_fails(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "main (float[N,4] x, float[4,4] w) => (float[N,4] y) { a = MatMul (x, w) r = Softmax (a) y = Relu (r) }"
     made = parse(text.replace("Softmax (a)", "Softmax <axis = -1> (a)"), 20)
