@@ -41,7 +41,7 @@ LAYERS = (
     {"bisection"},
     {"api"},
     {"runtime"},
-    {"zoo", "report", "trace", "dump", "reproducer"},
+    {"zoo", "report", "trace", "dump", "reproducer", "benchmark", "benchmark_child"},
     {"cli"},
     {"testing"},
 )
@@ -116,7 +116,7 @@ def test_the_framework_knows_no_pass_by_name() -> None:
 
 
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
-    allowed = {"evaluate", "evaluation_child", "verify", "verification_worker", "runtime"}
+    allowed = {"evaluate", "evaluation_child", "verify", "verification_worker", "runtime", "benchmark_child"}
     for path in modules():
         if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):
             where = str(path.relative_to(ROOT))

@@ -41,14 +41,26 @@ def write_text(path: str, text: str) -> None:
     if path == STREAM:
         sys.stdout.write(text)
         return
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write a file in one step, or to stdout.
+
+    Raises:
+        OutputError: If it cannot be written.
+    """
+    if path == STREAM:
+        sys.stdout.buffer.write(data)
+        return
     target = Path(path)
     try:
         if target.exists() and not target.is_file():  # a device or a pipe
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
             return
         draft = target.with_name(f".ortopt-{secrets.token_hex(8)}.tmp")
         try:
-            draft.write_text(text, encoding="utf-8")
+            draft.write_bytes(data)
             draft.replace(target)
         finally:
             with contextlib.suppress(OSError):

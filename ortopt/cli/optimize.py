@@ -155,6 +155,6 @@ def command(model: str, level: int, **given: Any) -> None:
 
     IN is a file, "-" for stdin, or zoo:NAME. OUT may be "-" for stdout; the report then goes to stderr.
     """
-    from ortopt.cli.run import Run
+    from ortopt.cli.optimization import Run
 
     Run(model, make_options(level=level, **given), **given).all()

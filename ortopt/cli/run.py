@@ -1,172 +1,217 @@
-"""One run of ``ortopt optimize``, from the argument to the report."""
+"""``ortopt run``: one model under `ortopt.InferenceSession`, what it gives and what it took."""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt import report
-from ortopt.analysis.providers import check_distributions
-from ortopt.api import Optimization, OptimizeResult
-from ortopt.cancellation import CancellationToken
-from ortopt.cli import files, models
-from ortopt.cli.interrupt import cancels
-from ortopt.cli.progress import Progress
-from ortopt.dump import Dump
-from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
-from ortopt.graph.save import Saved, save
-from ortopt.graph.text import one_line
-from ortopt.observers import Observer
-from ortopt.options import Options
-from ortopt.trace import Trace
+from ortopt.cli.limits import memory_option
+
+if TYPE_CHECKING:
+    from ortopt.cli.models import ModelArgument
+    from ortopt.runtime.session import InferenceSession
+
+RUN_TYPES = ("ort", "reference", "host", "debug")
 
 
-class Run:
-    """What the user asked for, and the way from the model to the report.
+@click.command("run")
+@click.argument("model")
+@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
+@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@click.option(
+    "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
+)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Within an op.  [default: one a core]")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="The first is told apart.")
+@click.option("--outputs", metavar="FILE.npz", help="Write the outputs, by name.")
+@memory_option
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
+def command(model: str, as_json: bool, **given: Any) -> None:
+    """Run a model, and show its outputs and what the session counted.
+
+    MODEL is a file, "-" for stdin, or zoo:NAME, plain or grouped. Inputs that do not fit it are a usage error (1), a
+    model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
+    """
+    from ortopt.cli import arrays, files, models
+    from ortopt.cli.optimize import commas, dims
+    from ortopt.errors import UsageError
+    from ortopt.graph.load import load
+
+    for path in filter(None, (given["outputs"], given["trace_file"])):
+        files.check_writable(path)
+    if [given["outputs"], given["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
+        raise UsageError("only one of --outputs, --json and --trace can go to stdout")
+    argument = models.resolve(model)
+    loaded = load(argument.source)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", RuntimeWarning)
+        run = _Run(argument, commas(given["provider"]), given)
+        outputs = run.first(arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"])))
+        run.again(given["repeat"] - 1)
+    for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
+        click.echo(f"ortopt: warning: {' '.join(text.split())}", err=True)
+    data = run.describe(outputs)
+    if given["outputs"]:
+        files.write_bytes(given["outputs"], arrays.archive(outputs))
+    if given["trace_file"]:
+        files.write_text(given["trace_file"], json.dumps(run.session.trace()) + "\n")
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _show(data, sys.stderr if files.STREAM in (given["outputs"], given["trace_file"]) else sys.stdout)
+
+
+class _Run:
+    """A session, and the runs of it.
 
     Args:
-        model: The model argument.
-        options: What transforms it.
-        given: The command's other options, by name.
+        argument: The model.
+        providers: As the user named them; none leaves it to the session.
+        given: The command's options.
 
     Raises:
-        OrtoptError: If something cannot be; nothing has been written then.
+        OrtoptError: An option makes no sense, or the model cannot be run.
     """
 
-    def __init__(self, model: str, options: Options, **given: Any) -> None:
-        if given["verbose"] and given["quiet"]:
-            raise UsageError("--verbose and --quiet contradict each other")
-        if given["keep_pass"] and not (given["repair"] and given["verify"]):
-            raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
-        self._options = options
-        self._given = given
-        for path in filter(None, (given["output"], given["json_file"], given["trace_file"])):
-            files.check_writable(path)
-        self._trace = Trace() if given["trace_file"] else None
-        self._argument = models.resolve(model)
-        self._target: str = given["output"] or self._argument.output
-        streams = [self._target, given["json_file"], given["trace_file"]].count(files.STREAM)
-        if streams > 1:
-            raise UsageError("only one of the model, --json and --trace can go to stdout")
-        files.check_writable(self._target)
-        self._inputs = models.verification_inputs(given["inputs"], self._argument) if given["verify"] else None
-        self._talk = sys.stderr if streams else sys.stdout
-        self._seconds: dict[str, float] = {}
+    def __init__(self, argument: ModelArgument, providers: tuple[str, ...], given: dict[str, Any]) -> None:
+        from ortopt.errors import InvalidModelError, OrtoptError
+        from ortopt.runtime.session import InferenceSession
+        from ortopt.runtime.settings import quiet_options
 
-    def all(self) -> None:
-        """Transform, verify, write, report.
+        options, self._quiet = quiet_options(given["threads"])
+        self._label = argument.label
+        start = time.perf_counter()
+        try:
+            self.session: InferenceSession = InferenceSession(
+                argument.source,
+                options,
+                list(providers) or None,
+                run_type=given["run_type"],
+                trace=given["trace_file"] is not None,
+            )
+        except (OrtoptError, MemoryError):
+            raise
+        except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
+            raise InvalidModelError(f"{self._label} cannot be run: {error}") from error
+        self._opened = time.perf_counter() - start
+        self._feeds: dict[str, Any] = {}
+        self._seconds: list[float] = []
+
+    def first(self, candidates: Any) -> dict[str, Any]:
+        """Run on the first inputs that the model accepts; the outputs by name.
 
         Raises:
-            OrtoptError: If something cannot be; nothing stands under the output's name that was not there before.
+            UsageError: The user's inputs do not fit the model.
+            InvalidModelError: It cannot be run on any.
         """
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            check_distributions()
-        for warning in said:
-            _warn(str(warning.message))
-        try:
-            with self._progress() as progress:
-                result, saved, error = self._work(progress)
-        except OptimizationCancelled:
-            raise
-        except OrtoptError:
-            self._write_trace()
-            raise
-        self._write_trace()
-        data = report.as_dict(
-            result,
-            source=self._argument.label,
-            options=self._options,
-            saved=saved,
-            seconds=self._seconds,
-            error=None if error is None else str(error),
+        from ortopt.cli import arrays
+        from ortopt.errors import InvalidModelError, OrtoptError, UsageError
+
+        first: Exception | None = None
+        for feeds, drawn in candidates:
+            self._feeds = feeds
+            try:
+                return self._run()
+            except (OrtoptError, MemoryError):
+                raise
+            except Exception as error:  # as above
+                if not drawn and type(error).__name__ in arrays.UNFIT:
+                    raise UsageError(f"the inputs do not fit {self._label}: {error}") from error
+                first = first or error
+        hint = f" ({arrays.HINT})" if drawn else ""
+        raise InvalidModelError(f"{self._label} cannot be run: {first}{hint}") from first
+
+    def again(self, times: int) -> None:
+        """Run on the same inputs."""
+        for _ in range(times):
+            self._run()
+
+    def _run(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        found = self.session.run(None, self._feeds, self._quiet)
+        self._seconds.append(time.perf_counter() - start)
+        return dict(zip((one.name for one in self.session.get_outputs()), found, strict=True))
+
+    def describe(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """What happened, as data that json can write."""
+        import dataclasses
+
+        first, *later = self._seconds
+        low, middle, high = _quartiles(later)
+        return {
+            "schema": 1,
+            "model": self._label,
+            "providers": self.session.get_providers(),
+            "groups": [{"name": one.recipe.name, "provider": one.provider} for one in self.session.groups],
+            "inputs": [_description(name, value) for name, value in self._feeds.items()],
+            "outputs": [_description(name, value) for name, value in outputs.items()],
+            "seconds": {
+                "open": self._opened,
+                "first": first,
+                "later": len(later),
+                "median": middle,
+                "quartiles": [low, high],
+            },
+            "statistics": dataclasses.asdict(self.session.statistics),
+        }
+
+
+def _quartiles(samples: list[float]) -> list[float | None]:
+    """The quartiles and the median between them."""
+    if len(samples) > 1:
+        return [*statistics.quantiles(samples, n=4, method="inclusive")]
+    return [samples[0] if samples else None] * 3
+
+
+def _description(name: str, value: Any) -> dict[str, Any]:
+    """The type and shape of a value: an array, a list of arrays, a mapping or nothing."""
+    if isinstance(value, list | tuple):
+        return {"name": name, "dtype": f"sequence of {len(value)}", "shape": None}
+    if isinstance(value, dict):
+        return {"name": name, "dtype": f"map of {len(value)}", "shape": None}
+    if value is None:
+        return {"name": name, "dtype": "nothing", "shape": None}
+    dtype = "string" if value.dtype.kind in "OU" else str(value.dtype)
+    return {"name": name, "dtype": dtype, "shape": list(value.shape)}
+
+
+def _show(data: dict[str, Any], stream: Any) -> None:
+    from ortopt import report
+
+    out = report.console(stream)
+    rows = [
+        (kind, row["name"], row["dtype"], "" if row["shape"] is None else str(row["shape"]))
+        for kind in ("input", "output")
+        for row in data[f"{kind}s"]
+    ]
+    out.print(report.table(("", "name", "type", "shape"), rows, text=4))
+    out.print()
+    seconds = data["seconds"]
+    out.print(f"opened in {seconds['open']:.3f} s, first run {_milliseconds(seconds['first'])}")
+    if seconds["later"]:
+        low, high = seconds["quartiles"]
+        out.print(
+            f"{seconds['later']} more runs: median {_milliseconds(seconds['median'])},"
+            f" quartiles {_milliseconds(low)} to {_milliseconds(high)}",
+            soft_wrap=True,
         )
-        if self._given["json_file"]:
-            files.write_text(self._given["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
-        if error is not None:
-            for repair in data["repairs"]:
-                _warn(report.describe_repair(repair))
-            raise error
-        self._speak(result, data)
-
-    def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
-        token = CancellationToken()
-        observers: list[Observer] = [observer for observer in (progress, self._trace) if observer is not None]
-        if self._given["dump_dir"]:
-            observers.append(Dump(self._given["dump_dir"]))
-        with self._span("load", progress):
-            run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
-        with contextlib.closing(run):
-            return self._finish(run, token, progress)
-
-    def _finish(
-        self, run: Optimization, token: CancellationToken, progress: Progress | None
-    ) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
-        if self._given["verify"]:
-            run.begin_verification(self._inputs)
-        if progress is not None:
-            progress.expect(sum(len(chosen.levels) for chosen in run.selected))
-        with self._span("optimize"), cancels(token):
-            run.transform()
-        outcome = None
-        if self._given["verify"]:
-            with self._span("verify", progress):
-                try:
-                    outcome = run.verify(self._inputs)
-                except VerificationError as error:
-                    return run.result(run.verification), None, error
-        with self._span("save", progress):
-            started = time.perf_counter()
-            target = sys.stdout.buffer if self._target == files.STREAM else self._target
-            saved = save(
-                run.model,
-                target,
-                external_data=self._given["external_data"],
-                provenance=self._options.provenance,
-            )
-            self._seconds["save"] = time.perf_counter() - started
-        return run.result(outcome), saved, None
-
-    def _speak(self, result: OptimizeResult, data: dict[str, Any]) -> None:
-        for failure in result.summary.failures:
-            _warn(f"{failure}; the run went on without it")
-        for repair in data["repairs"]:
-            _warn(report.describe_repair(repair))
-        if result.verification is not None and not result.verified:
-            _warn(f"the result could not be verified: {result.verification.reason}")
-        if result.stopped:
-            _warn("stopped by the time limit; what was reached has been written")
-        if not self._given["quiet"]:
-            report.show(data, report.console(self._talk), everything=self._given["verbose"])
-
-    def _write_trace(self) -> None:
-        if self._trace is not None:
-            files.write_text(self._given["trace_file"], json.dumps(self._trace.as_dict()) + "\n")
-
-    @contextlib.contextmanager
-    def _progress(self) -> Iterator[Progress | None]:
-        if self._given["quiet"] or not sys.stderr.isatty():
-            yield None
-            return
-        with Progress(report.console(sys.stderr)) as progress:
-            yield progress
-
-    @contextlib.contextmanager
-    def _span(self, phase: str, progress: Progress | None = None) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if self._trace is not None:
-                stack.enter_context(self._trace.span(phase))
-            if progress is not None:
-                stack.enter_context(progress.phase(phase))
-            yield
+    groups = len(data["groups"])
+    where = f"{groups} groups" if groups else "one session"
+    out.print(f"{where} on {', '.join(data['providers'])}", soft_wrap=True)
+    counted = data["statistics"]
+    shown = ("runs", "group_runs", "hits", "misses", "compiles", "copies", "fallbacks")
+    rest = [name for name, count in counted.items() if count and name not in shown]
+    out.print(", ".join(f"{name.replace('_', ' ')} {counted[name]}" for name in (*shown, *rest)), soft_wrap=True)
 
 
-def _warn(message: str) -> None:
-    click.echo(f"ortopt: warning: {one_line(message)}", err=True)
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

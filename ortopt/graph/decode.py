@@ -166,6 +166,7 @@ class _Decoder:
             raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
         values: dict[str, ir.Value] = {}
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
+        taken = {info.name for info in proto.input}
         infos = {info.name: info for info in proto.value_info}
         initializers: dict[str, ir.Value] = {}
         for tensor_proto in proto.initializer:
@@ -189,7 +190,10 @@ class _Decoder:
         for info in proto.output:
             if info.name not in values:
                 raise InvalidModelError(f"nobody produces the graph output {quoted(info.name)}")
-            outputs.append(_typed(values[info.name], info))
+            value = values[info.name]
+            if value.const_value is not None and info.name not in taken:
+                value.shape = None  # what an output's declaration leaves open stays open, whatever the tensor says
+            outputs.append(_typed(value, info))
         for annotation in proto.quantization_annotation:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta

@@ -410,7 +410,10 @@ class Editor:
             The moved nodes, and the values that the graph returned.
         """
         results = list(graph.outputs)
+        known = [(result, shape) for result in results if (shape := facts.shape_of(result)) is not result.shape]
         self.clear_outputs(graph)
+        for result, shape in known:  # what the graph declared is no interface any more
+            self.set_type(result, result.type, shape)
         for value in tuple(graph.initializers.values()):
             adopted = self.adopt_initializer(value, before)
             results = [adopted if result is value else result for result in results]
@@ -826,6 +829,8 @@ class Editor:
                 facts.set_better_shape(new, known)
         elif not new.is_graph_output() and not new.is_graph_input():  # what is declared for those stays too
             shape = _better_shape(new.shape, old.shape)
+            if new.is_graph_output() or new.is_graph_input():  # interface too
+                shape = new.shape
             if shape is not new.shape or new.type is None:
                 self.set_type(new, new.type or old.type, shape)
         self._carry_metadata(old, new)

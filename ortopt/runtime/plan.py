@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortopt.runtime.statistics import Counters
+from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import nbytes_of, to_numpy, to_ort
 
 Action = Callable[[list[Any], Any], Sequence[Any]]
@@ -220,14 +221,22 @@ class ToHost:
 
     Args:
         counters: Where its bytes are counted.
+        name: Of what makes the value.
+        timeline: Where it is recorded, if anybody wants to know.
     """
 
-    __slots__ = ("_counters",)
+    __slots__ = ("_counters", "_name", "_timeline")
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, name: str, timeline: Timeline | None) -> None:
         self._counters = counters
+        self._name = name
+        self._timeline = timeline
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Copy."""
-        self._counters.add("copied_bytes", nbytes_of(values[0]))
-        return (to_ort(to_numpy(values[0])),)
+        nbytes = nbytes_of(values[0])
+        self._counters.add("copied_bytes", nbytes)
+        if self._timeline is None:
+            return (to_ort(to_numpy(values[0])),)
+        with self._timeline.span("copy", self._name, bytes=nbytes):
+            return (to_ort(to_numpy(values[0])),)

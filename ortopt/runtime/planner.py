@@ -416,8 +416,9 @@ class _GraphPlan:
                 if used == {True, False}:
                     moved[slot] = len(self._template)
                     self._template.append(None)
-                    copy = ToHost(self._planner.workshop.counters)
-                    steps.append(Step(f"copy of {step.name}", copy, (slot,), (moved[slot],)))
+                    workshop, name = self._planner.workshop, f"copy of {step.name}"
+                    copy = ToHost(workshop.counters, name, workshop.timeline)
+                    steps.append(Step(name, copy, (slot,), (moved[slot],)))
                     groups.append(None)
             group.devices = tuple(places)
         self._steps, self._step_groups = steps, groups

@@ -554,9 +554,20 @@ class InferenceSession:
         Raises:
             UsageError: The session was made without ``trace=True``.
         """
+        self._recorded().write(path)
+
+    def trace(self) -> dict[str, Any]:
+        """The timeline that `write_trace` writes, as data that json can write.
+
+        Raises:
+            UsageError: The session was made without ``trace=True``.
+        """
+        return self._recorded().as_dict()
+
+    def _recorded(self) -> Timeline:
         if self._timeline is None:
             raise UsageError("nothing was recorded: make the session with trace=True")
-        self._timeline.write(path)
+        return self._timeline
 
     def __getattr__(self, name: str) -> Any:
         """What else ONNX Runtime's session has, where the model is one session."""

@@ -14,7 +14,7 @@ import pytest
 
 from ortopt import api
 from ortopt.analysis import providers
-from ortopt.cli import run as cli_run
+from ortopt.cli import optimization
 from ortopt.errors import OptimizationCancelled
 
 USAGE = {
@@ -266,7 +266,7 @@ def test_two_onnxruntimes_over_each_other_are_said_once(
 ) -> None:
     monkeypatch.setattr(providers, "_installed", lambda _: True)
     providers.check_distributions.cache_clear()
-    monkeypatch.setattr(cli_run, "check_distributions", providers.check_distributions)
+    monkeypatch.setattr(optimization, "check_distributions", providers.check_distributions)
     try:
         done = ortopt("optimize", model)
     finally:

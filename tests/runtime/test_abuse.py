@@ -17,9 +17,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
+from ortopt.errors import UsageError
 from ortopt.graph.save import save, to_bytes
+from ortopt.runtime.plan import ToHost
 from ortopt.runtime.planner import Planner
+from ortopt.runtime.statistics import Counters
 from ortopt.runtime.threads import deal
+from ortopt.runtime.tracing import Timeline
+from ortopt.runtime.values import to_numpy, to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 
@@ -215,5 +220,22 @@ def test_a_trace_has_every_compile_and_run(tmp_path: Path) -> None:
 def test_a_trace_of_a_whole_model() -> None:
     mine = InferenceSession(to_bytes(parse("main (float[N] x) => (float[N] y) { y = Neg (x) }")), trace=True)
     mine.run(None, {"x": floats(2)})
-    assert mine._timeline is not None
     assert [event["name"] for event in mine._timeline.as_dict()["traceEvents"]][1:] == ["whole model", "run"]
+
+
+def test_a_trace_has_every_copy_between_devices() -> None:
+    timeline, counters = Timeline(), Counters()
+    (value,) = ToHost(counters, "copy of group_0", timeline)([to_ort(floats(3, 4))], None)
+    assert (to_numpy(value) == floats(3, 4)).all()
+    event = timeline.as_dict()["traceEvents"][1]
+    assert (event["cat"], event["name"], event["args"]) == ("copy", "copy of group_0", {"bytes": 48})
+    assert counters.snapshot().copied_bytes == 48
+    ToHost(counters, "", None)([to_ort(floats(3, 4))], None)
+    assert counters.snapshot().copied_bytes == 96
+
+
+def test_a_trace_as_data() -> None:
+    mine = session(TWO_GROUPS, trace=True)
+    assert mine.trace()["traceEvents"][0]["name"] == "process_name"
+    with pytest.raises(UsageError, match="trace=True"):
+        session(TWO_GROUPS).trace()

@@ -1,0 +1,94 @@
+"""Arrays that a model is given and that it gives: drawn or read, written."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortopt.cli.models import ModelArgument
+
+
+UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
+"""Classes of the errors by which a session says that an input is missing, or that one is wrong."""
+
+HINT: Final = "on drawn inputs: --inputs gives it others"
+
+
+def candidates(
+    argument: ModelArgument, model: ir.Model, path: str | None, seed: int, sizes: Mapping[str, int]
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Inputs to try, the most natural first, and whether they are drawn: the user's, the zoo's, or as `verify` draws.
+
+    Args:
+        argument: The model.
+        model: The same, loaded.
+        path: An .npz file of the user's, or None.
+        seed: Of what is drawn.
+        sizes: Sizes of symbolic dimensions in drawn inputs.
+
+    Raises:
+        UsageError: A size is of no dimension, or an input cannot be drawn.
+        InvalidModelError: The file cannot be read.
+    """
+    from ortopt.cli import models
+    from ortopt.errors import UsageError
+    from ortopt.verification_inputs import Interface, attempts
+
+    interface = Interface(model)
+    for name in sizes:
+        if name not in interface.symbols:
+            there = ", ".join(sorted(interface.symbols)) or "none"
+            raise UsageError(f"no input has a dimension {name!r}: there is {there}")
+    if path is not None:
+        if sizes:
+            raise UsageError("--dim is for drawn inputs, not for those of --inputs")
+        yield models.verification_inputs(path, argument) or {}, False
+    elif argument.zoo is not None and not sizes:
+        from ortopt import zoo
+
+        yield dict(zoo.inputs(argument.zoo, seed)), True
+    else:
+        for how in attempts():
+            yield interface.draw(seed=seed, sizes=sizes, how=how), True
+
+
+def archive(values: Mapping[str, Any]) -> bytes:
+    """An .npz file: types that numpy lacks as their bits, the elements of a sequence as NAME.0, NAME.1 and so on.
+
+    Raises:
+        UsageError: A value is no array.
+    """
+    import numpy as np
+
+    from ortopt.errors import UsageError
+
+    arrays: dict[str, Any] = {}
+    for name, value in values.items():
+        parts = {f"{name}.{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
+        for key, one in parts.items():
+            if one is None:
+                continue
+            if not isinstance(one, np.ndarray) or key in arrays:
+                raise UsageError(f"an .npz file holds arrays: {name!r} cannot be written")
+            arrays[key] = one
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:  # numpy.savez knows no array named "file"
+        for key, array in arrays.items():
+            with file.open(f"{key}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _storable(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array that a file can hold without pickle."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind == "V":
+        return array.view(f"u{array.itemsize}")
+    return array

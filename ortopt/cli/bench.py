@@ -1,0 +1,201 @@
+"""``ortopt bench``: a model as it is, optimized, and grouped, side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortopt.cli.limits import memory_option
+
+if TYPE_CHECKING:
+    from ortopt.benchmark import Effort, Figures, Spread, Version
+    from ortopt.cli.models import ModelArgument
+
+
+@click.command("bench")
+@click.argument("model_names", metavar="MODEL...", nargs=-1, required=True)
+@click.option(
+    "--levels", metavar="0,3,4", default="0,3,4", help="0 is the original; 4 runs in groups.  [default: 0,3,4]"
+)
+@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name, for a single model.  [default: drawn]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
+@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Within an op.  [default: one a core]")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Processes of each version.")
+@click.option("--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="Of timed calls in each, at most."
+)
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Of what is optimized, before it is timed.")
+@memory_option
+@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--trace", "trace_file", metavar="FILE", help="A trace of one model for ui.perfetto.dev.")
+def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Compare models with what -O3 makes of them under ONNX Runtime, and -O4 under ortopt.InferenceSession.
+
+    Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. MODEL is a
+    file, "-" for stdin, or zoo:NAME.
+    """
+    from ortopt import benchmark
+    from ortopt.analysis.providers import normalize
+    from ortopt.cli import files, models
+    from ortopt.cli.optimize import commas
+    from ortopt.errors import UsageError
+
+    for option in ("inputs", "trace_file"):
+        if given[option] is not None and len(model_names) > 1:
+            raise UsageError(f"--{option.removesuffix('_file')} is for one model at a time")
+    if given["trace_file"] is not None:
+        files.check_writable(given["trace_file"])
+        if given["trace_file"] == files.STREAM:
+            raise UsageError("--trace takes a file")
+    if model_names.count(files.STREAM) > 1:
+        raise UsageError("only one of the models can come from stdin")
+    levels = _levels(given["levels"])
+    effort = benchmark.Effort(
+        given["rounds"],
+        given["repeat"],
+        given["seconds"],
+        given["threads"],
+        tuple(dict.fromkeys(normalize(name) for name in commas(given["provider"]) or ("cpu",))),
+    )
+    rows = []
+    for argument in map(models.resolve, model_names):
+        found = _compared(argument, levels, effort, given)
+        rows.append({"model": argument.label, "versions": [one.as_dict() for one in found]})
+        if not as_json:
+            _show(argument.label, found)
+    if as_json:
+        how = {"rounds": effort.rounds, "repeat": effort.repeat, "seconds": effort.seconds, "threads": effort.threads}
+        data = {"schema": 1, "providers": list(effort.providers), "effort": how, "models": rows}
+        click.echo(json.dumps(data, indent=2))
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    from ortopt.errors import UsageError
+
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or any(part not in {"0", "1", "2", "3", "4"} for part in parts):
+        raise UsageError(f"--levels takes numbers from 0 to 4, not {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, given: dict[str, Any]) -> list[Figures]:
+    from ortopt import benchmark
+    from ortopt.cli import arrays, files
+    from ortopt.cli.optimize import dims
+    from ortopt.graph.load import load
+
+    loaded = load(argument.source)
+    candidates = arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"]))
+    with tempfile.TemporaryDirectory(prefix="ortopt-bench-") as name:
+        folder = Path(name)
+        inputs = folder / "inputs.npz"
+        original = _original(argument, folder)
+        feeds = _accepted(argument, original, candidates, inputs, effort)
+        versions = [
+            _optimized(argument, level, folder, feeds, effort, verify=given["verify"]) if level else original
+            for level in levels
+        ]
+        found, trace = benchmark.compare(versions, inputs, effort, folder if given["trace_file"] else None)
+    benchmark.require_original(found)
+    if trace is not None:
+        files.write_text(given["trace_file"], json.dumps(trace) + "\n")
+    return found
+
+
+def _accepted(
+    argument: ModelArgument, original: Version, candidates: Any, path: Path, effort: Effort
+) -> dict[str, Any]:
+    """The first inputs that the model runs on; they are in the file then.
+
+    Raises:
+        UsageError: The user's do not fit it.
+        InvalidModelError: It runs on none.
+    """
+    import numpy as np
+
+    from ortopt import benchmark
+    from ortopt.cli import arrays
+    from ortopt.errors import InvalidModelError, UsageError
+
+    first: benchmark.Failure | None = None
+    for feeds, drawn in candidates:
+        for name, value in feeds.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
+                raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
+        path.write_bytes(arrays.archive(feeds))
+        found = benchmark.attempt(original, path, effort)
+        if found is None:
+            return dict(feeds)
+        if not drawn and found.kind in arrays.UNFIT:
+            raise UsageError(f"the inputs do not fit {argument.label}: {found.reason}")
+        first = first or found
+        if not found.opens or not drawn:
+            raise InvalidModelError(f"{argument.label} cannot be run: {found.reason}")
+    reason = "" if first is None else first.reason
+    raise InvalidModelError(f"{argument.label} cannot be run: {reason} ({arrays.HINT})")
+
+
+def _original(argument: ModelArgument, folder: Path) -> Version:
+    """The model as it is: its file, or one for what came through a stream."""
+    from ortopt.benchmark import Version
+    from ortopt.graph.save import save
+
+    if isinstance(argument.source, Path):
+        return Version(0, argument.source)
+    save(argument.source, folder / "original.onnx")
+    return Version(0, folder / "original.onnx")
+
+
+def _optimized(
+    argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
+) -> Version:
+    from ortopt import api
+    from ortopt.benchmark import Version
+
+    path = folder / f"level{level}.onnx"
+    made = api.optimize(
+        argument.source, level=level, providers=effort.providers, verify=verify, inputs=feeds, strict=False
+    )
+    made.save(path)
+    return Version(level, path)
+
+
+def _show(label: str, found: list[Figures]) -> None:
+    from ortopt import report
+
+    out = report.console(sys.stdout)
+    out.print(label, soft_wrap=True)
+    headers = ("version", "call, ms", "quartiles", "of the first", "open, s", "first call, ms", "memory", "peak")
+    out.print(report.table(headers, [_cells(one) for one in found]))
+    for one in found:
+        if one.error:
+            out.print(f"{one.version.name} does not run: {one.error}", soft_wrap=True)
+    out.print()
+
+
+def _cells(one: Figures) -> tuple[str, ...]:
+    from ortopt.report import size
+
+    if one.call is None or one.open is None or one.first is None:
+        return (one.version.name, *("",) * 7)
+    return (
+        one.version.name,
+        f"{one.call.median * 1e3:.3g}",
+        f"{one.call.low * 1e3:.3g} to {one.call.high * 1e3:.3g}",
+        "" if one.ratio is None else f"{one.ratio.median:.2f}",
+        f"{one.open.median:.3f}",
+        f"{one.first.median * 1e3:.3g}",
+        *(_bytes(spread, size) for spread in (one.anonymous, one.peak)),
+    )
+
+
+def _bytes(spread: Spread | None, size: Any) -> str:
+    return "" if spread is None else str(size(max(0, int(spread.median))))

@@ -1,0 +1,167 @@
+"""``ortopt bench``: versions measured in turn, in processes of their own; figures that say what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ortopt import benchmark
+from ortopt.benchmark import Effort, Version, compare
+from ortopt.errors import InvalidModelError
+
+HEAD = '<ir_version: 9, opset_import: ["": 17]>'
+TEXTS = {
+    "plain": f"{HEAD} main (float[N,4] x) => (float[N,4] y) {{ a = Neg (x) b = Neg (a) y = Relu (b) }}",
+    "picky": f"{HEAD} main (float[N] x) => (float[1] y) {{ s = Constant <value_ints = [1]> () y = Reshape (x, s) }}",
+    "missing": f"{HEAD} main (float[N] x) => (float[N] y) {{ y = NoSuchOp (x) }}",
+    "list": f"{HEAD} main (seq(float[M]) s) => (int64 n) {{ n = SequenceLength (s) }}",
+}
+GROUPED = """<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1]>
+main (float[N,4] x) => (float[N,4] y) <float[N,4] a, float[N,4] t> {
+    a = ortopt.group.group_0 (x)
+    t = Neg (a)
+    y = ortopt.group.group_1 (t)
+}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Relu (p) }
+<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) { r = Exp (p) }
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, text in (*TEXTS.items(), ("grouped", GROUPED)):
+        (tmp_path / f"{name}.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return tmp_path
+
+
+def test_data_and_a_trace_of_all_versions(ortopt: Any, files: Path) -> None:
+    effort = ["--rounds", 1, "--repeat", 3, "--threads", 1, "--no-verify"]
+    done = ortopt("bench", "plain.onnx", *effort, "--json", "--trace", "trace.json")
+    data = json.loads(done.stdout)
+    assert (data["schema"], data["providers"], data["effort"]["rounds"]) == (1, ["CPUExecutionProvider"], 1)
+    (row,) = data["models"]
+    assert row["model"] == "plain.onnx"
+    assert [(one["name"], one["level"], one["error"]) for one in row["versions"]] == [
+        ("original", 0, None),
+        ("-O3", 3, None),
+        ("-O4", 4, None),
+    ]
+    for one in row["versions"]:
+        for key in ("call", "open", "first", "ratio"):
+            low, median, high = one[key]
+            assert 0 < low <= median <= high
+        assert one["peak"][1] > 0
+    assert row["versions"][0]["ratio"] == [1, 1, 1]
+    events = json.loads((files / "trace.json").read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert list(names.values()) == ["original", "-O3", "-O4"]
+    for process in names:
+        kinds = [event.get("cat") for event in events if event["pid"] == process]
+        assert kinds.count("compile") >= 1
+        assert kinds.count("call") == 1 + 2 + 3  # the first, those that warm up, those that are timed
+    assert sorted(path.name for path in files.iterdir()) == [
+        *sorted(f"{n}.onnx" for n in (*TEXTS, "grouped")),
+        "trace.json",
+    ]
+
+
+def test_a_table_of_several_models(ortopt: Any, files: Path) -> None:
+    done = ortopt("bench", "plain.onnx", "-", "--rounds", 1, "--repeat", 1, "--levels", "0", stdin=GROUPED_BYTES)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line in {"plain.onnx", "stdin"}] == ["plain.onnx", "stdin"]
+    assert sum(line.startswith("original ") for line in lines) == 2
+    assert done.stderr == ""
+
+
+GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()
+
+
+def test_groups_are_on_the_trace(files: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
+    versions = [Version(4, files / "grouped.onnx")]
+    found, trace = compare(versions, tmp_path / "x.npz", Effort(rounds=1, repeat=2), tmp_path)
+    assert trace is not None
+    kinds = [(event.get("cat"), event["name"]) for event in trace["traceEvents"]]
+    for name in ("group_0", "leftover_0", "group_1"):
+        assert (kinds.count(("compile", name)), kinds.count(("run", name))) == (1, 5)
+    assert found[0].call is not None
+
+
+def answer(seconds: float) -> dict[str, Any]:
+    return {"open": 1.0, "first": 2.0, "calls": [seconds] * 3, "anonymous": None, "peak": 5}
+
+
+def test_versions_are_measured_in_turn_and_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[int] = []
+
+    def measured(version: Version, *_: Any) -> dict[str, Any]:
+        mood = len(order) // 3 + 1  # the machine gets slower from round to round: the ratio stays
+        order.append(version.level)
+        return answer(mood * (1.0, 0, 0, 0.5, 2.0)[version.level])
+
+    monkeypatch.setattr(benchmark, "_measured", measured)
+    found, trace = compare([Version(level, Path()) for level in (0, 3, 4)], Path(), Effort(rounds=4))
+    assert order == [0, 3, 4, 3, 4, 0, 4, 0, 3, 0, 3, 4]
+    assert trace is None
+    assert [one.ratio.median for one in found if one.ratio] == [1, 0.5, 2]
+    assert found[0].call is not None
+    assert (found[0].call.low, found[0].call.median, found[0].call.high) == (1.75, 2.5, 3.25)
+    assert found[0].anonymous is None
+
+
+def test_a_version_that_fails_is_a_line_and_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(version: Version, *_: Any) -> dict[str, Any]:
+        return {"error": "it is broken"} if version.level == 4 else answer(1)
+
+    monkeypatch.setattr(benchmark, "_measured", measured)
+    found, _ = compare([Version(0, Path()), Version(4, Path())], Path(), Effort(rounds=2))
+    assert found[1].error == "it is broken"
+    assert found[1].as_dict()["call"] is None
+    benchmark.require_original(found)
+    with pytest.raises(InvalidModelError, match="-O4 does not run: it is broken"):
+        benchmark.require_original(found[1:])
+
+
+def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = Version(0, files / "plain.onnx")
+    assert "no file.npz" in benchmark._measured(version, files / "no file.npz", Effort())["error"]
+    late = benchmark._measured(version, files / "x.npz", Effort(patience=0.01))
+    assert late["error"] == "it took longer than 0 s"
+    monkeypatch.setattr(benchmark.sys, "executable", "/bin/false")
+    assert benchmark._measured(version, files / "x.npz", Effort())["error"] == "its process died (1)"
+
+
+def test_inputs_are_tried_until_the_model_runs(ortopt: Any, files: Path) -> None:
+    done = ortopt("bench", "picky.onnx", "--rounds", 1, "--repeat", 1, "--levels", 0)
+    assert "original" in done.stdout
+
+
+USAGE = {
+    "no model": [],
+    "levels": ["plain.onnx", "--levels", "0,5"],
+    "no level": ["plain.onnx", "--levels", ","],
+    "inputs of several": ["plain.onnx", "grouped.onnx", "--inputs", "x.npz"],
+    "trace of several": ["plain.onnx", "grouped.onnx", "--trace", "t.json"],
+    "trace to stdout": ["plain.onnx", "--trace", "-"],
+    "two streams": ["-", "-"],
+    "dim": ["plain.onnx", "--dim", "M=3"],
+    "sequence": ["list.onnx"],
+    "inputs that do not fit": ["plain.onnx", "--inputs", "z.npz"],
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_usage_errors_are_1(ortopt: Any, files: Path, case: str) -> None:
+    np.savez(files / "z.npz", z=np.zeros(3))
+    assert ortopt("bench", *USAGE[case], code=1).stderr.count("\n") == 1
+
+
+def test_bad_input_is_2(ortopt: Any, files: Path) -> None:
+    for arguments in (["nowhere.onnx"], ["missing.onnx"], ["plain.onnx", "--trace", f"nowhere{os.sep}t.json"]):
+        assert ortopt("bench", *arguments, code=2).stderr.count("\n") == 1

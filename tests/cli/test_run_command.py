@@ -1,0 +1,199 @@
+"""``ortopt run``: outputs, figures, traces, and an exit code that says whose mistake it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GROUPED = """<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1]>
+main (float[N,4] x) => (float[N,4] y, float[N,4] t) <float[4] w = {1, 2, 3, 4}, float[N,4] a> {
+    a = ortopt.group.group_0 (x, w)
+    t = Neg (a)
+    y = ortopt.group.group_1 (t, a, w)
+}
+<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) { s = Add (p, q) r = Relu (s) }
+<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, o, q) => (r) { s = Mul (p, q) r = Add (s, o) }
+"""
+HEAD = '<ir_version: 9, opset_import: ["": 17]>'
+TEXTS = {
+    "grouped": GROUPED,
+    "plain": f"{HEAD} main (float[N,4] x) => (float[N,4] file) {{ file = Neg (x) }}",
+    "square": f"{HEAD} main (float[N] x) => (float[M] y) {{ s = Constant <value_ints = [57]> () y = Reshape (x, s) }}",
+    "missing": f"{HEAD} main (float[N] x) => (float[N] y) {{ y = NoSuchOp (x) }}",
+    "text": f"{HEAD} main (string[N] s) => (string[N] t) {{ t = Identity (s) }}",
+    "half": f"{HEAD} main (float[N] x) => (bfloat16[N] y) {{ y = Cast <to = 16> (x) }}",
+    "list": f"{HEAD} main (float[N] x) => (seq(float[M]) y) {{ y = SequenceConstruct (x, x) }}",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, text in TEXTS.items():
+        (tmp_path / f"{name}.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return tmp_path
+
+
+def test_a_table(ortopt: Any, files: Path) -> None:
+    done = ortopt("run", "grouped.onnx", "--repeat", 4, "--dim", "N=3")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[1:4] == ["input x float32 [3, 4]", "output y float32 [3, 4]", "output t float32 [3, 4]"]
+    assert any(line.startswith("3 more runs: median ") and "quartiles" in line for line in lines)
+    assert "3 groups on CPUExecutionProvider" in lines
+    assert lines[-1].startswith("runs 4, group runs 12, hits 9, misses 3, compiles 3, copies 0, fallbacks 0")
+    assert done.stderr == ""
+
+
+def test_data(ortopt: Any, files: Path) -> None:
+    data = json.loads(ortopt("run", "grouped.onnx", "--json", "--repeat", 3).stdout)
+    assert (data["schema"], data["model"]) == (1, "grouped.onnx")
+    assert [one["name"] for one in data["groups"]] == ["group_0", "leftover_0", "group_1"]
+    assert data["statistics"]["runs"] == 3
+    seconds = data["seconds"]
+    assert seconds["later"] == 2
+    assert seconds["quartiles"][0] <= seconds["median"] <= seconds["quartiles"][1]
+    assert json.loads(ortopt("run", "plain.onnx", "--json").stdout)["seconds"]["median"] is None
+
+
+def test_outputs_are_those_of_the_inputs(ortopt: Any, files: Path) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.savez(files / "x.npz", x=x)
+    for run_type in ("ort", "reference", "host", "debug"):
+        ortopt("run", "plain.onnx", "--inputs", "x.npz", "--outputs", "y.npz", "--run-type", run_type)
+        with np.load(files / "y.npz", allow_pickle=False) as found:
+            assert found.files == ["file"]  # a name that numpy.savez would not take
+            np.testing.assert_array_equal(found["file"], -x)
+
+
+def test_a_seed_draws_the_same_again(ortopt: Any, files: Path) -> None:
+    def written(seed: int) -> Any:
+        ortopt("run", "plain.onnx", "--outputs", "y.npz", "--seed", seed)
+        with np.load(files / "y.npz") as found:
+            return found["file"]
+
+    assert (written(1) == written(1)).all()
+    assert (written(1) != written(2)).any()
+
+
+def test_types_that_numpy_lacks_and_strings_and_sequences_are_written(ortopt: Any, files: Path) -> None:
+    np.savez(files / "x.npz", x=np.array([1, -2], np.float32))
+    ortopt("run", "half.onnx", "--inputs", "x.npz", "--outputs", "y.npz", "--run-type", "host")
+    with np.load(files / "y.npz") as found:
+        assert found["y"].view(ml_dtypes.bfloat16).tolist() == [1, -2]
+    np.savez(files / "s.npz", s=np.array(["a", "Zürich"]))
+    ortopt("run", "text.onnx", "--inputs", "s.npz", "--outputs", "y.npz")
+    with np.load(files / "y.npz") as found:
+        assert found["t"].tolist() == ["a", "Zürich"]
+    done = ortopt("run", "list.onnx", "--inputs", "x.npz", "--outputs", "y.npz")
+    assert "sequence of 2" in done.stdout
+    assert zipfile.ZipFile(files / "y.npz").namelist() == ["y.0.npy", "y.1.npy"]
+
+
+def test_a_trace_loads_and_has_every_compile_and_run(ortopt: Any, files: Path) -> None:
+    ortopt("run", "grouped.onnx", "--trace", "trace.json", "--repeat", 2)
+    events = json.loads((files / "trace.json").read_text())["traceEvents"]
+    kinds = [(event.get("cat"), event["name"]) for event in events]
+    for name in ("group_0", "leftover_0", "group_1"):
+        assert (kinds.count(("compile", name)), kinds.count(("run", name))) == (1, 2)
+    assert kinds.count(("call", "run")) == 2
+
+
+def test_a_trace_may_be_the_stream(ortopt: Any, files: Path) -> None:
+    done = ortopt("run", "plain.onnx", "--trace", "-")
+    assert len(json.loads(done.stdout)["traceEvents"]) == 3
+    assert "runs 1" in done.stderr
+
+
+def test_stdin_and_the_zoo(ortopt: Any, files: Path) -> None:
+    assert "output" in ortopt("run", "-", stdin=(files / "plain.onnx").read_bytes()).stdout
+    assert "scores" in ortopt("run", "zoo:lstm_tagger__ts13").stdout
+
+
+WRONG = {
+    "no such input": {"z": np.zeros((2, 4), np.float32)},
+    "one too many": {"x": np.zeros((2, 4), np.float32), "z": np.zeros(1)},
+    "dtype": {"x": np.zeros((2, 4), np.int64)},
+    "rank": {"x": np.zeros(4, np.float32)},
+    "size": {"x": np.zeros((2, 5), np.float32)},
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "grouped"])
+@pytest.mark.parametrize("case", WRONG)
+def test_inputs_that_do_not_fit_are_1(ortopt: Any, files: Path, case: str, name: str) -> None:
+    np.savez(files / "x.npz", **WRONG[case])
+    done = ortopt("run", f"{name}.onnx", "--inputs", "x.npz", "--outputs", "y.npz", code=1)
+    assert done.stderr.startswith(f"ortopt: the inputs do not fit {name}.onnx: ")
+    assert done.stderr.count("\n") == 1
+    assert not (files / "y.npz").exists()
+
+
+USAGE = {
+    "provider": ["--provider", "cudda"],
+    "run type": ["--run-type", "fast"],
+    "dim": ["--dim", "M=3"],
+    "dim of given inputs": ["--dim", "N=3", "--inputs", "x.npz"],
+    "repeat": ["--repeat", "0"],
+    "two to stdout": ["--json", "--outputs", "-"],
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_usage_errors_are_1(ortopt: Any, files: Path, case: str) -> None:
+    assert ortopt("run", "plain.onnx", *USAGE[case], code=1).stderr.count("\n") == 1
+
+
+def test_what_cannot_be_run_is_2(ortopt: Any, files: Path) -> None:
+    (files / "broken.onnx").write_bytes(b"\x00 no model")
+    (files / "broken.npz").write_bytes(b"no archive")
+    for arguments in (
+        ["missing.onnx"],
+        ["square.onnx"],
+        ["broken.onnx"],
+        ["nowhere.onnx"],
+        ["plain.onnx", "--inputs", "broken.npz"],
+        ["plain.onnx", "--outputs", "nowhere/y.npz"],
+    ):
+        assert ortopt("run", *arguments, code=2).stderr.count("\n") == 1
+
+
+def test_a_group_that_differs_is_3(ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortopt.runtime.debugging.difference", lambda *_, **__: "it is another")
+    assert "it is another" in ortopt("run", "grouped.onnx", "--run-type", "debug", code=3).stderr
+
+
+def test_onnx_runtime_does_not_add_lines_of_its_own(files: Path) -> None:
+    for name in ("square", "missing"):
+        done = subprocess.run(
+            [sys.executable, "-m", "ortopt", "run", f"{name}.onnx"],
+            cwd=files,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("ortopt: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_provider_that_is_not_there_is_left_out_with_a_warning(
+    ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortopt.runtime import session
+
+    monkeypatch.setattr(session, "usable", lambda name: (name == "CPUExecutionProvider", "nobody has one"))
+    done = ortopt("run", "plain.onnx", "--provider", "cuda,cpu")
+    assert done.stderr.startswith("ortopt: warning: CUDAExecutionProvider does not work here: nobody has one")
+    assert done.stderr.count("\n") == 1
+    assert ortopt("run", "plain.onnx", "--provider", "cuda", code=1).stderr.count("\n") == 1
