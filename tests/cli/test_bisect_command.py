@@ -83,6 +83,11 @@ def bisect(ortopt: Any, *arguments: str, code: int = 3) -> dict[str, Any]:
     return data
 
 
+def arrays(path: str) -> dict[str, Any]:
+    with np.load(path) as stored:
+        return dict(stored)
+
+
 def reproduce(ortopt: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch, code: int = 3) -> None:
     monkeypatch.chdir(data["folder"])
     assert len(data["commands"]) > 0
@@ -120,13 +125,10 @@ def test_the_part_is_as_small_as_it_can_be(ortopt: Any) -> None:
     assert [node.op_type for node in before.graph.node] == ["Relu"]
     assert [node.op_type for node in after.graph.node] == ["Neg"]
     assert before.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
-    given, expected, actual = (np.load(f"found/{name}.npz") for name in ("inputs", "expected", "actual"))
+    given, expected, actual = (arrays(f"found/{name}.npz") for name in ("inputs", "expected", "actual"))
     np.testing.assert_array_equal(expected["r"], np.maximum(given["b"], 0))
     np.testing.assert_array_equal(actual["r"], -given["b"])
-    assert set(json.loads(Path("found/versions.json").read_text())) >= {"python", "onnxruntime", "onnx", "ortopt"} - {
-        "ortopt",
-        "onnxruntime",
-    }
+    assert set(json.loads(Path("found/versions.json").read_text())) >= {"python", "onnx", "numpy"}
     assert "ortopt verify before.onnx after.onnx --inputs inputs.npz" in Path("found/README.txt").read_text()
 
 
@@ -147,7 +149,7 @@ def test_names_that_are_paths_are_stored_all_the_same(ortopt: Any, monkeypatch: 
     save(made, "m.onnx")
     data = bisect(ortopt, "--only", "wrong_relu")
     assert data["nodes"] == [1, 1]
-    assert list(np.load("m.bisect/inputs.npz")) == ["/m/../b"]
+    assert list(arrays("m.bisect/inputs.npz")) == ["/m/../b"]
     reproduce(ortopt, data, monkeypatch)
 
 
