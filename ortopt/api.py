@@ -571,7 +571,8 @@ class Optimization:
         from ortopt.bisection import Bisection, NotFound
 
         with self._timed("verify"), self.reference(inputs) as reference:
-            token = self.token.renewed(None)
+            timeout = self.options.timeout
+            token = self.token.renewed(None if timeout is None else max(timeout, TIME_TO_CHECK))
             self.verification = reference.compare(self.model, timeout=token.left)
             if self.verification.status != "differs":
                 return None
@@ -579,11 +580,12 @@ class Optimization:
             try:
                 culprit = bisection.find(self._attempt.offered, self.verification, self._left_out)
                 return bisection.show(culprit, self._left_out)
-            except NotFound as reason:
+            except (NotFound, DeadlinePassed) as error:
+                reason = error if isinstance(error, NotFound) else "there was no time left to find it"
                 raise VerificationError(
                     f"the result differs from the original: {self.verification.reason};"
                     f" no rewrite can be blamed: {reason}"
-                ) from reason
+                ) from error
 
     def model_before(self, failure: TransformerError) -> ir.Model:
         """The model as a transformer found it that failed.

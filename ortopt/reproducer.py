@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import platform
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +24,13 @@ from ortopt.graph.save import save
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.semantics import same_constant
-from ortopt.verify import outputs_of, verify
+from ortopt.verify import Verification, outputs_of, verify
 
 if TYPE_CHECKING:
     import onnx
 
     from ortopt.bisection import Blame
     from ortopt.options import Options
-    from ortopt.transformer import GraphTransformer
 
 RADII = (0, 1, 2, 4, 8, 16, 32)
 """How many nodes around what a rewrite changed are taken along, until the outputs differ."""
@@ -82,13 +81,12 @@ class Reproducer:
     files: list[str] = field(default_factory=list)
 
 
-def of_rewrite(blame: Blame, options: Options, transformers: Iterable[GraphTransformer] = ()) -> Reproducer:
+def of_rewrite(blame: Blame, options: Options) -> Reproducer:
     """The smallest model around a rewrite that shows what it did.
 
     Args:
         blame: Which rewrite, and the models around it.
         options: Those of the run.
-        transformers: Transformers beside the installed ones.
     """
     providers = options.providers
     made = _part(blame, options) or Reproducer(blame.before, blame.after, blame.inputs)
@@ -96,34 +94,35 @@ def of_rewrite(blame: Blame, options: Options, transformers: Iterable[GraphTrans
         made.whole = "no part of the model shows the difference by itself"
         if blame.culprit.rewrite.graph != (blame.before.graph.name or "main"):
             made.whole = f"the rewrite is in {blame.culprit.rewrite.graph}, and no part around it shows the difference"
-    _make_noise(made, options)
-    assert made.after is not None
-    made.reason = verify(made.before, made.after, inputs=made.inputs, providers=providers).reason
+    after = made.after
+    assert after is not None
+
+    def compare() -> Verification:
+        return verify(made.before, after, inputs=made.inputs, providers=providers)
+
+    _make_noise(made, lambda: compare().status == "differs")
+    made.reason = compare().reason
     made.expected = outputs_of(made.before, dict(made.inputs), providers=providers)
     with contextlib.suppress(VerificationError):  # it may be that it does not run
-        made.actual = outputs_of(made.after, dict(made.inputs), providers=providers)
+        made.actual = outputs_of(after, dict(made.inputs), providers=providers)
     rewrite = blame.culprit.rewrite
     again = _alone(options, rewrite.transformer, rewrite.level)
-    if _differs(made, again, transformers):
+    if _differs(made, again):
         made.repeats = _as_arguments(again, rewrite.transformer)
     return made
 
 
-def of_failure(
-    run: Optimization, failure: TransformerError, transformers: Iterable[GraphTransformer] = ()
-) -> Reproducer:
+def of_failure(run: Optimization, failure: TransformerError) -> Reproducer:
     """The smallest run of nodes on which a transformer fails.
 
     Args:
         run: The run in which it failed.
         failure: How.
-        transformers: Transformers beside the installed ones.
     """
-    own = tuple(transformers)
     again = dataclasses.replace(_alone(run.options, failure.transformer, failure.level), check_each=True)
     whole = run.model_before(failure)
     found = Reproducer(whole, None, {}, "no part of the model makes it fail", reason=failure.reason)
-    if _fails(whole, again, own):
+    if _fails(whole, again):
         found.repeats = [*_as_arguments(again, failure.transformer), "--strict", "--check-each"]
         nodes = list(whole.graph)
         low, high = 0, len(nodes)
@@ -132,12 +131,12 @@ def of_failure(
             halves = ((low, middle), (middle, high), ((low + middle) // 2, (middle + high + 1) // 2))
             for start, end in halves:
                 part = None if end - start >= high - low else _section(whole, nodes[start:end])
-                if part is not None and _fails(part, again, own):
+                if part is not None and _fails(part, again):
                     found.before, found.whole, low, high = part, "", start, end
                     break
             else:
                 break
-    found.kept = _weights(found.before)
+    _make_noise(found, lambda: found.repeats is not None and _fails(found.before, again))
     return found
 
 
@@ -328,7 +327,7 @@ def _section(
                 graph.initializer.append(tensor)
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
         return load(proto)
-    except (OrtoptError, ValueError, TypeError, KeyError):
+    except (OrtoptError, _Unfit, ValueError, TypeError, KeyError):
         return None
 
 
@@ -357,38 +356,37 @@ def _weights(model: ir.Model) -> list[str]:
     ]
 
 
-def _make_noise(made: Reproducer, options: Options) -> None:
-    """Put seeded noise in place of the weights that both models have, if they differ nevertheless."""
-    assert made.after is not None
-    pair = made.before, made.after
-    one, other = (model.graph.initializers for model in pair)
-    shared = [name for name in _weights(made.before) if name not in other or _same(*_contents(one, other, name))]
-    names = [name for name in shared if one[name].const_value.dtype in _NOISY]  # type: ignore[union-attr]
-    made.kept = sorted({*_weights(made.before), *_weights(made.after)} - set(names))
+def _make_noise(made: Reproducer, survives: Callable[[], bool]) -> None:
+    """Put seeded noise in place of the weights, the same in both models, if what is shown survives that."""
+    graphs = [model.graph.initializers for model in (made.before, made.after) if model is not None]
+    one, other = graphs[0], graphs[-1]
+    names = [
+        name
+        for name in _weights(made.before)
+        if one[name].const_value.dtype in _NOISY  # type: ignore[union-attr]
+        and (name not in other or _same(one[name].const_value, other[name].const_value))
+    ]
+    made.kept = sorted({name for model in (made.before, made.after) if model is not None for name in _weights(model)})
     if not names:
         return
-    had = [(graph[name], graph[name].const_value) for name in names for graph in (one, other) if name in graph]
+    had = [(graph[name], graph[name].const_value) for name in names for graph in graphs if name in graph]
     for seed, name in enumerate(names):
         tensor = one[name].const_value
         assert tensor is not None
         numbers = np.random.default_rng(seed).standard_normal(tuple(tensor.shape.numpy()))
         noise = ir.tensor((numbers / 8).astype(tensor.dtype.numpy()), name=name)
-        for graph in (one, other):
+        for graph in graphs:
             if name in graph:
                 graph[name].const_value = noise
-    if verify(*pair, inputs=made.inputs, providers=options.providers).status == "differs":
+    if survives():
         made.noise = names
+        made.kept = sorted(set(made.kept) - set(names))
         return
     for value, tensor in had:
         value.const_value = tensor
-    made.kept = sorted({*made.kept, *names})
 
 
 _NOISY = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
-
-
-def _contents(one: Any, other: Any, name: str) -> tuple[ir.TensorProtocol | None, ir.TensorProtocol | None]:
-    return one[name].const_value, other[name].const_value
 
 
 # -- does it come again -----------------------------------------------------------------------------------------------
@@ -403,7 +401,10 @@ def _alone(options: Options, transformer: str, level: int) -> Options:
         passes=None,
         disable=(),
         enable=(),
+        settings={},
         limit=None,
+        max_growth=None,
+        check_each=False,
         opset=None,
         dims={},
         timeout=None,
@@ -421,18 +422,18 @@ def _as_arguments(options: Options, transformer: str) -> list[str]:
     return [*arguments, *(["--native"] * options.native), *(["--keep-functions"] * options.keep_functions)]
 
 
-def _differs(made: Reproducer, options: Options, transformers: Iterable[GraphTransformer]) -> bool:
+def _differs(made: Reproducer, options: Options) -> bool:
     try:
-        run = Optimization(made.before, options, transformers=transformers)
+        run = Optimization(made.before, options)
         run.transform()
         return verify(made.before, run.model, inputs=made.inputs, providers=options.providers).status == "differs"
     except OrtoptError:
         return False
 
 
-def _fails(model: ir.Model, options: Options, transformers: Iterable[GraphTransformer]) -> bool:
+def _fails(model: ir.Model, options: Options) -> bool:
     try:
-        Optimization(model, options, transformers=transformers).transform()
+        Optimization(model, options).transform()
     except TransformerError:
         return True
     except OrtoptError:
@@ -522,7 +523,7 @@ def versions() -> dict[str, str]:
 def _fits_npz(values: Mapping[str, Any]) -> bool:
     """Whether a file of plain arrays holds them: no sequences, no optionals, no types that numpy lacks."""
     return all(
-        isinstance(value, np.ndarray) and value.dtype.kind in "biufcOSU" and "/" not in name and name != "file"
+        isinstance(value, np.ndarray) and value.dtype.kind in "biufcOSU" and "\0" not in name and name != "file"
         for name, value in values.items()
     )
 

@@ -161,6 +161,8 @@ def _speak(as_json: bool, data: dict[str, Any]) -> None:
     whole = f"the whole model, because {data['why_whole']}" if data["whole_model"] else "a part of the model"
     noise, kept = len(data["weights"]["noise"]), len(data["weights"]["kept"])
     out.print(one_line(f"it holds {whole}; weights: {noise} replaced by noise, {kept} as they were"), soft_wrap=True)
-    out.print("to reproduce it, there:")
+    for failure in data["failures"] if found["kind"] == "rewrite" else ():
+        out.print(f"besides: {one_line(failure)}", soft_wrap=True)
+    out.print("to reproduce it, there:" if data["commands"] else "no command of one pass alone reproduces it")
     for line in data["commands"]:
         out.print(f"  {one_line(line)}", soft_wrap=True)
