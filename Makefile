@@ -4,12 +4,16 @@ VENV ?= .venv
 VENV_TEST ?= .venv-test
 JOBS ?= 2
 BENCH ?=
+FUZZ_MODELS ?= 5000
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= 0
+FUZZ ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -47,6 +51,15 @@ zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in e
 	$(TEST)/python -m benchmarks.sweep $(BENCH)
 	$(TEST)/python -m benchmarks.groups
 
+fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ_SECONDS and FUZZ_SEED bound it
+	$(TEST)/python -m fuzzing --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
+faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
+	$(TEST)/python -m fuzzing.faults $(FUZZ)
+
+fuzz-loader: $(VENV_TEST)/.fuzz ## broken files, guided by coverage; FUZZ="--seconds 3600" for an hour
+	$(TEST)/python -m fuzzing.loader $(FUZZ)
+
 gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
 	$(TEST)/python -m pytest -m gpu
 
@@ -54,7 +67,7 @@ wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
 	$(TEST)/python -m build --no-isolation
 
 clean: ## remove environments, caches and everything made here
-	rm -rf .venv .venv-test .venv-ci build dist demo bench-out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-test .venv-ci build dist demo bench-out fuzz-out .pytest_cache .mypy_cache .ruff_cache
 
 # A stamp is written last: an installation that broke off is done again, one that succeeded is not.
 $(VENV)/.installed: pyproject.toml
@@ -70,3 +83,9 @@ $(VENV_TEST)/.installed: pyproject.toml
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
+
+$(VENV_TEST)/.fuzz: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
+.PHONY: faults fuzz-loader

@@ -1,5 +1,7 @@
 """The whole zoo under every level: `python -m benchmarks.sweep` (`make zoo`) optimizes and verifies each model.
 
+The model is looked at after every pass (``--check-each``): one that breaks it ends the run.
+
 Ends with exit status 1 if a run did not end with 0.
 """
 
@@ -30,8 +32,9 @@ def sweep(models: tuple[str, ...], levels: tuple[int, ...], timeout: float) -> t
             print(f"{name} -O{level}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder, "result.onnx")
+                checks = ["--strict", "--check-each"]
                 run = measure(
-                    [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, f"-O{level}", "--strict"], timeout
+                    [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, f"-O{level}", *checks], timeout
                 )
                 if run.ok:
                     line.append(f"{graphs.count(out).total} in {number(run.seconds)} s")

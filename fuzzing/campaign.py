@@ -21,7 +21,7 @@ from fuzzing import mutations
 from fuzzing.generator import Case, generate
 from fuzzing.minimize import minimize
 from fuzzing.oracle import Failure, Oracle, Rejected, failures
-from fuzzing.writer import Array
+from fuzzing.writer import Array, Unsuitable
 
 PATIENCE: Final = 120.0
 """Seconds without a word after which a worker hangs."""
@@ -80,7 +80,7 @@ def examine(seed: int, out: Path | None, report: Callable[[str], None] = lambda 
     try:
         case = case_of(seed)
         oracle, found = failures(case, seed, report)
-    except Rejected as error:
+    except (Rejected, Unsuitable) as error:
         return {"rejected": str(error)}
     if found and out is not None:
         report("minimize")

@@ -178,6 +178,7 @@ def _where(w: Writer) -> None:
         c = w.elementwise("Greater", x, y, dtype=BOOL) if x.dtype != BOOL else x
     if w.chance(0.5):
         c = w.add("Not", [c], show=w.chance(0.3))
+    w.require(_broadcasts(c, x, y))
     shape = np.broadcast_shapes(c.shape, x.shape, y.shape)
     varies = [any(one.varies[-i] for one in (c, x, y) if one.rank >= i) for i in range(len(shape), 0, -1)]
     w.add("Where", [c, x, y] if w.chance(0.5) else [c, y, x], shape, varies, dtype=x.dtype)
@@ -278,7 +279,7 @@ def _reduce(w: Writer) -> None:
     if x.dtype in FLOATS:
         ops += ["ReduceL2", "ReduceL1", "ReduceSumSquare", "ReduceLogSumExp"]
     op = w.one(*ops)
-    w.require(x.size > 0 or op == "ReduceSum")
+    w.require(x.size > 0)
     if w.chance(0.1):
         x = w.add("Unsqueeze", [x, w.ints(0)], (1, *x.shape), (False, *x.varies), show=False)
         axes = [0]
@@ -500,7 +501,7 @@ def pad(w: Writer, x: Value, amounts: Sequence[int], filling: float = 0.0, mode:
         axes = [i for i in range(rank) if amounts[i] or amounts[rank + i] or w.chance(0.3)]
         w.random.shuffle(axes)
         given = [amounts[i] for i in axes] + [amounts[rank + i] for i in axes]
-        where = w.ints(*(axis - w.one(0, rank) for axis in axes), dtype=w.one(I64, I32))
+        where = w.ints(*(axis - w.one(0, rank) for axis in axes), dtype=I64)  # ORT reads constant axes as int64
         return w.add("Pad", [x, w.ints(*given), value, where], shape, x.varies, **mode_given)
     return w.add("Pad", [x, w.ints(*amounts), value], shape, x.varies, **mode_given)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnx import ModelProto
 
 import fuzzing.nested
-import fuzzing.patterns  # noqa: F401 -- it registers its families
+import fuzzing.patterns
 from fuzzing.writer import BOOL, F16, F32, F64, I64, NEWEST_OPSET, Array, Sheet, Unsuitable, Writer, draw_feeds, finish
 
 _OPSETS = (13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 21, 21, 22, 23, 24, 25, NEWEST_OPSET)

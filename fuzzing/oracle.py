@@ -137,7 +137,10 @@ class Oracle:
             raise Rejected(_line(error)) from error
         self.outputs = [(one.name, one.type) for one in runs.get_outputs()]
         self.sets: list[tuple[dict[str, Array], list[Any], bool]] = []
+        reduces = any(node.op_type.startswith(("Reduce", "Arg")) for node in nodes_of(case.model))
         for number, feeds in enumerate(case.feeds):
+            if reduces and any(array.size == 0 for array in feeds.values()):
+                continue  # ONNX Runtime keeps the shape of what is empty, whichever axes are reduced
             try:
                 expected = run(runs, feeds)
             except Exception as error:
@@ -145,6 +148,8 @@ class Oracle:
                     raise Rejected(_line(error)) from error
                 continue
             self.sets.append((feeds, expected, number >= len(case.feeds) - case.special))
+        if not self.sets:
+            raise Rejected("no input set is left")
         loaded = load(self.bytes)
         self.random = any(semantics.is_random(node, loaded.functions) for node in loaded.graph)
         self.comparison = Comparison(tolerances(loaded), random_outputs(loaded))

@@ -290,7 +290,10 @@ class Writer:
 
     def elementwise(self, op: str, a: Value, b: Value, *, show: bool = True, dtype: int | None = None) -> Value:
         """Write a node that broadcasts two operands."""
-        shape = np.broadcast_shapes(a.shape, b.shape)
+        try:
+            shape = np.broadcast_shapes(a.shape, b.shape)
+        except ValueError:
+            raise Unsuitable from None
         varies = [False] * len(shape)
         for operand in (a, b):
             for i in range(1, operand.rank + 1):

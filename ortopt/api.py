@@ -25,14 +25,14 @@ from ortopt.graph.load import load
 from ortopt.manager import HistoryEntry
 from ortopt.observers import Again, Observer, RewriteLimit
 from ortopt.options import Options, Target
-from ortopt.pipeline import NumberedRewrite, Pipeline, Replay, RewriteKey, without_collection
+from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey, without_collection
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ortopt.bisection import Bisection, Culprit
+    from ortopt.bisection import Bisection, Blame, Culprit
     from ortopt.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
@@ -555,6 +555,45 @@ class Optimization:
         self._not_repaired = f"; it still does after {MOST_REPAIRS} repairs"
         return outcome
 
+    def blame(self, inputs: Mapping[str, np.ndarray] | None = None) -> Blame | None:
+        """Find the first rewrite after which what `transform` made differs from the original; repair nothing.
+
+        Args:
+            inputs: Inputs by name; seeded ones if None.
+
+        Returns:
+            The rewrite and the models around it; None where nothing differs (`verification` says how it compares).
+
+        Raises:
+            VerificationError: If it differs, but no rewrite can be blamed.
+            OptimizationCancelled: If it was stopped.
+        """
+        from ortopt.bisection import Bisection, NotFound
+
+        with self._timed("verify"), self.reference(inputs) as reference:
+            token = self.token.renewed(None)
+            self.verification = reference.compare(self.model, timeout=token.left)
+            if self.verification.status != "differs":
+                return None
+            bisection = Bisection(self._pipeline, reference, self._attempt.observers, token)
+            try:
+                culprit = bisection.find(self._attempt.offered, self.verification, self._left_out)
+                return bisection.show(culprit, self._left_out)
+            except NotFound as reason:
+                raise VerificationError(
+                    f"the result differs from the original: {self.verification.reason};"
+                    f" no rewrite can be blamed: {reason}"
+                ) from reason
+
+    def model_before(self, failure: TransformerError) -> ir.Model:
+        """The model as a transformer found it that failed.
+
+        Args:
+            failure: From `Summary.failures`.
+        """
+        stop = _StopBefore(failure)
+        return self._pipeline.replay((*self.observers, stop), left_out=self._left_out - {failure.transformer}).model
+
     def _repair_token(self, token: CancellationToken) -> CancellationToken:
         """For a run without a culprit: it may take as long as the first, but ends with the search."""
         timeout = self.options.timeout
@@ -661,6 +700,26 @@ def _with_deadline(token: CancellationToken, timeout: float) -> CancellationToke
     deadline = time.monotonic() + timeout
     token.deadline = deadline if token.deadline is None else min(token.deadline, deadline)
     return token
+
+
+class _StopBefore(Observer):
+    """Ends a run where a transformer is about to fail.
+
+    Args:
+        failure: Which.
+    """
+
+    decides = True
+
+    def __init__(self, failure: TransformerError) -> None:
+        self._failure = failure
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Stop, if this is it."""
+        failure = self._failure
+        at = transformer.name, level, step, scope.label(graph)
+        if at == (failure.transformer, failure.level, failure.step, failure.graph):
+            raise Reached
 
 
 def _without_checks(observers: Iterable[Observer]) -> tuple[Observer, ...]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.observers import Observer
 from ortopt.pipeline import Attempt, NumberedRewrite, Pipeline, RewriteKey
+from ortopt.verification_inputs import Inputs
 from ortopt.verify import Reference, Verification
 
 
@@ -35,6 +38,23 @@ class Culprit:
     probes: int
     outputs: frozenset[str] | None
     sets: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A culprit with what shows it.
+
+    Attributes:
+        culprit: Which rewrite.
+        before: The model before it.
+        after: The model after it.
+        inputs: Inputs of the model on which the difference shows.
+    """
+
+    culprit: Culprit
+    before: ir.Model
+    after: ir.Model
+    inputs: Inputs
 
 
 class NotFound(Exception):  # noqa: N818 -- an answer
@@ -110,6 +130,23 @@ class Bisection:
         error_before = 0.0 if before is None else before.worst
         return Culprit(attempt.last, verification, error_before, search.probes, search.outputs, search.sets)
 
+    def show(self, culprit: Culprit, left_out: Collection[str] = ()) -> Blame:
+        """The models around a culprit, and inputs that tell them apart.
+
+        Args:
+            culprit: From `find`.
+            left_out: As `find` had it.
+
+        Raises:
+            NotFound: It did not come out again.
+        """
+        number = culprit.rewrite.number
+        before, after = self.replay(number - 1, left_out), self.replay(number, left_out)
+        if self.compare(after, culprit.outputs, culprit.sets).status != "differs":
+            raise NotFound("it did not come out again: a transformer does not do the same each time")
+        inputs = self._reference.inputs_of(self._reference.differing[0])
+        return Blame(culprit, before.model, after.model, inputs)
+
     def replay(self, limit: int, left_out: Collection[str] = (), without: Collection[RewriteKey] = ()) -> Attempt:
         """The model after some rewrites."""
         return self._pipeline.replay(
@@ -165,4 +202,4 @@ class _Search:
         return attempt, self._bisection.compare(attempt, self.outputs, self.sets)
 
 
-__all__ = ["Bisection", "Culprit", "NotFound"]
+__all__ = ["Bisection", "Blame", "Culprit", "NotFound"]

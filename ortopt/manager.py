@@ -64,7 +64,7 @@ class GraphTransformerManager:
 
     Attributes:
         failures: The transformers left out, with their errors.
-        bound_reached: The levels that still changed something in their last step.
+        bound_reached: The levels that still changed something in their last step, or whose rules found no end.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class GraphTransformerManager:
         self._history: list[HistoryEntry] = []
         self._modified = False
         self._left_out: set[GraphTransformer] = set()
+        self._endless = ""
 
     # -- what ONNX Runtime's manager has ------------------------------------------------------------------------------
 
@@ -185,6 +186,7 @@ class GraphTransformerManager:
     def run(self, workspace: Workspace, level: TransformerLevel, cancellation: CancellationToken) -> bool:
         """Apply a level's transformers in a workspace (see `apply_transformers`)."""
         self._modified = False
+        self._endless = ""
         slots = [_Slot(transformers) for transformers in in_slots(self.transformers(level))]
         for step in range(1, self._steps + 1):
             changed = False
@@ -193,16 +195,20 @@ class GraphTransformerManager:
                     continue
                 changed |= self._run_slot(slot, workspace, level, step, cancellation)
             self._modified |= changed
+            if self._endless:
+                self._say_bound(level, f"level {level.value} stopped in step {step}: {self._endless}")
+                return self._modified
             if not changed:
                 return self._modified
         if any(not slot.apply_once for slot in slots):
-            self.bound_reached.append(level)
-            warnings.warn(
-                f"level {level.value} still changed the graph in step {self._steps}, the last one allowed",
-                RuntimeWarning,
-                stacklevel=2,
+            self._say_bound(
+                level, f"level {level.value} still changed the graph in step {self._steps}, the last one allowed"
             )
         return self._modified
+
+    def _say_bound(self, level: TransformerLevel, what: str) -> None:
+        self.bound_reached.append(level)
+        warnings.warn(what, RuntimeWarning, stacklevel=3)
 
     def _run_slot(
         self, slot: _Slot, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
@@ -313,6 +319,10 @@ class GraphTransformerManager:
         outcome = driver.run(graph, contexts, touched)  # type: ignore[arg-type]
         slot.swept[graph] = (edit, driver, len(edit.touched))
         label = scope.label(graph)
+        if outcome.bounded:
+            most = max(outcome.statistics, key=lambda name: outcome.statistics[name].rewrites)
+            count = sum(figures.rewrites for figures in outcome.statistics.values())
+            self._endless = f"rules made {count} rewrites on {label} and were not done, {most} the most of them"
         return [
             HistoryEntry(
                 level.value,

@@ -312,4 +312,4 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-__all__ = ["Attempt", "NumberedRewrite", "Pipeline", "RewriteKey"]
+__all__ = ["Attempt", "NumberedRewrite", "Pipeline", "Reached", "Replay", "RewriteKey"]

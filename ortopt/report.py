@@ -333,7 +333,7 @@ def _fixed_point(data: Mapping[str, Any]) -> str:
         return "not reached, stopped by the time limit"
     if data["bound_reached"]:
         levels = ", ".join(map(str, data["bound_reached"]))
-        return f"not reached, level {levels} ended at the bound of steps (see --steps)"
+        return f"not reached, level {levels} ended at the bound of steps (see --steps) or of rewrites"
     return "reached"
 
 

@@ -20,6 +20,11 @@ from ortopt.transformer import Context, GraphTransformer
 
 NEWEST_OPSET = 1_000
 
+MOST_REWRITES = 10_000
+"""So many rewrites one run of the driver makes on a graph, and `MOST_REWRITES_A_NODE` more for each of its nodes."""
+
+MOST_REWRITES_A_NODE = 20
+
 
 @runtime_checkable
 class Match(Protocol):
@@ -144,10 +149,12 @@ class DriverResult:
     Attributes:
         modified: Whether anything changed.
         statistics: By rule name.
+        bounded: Whether it ended at the bound of rewrites: rules that rewrite one another's results never end.
     """
 
     modified: bool
     statistics: dict[str, RuleStatistics]
+    bounded: bool = False
 
 
 class _Entry(NamedTuple):
@@ -221,7 +228,8 @@ class RuleDriver:
         cancellation = next(iter(contexts.values())).cancellation
         clock = time.perf_counter
         countdown = 256
-        while queue:
+        left = MOST_REWRITES + MOST_REWRITES_A_NODE * len(graph)
+        while queue and left:
             countdown -= 1
             if not countdown:
                 cancellation.check()
@@ -249,13 +257,14 @@ class RuleDriver:
                 if changed is None:
                     continue
                 figures.rewrites += 1
+                left -= 1
                 modified = True
                 for near in changed:
                     if near not in queued and near.graph is graph:
                         queued.add(near)
                         queue.append(near)
                 break
-        return DriverResult(modified, statistics)
+        return DriverResult(modified, statistics, bounded=bool(queue))
 
     def _try(self, rule: RewriteRule[Any], root: ir.Node, context: Context) -> list[ir.Node] | None:
         """Offer a node to a rule; the nodes to visit again if it was rewritten, else None."""

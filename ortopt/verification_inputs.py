@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.errors import UsageError
-from ortopt.graph import symbolic
+from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
 
 Array = np.ndarray[Any, Any]
@@ -97,12 +97,12 @@ class Interface:
         model: The model; inputs that are initializers too are left out.
 
     Attributes:
-        takes_nothing: Whether inputs without elements may be asked for: the specification leaves undefined what a
-            Reshape infers beside a 0 under ``allowzero``, and ONNX Runtime does infer something.
+        takes_nothing: Whether inputs without elements may be asked for: not where the specification leaves the answer
+            undefined, or ONNX Runtime is known to give a wrong one or to end the process.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.takes_nothing = not any(_infers_beside_zeros(node) for node in model.graph)
+        self.takes_nothing = not any(_is_lost_without_elements(node) for graph in scope.graphs(model) for node in graph)
         self._taken = [
             _Taken(value.name or "", value.type, _dims(value), _integers_below(value))
             for value in model.graph.inputs
@@ -164,14 +164,40 @@ class Interface:
         return drawn
 
 
-def _infers_beside_zeros(node: ir.Node) -> bool:
-    """Whether a node is a Reshape under ``allowzero`` whose target may have a -1."""
-    if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2 or node.inputs[1] is None:
+def _is_lost_without_elements(node: ir.Node) -> bool:
+    """Whether ONNX Runtime cannot be asked what a node gives for inputs without elements.
+
+    What a Reshape infers beside a 0 under ``allowzero`` is undefined, and ONNX Runtime does infer something; its version
+    1.31 forgets negative axes of reductions that drop their axes, and its LSTM and GRU end the process.
+    """
+    if node.domain:
         return False
-    if node.attributes.get_int("allowzero", 0) == 0:
+    if node.op_type in ("GRU", "LSTM"):
+        return True
+    if node.op_type == "Reshape":
+        return _integer(node, "allowzero", 0) != 0 and _may_be_negative(node)
+    if node.op_type.startswith("Reduce") and _integer(node, "keepdims", 1) != 1:
+        axes = node.attributes.get("axes")
+        if axes is None:
+            return _may_be_negative(node)
+        return axes.is_ref() or any(axis < 0 for axis in axes.as_ints())
+    return False
+
+
+def _integer(node: ir.Node, name: str, default: int) -> int | None:
+    """An integer attribute; None if a function's caller decides it."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    return None if attribute.is_ref() else attribute.as_int()
+
+
+def _may_be_negative(node: ir.Node) -> bool:
+    """Whether a node's second input may hold negative numbers."""
+    if len(node.inputs) < 2 or node.inputs[1] is None:
         return False
-    target = semantics.constant_tensor(node.inputs[1])
-    return target is None or bool((target.numpy() < 0).any())
+    numbers = semantics.constant_tensor(node.inputs[1])
+    return numbers is None or bool((numbers.numpy() < 0).any())
 
 
 class _Sizes:

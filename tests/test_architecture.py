@@ -41,7 +41,7 @@ LAYERS = (
     {"bisection"},
     {"api"},
     {"runtime"},
-    {"zoo", "report", "trace", "dump", "benchmark", "benchmark_child"},
+    {"zoo", "report", "trace", "dump", "reproducer", "benchmark", "benchmark_child"},
     {"cli"},
     {"testing"},
 )

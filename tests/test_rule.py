@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import GraphTransformerManager, RegistrationError, RewriteRule, TransformerError, TransformerLevel
+from ortopt import rule as rule_module
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -20,6 +21,7 @@ from ortopt.graph.match import (
     producer,
     values,
 )
+from ortopt.graph.validate import validate
 from ortopt.observers import Explanation, RewriteLimit
 from ortopt.rule import Root
 from ortopt.testing import check_keeps, check_rewrites, parse
@@ -346,3 +348,36 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
     for kind, reason in ((Rootless, "roots must name"), (Undocumented, "the first docstring line is the formula")):
         with pytest.raises(RegistrationError, match=reason):
             GraphTransformerManager().register(kind())
+
+
+class Grows(RewriteRule[Root]):
+    """Abs becomes Abs of Abs, for ever."""
+
+    roots = ("Abs",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Abs", [ir.node("Abs", [found.value]).outputs[0]])
+
+
+def test_a_rule_that_rewrites_its_own_result_for_ever_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule_module, "MOST_REWRITES", 50)
+    manager = GraphTransformerManager()
+    manager.register(Grows())
+    manager.register(NegNeg())
+    model = parse("main (float[N] x) => (float[N] y) { a = Neg (x) b = Neg (a) y = Abs (b) }")
+    with pytest.warns(RuntimeWarning, match="level 1 stopped in step 1: rules made 110 rewrites on main .* grows"):
+        assert manager.apply_transformers(model, 1)
+    assert manager.bound_reached == [TransformerLevel.LEVEL1]
+    assert [node.op_type for node in model.graph] == ["Abs"] * 110  # the first one makes two of NegNeg's one
+    validate(model)
+
+
+def test_the_bound_of_rewrites_is_far_from_what_an_honest_rule_makes() -> None:
+    manager = GraphTransformerManager()
+    manager.register(NegNeg())
+    manager.apply_transformers(parse(chain(400)), 1)
+    assert sum(entry.rewrites for entry in manager.history) < 400 < rule_module.MOST_REWRITES
+    assert not manager.bound_reached

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -155,17 +154,6 @@ class Loops(GraphTransformer):
             number += 1
 
 
-class Stubborn(Loops):
-    """Goes round and round, and listens to nobody."""
-
-    def apply(self, graph: ir.Graph, context: Context) -> bool:
-        while True:
-            try:
-                time.sleep(0.001)
-            except Exception:
-                continue
-
-
 class LoopsInTheFramework(GraphTransformer):
     """Sorts the graph for ever: it is never seen in its own code for long."""
 
@@ -213,19 +201,35 @@ class Tears(GraphTransformer):
 
 
 class TearsInARule(RewriteRule[Root]):
-    """Takes a Tanh out of its graph behind the editor's back, while it only looks."""
+    """Takes the second node above a Tanh out of its graph behind the editor's back, while it rewrites the Tanh."""
 
     roots = ("Tanh",)
 
     def match(self, root: ir.Node) -> Root:
-        value = values(root, 1)[0]
-        graph = root.graph
-        assert graph is not None
-        graph.remove(root)
-        return Root((), value)
+        need(root.name != "told", "it was")
+        return Root((root,), values(root, 1)[0])
 
     def rewrite(self, found: Root) -> ir.Node:
-        raise AssertionError("never")
+        above = found.value.producer()
+        assert above is not None
+        assert above.inputs[0] is not None
+        torn = above.inputs[0].producer()
+        assert torn is not None
+        assert torn.graph is not None
+        torn.graph.remove(torn)
+        return ir.node("Tanh", [found.value], name="told")
+
+
+class Nearly(RewriteRule[Root]):
+    """Identity becomes a product with nearly one: no difference until it is subtracted."""
+
+    roots = ("Identity",)
+
+    def match(self, root: ir.Node) -> Root:
+        return Root((root,), values(root, 1)[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        return ir.node("Mul", [found.value, constant(np.array(1.000001, np.float32))])
 
 
 class OutOfOrder(GraphTransformer):

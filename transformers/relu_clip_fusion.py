@@ -42,9 +42,9 @@ class ReluClipFusion(RewriteRule[Found]):
         low, _ = _bounds(clip)
         if opset(clip) < 11:
             kept = [item for name, item in clip.attributes.items() if name != "min"]
-            return ir.Node("", "Clip", [x], [ir.AttrFloat32("min", max(low, 0.0)), *kept])
+            return ir.Node("", "Clip", [x], [ir.AttrFloat32("min", 0.0 if np.signbit(low) else low), *kept])
         minimum = optional(clip, 1)
-        if minimum is None or low < 0:
+        if minimum is None or np.signbit(low):  # -0.0 too: the Relu gives 0.0
             minimum = _zero(clip, minimum)
         maximum = optional(clip, 2)
         return ir.Node("", "Clip", [x, minimum, *([] if maximum is None else [maximum])])

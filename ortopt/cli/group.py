@@ -15,7 +15,7 @@ import ortopt
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.graph.text import one_line
 
-COMMANDS = ("optimize", "verify", "run", "bench", "explain", "groups", "info", "passes", "zoo")
+COMMANDS = ("optimize", "verify", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
 TRACEBACK = "ORTOPT_TRACEBACK"
 

@@ -137,6 +137,9 @@ class _Decoder:
         if proto.configuration and proto.ir_version < DEVICES_FROM_IR:
             raise InvalidModelError(f"it has device configurations, which IR version {proto.ir_version} does not have")
         configurations = tuple(ir.serde.deserialize_model_configuration(entry) for entry in proto.configuration)
+        for configuration in configurations:
+            for text in (configuration.name, *configuration.device_names):
+                _text(text)
         self._configurations = {configuration.name: configuration for configuration in configurations}
         graph = self._graph(proto.graph, ())
         graph.opset_imports.update(_opsets(proto.opset_import))
@@ -166,6 +169,7 @@ class _Decoder:
             raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
         values: dict[str, ir.Value] = {}
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
+        taken = {info.name for info in proto.input}
         infos = {info.name: info for info in proto.value_info}
         initializers: dict[str, ir.Value] = {}
         for tensor_proto in proto.initializer:
@@ -189,7 +193,10 @@ class _Decoder:
         for info in proto.output:
             if info.name not in values:
                 raise InvalidModelError(f"nobody produces the graph output {quoted(info.name)}")
-            outputs.append(_typed(values[info.name], info))
+            value = values[info.name]
+            if value.const_value is not None and info.name not in taken:
+                value.shape = None  # what an output's declaration leaves open stays open, whatever the tensor says
+            outputs.append(_typed(value, info))
         for annotation in proto.quantization_annotation:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta
@@ -279,6 +286,8 @@ class _Decoder:
                     raise InvalidModelError(f"{_label(proto)} shards {quoted(spec.tensor_name)}, which nobody defines")
             read = ir.serde.deserialize_node_device_configuration(entry, visible)
             known = self._configurations.get(entry.configuration_id)
+            if known is None and read.configuration is None:
+                raise InvalidModelError(f"{_label(proto)} has a device configuration that refers to none of the model")
             found.append(read if known is None else dataclasses.replace(read, configuration=known))
         return tuple(found)
 

@@ -178,15 +178,14 @@ class Editor:
         before = previous_node(node)
         inputs: list[tuple[ir.Node, tuple[ir.Value | None, ...]]] = []
         for user in _with_nested(node):
-            used = tuple(user.inputs)
-            inputs.append((user, used))
+            inputs.append((user, tuple(user.inputs)))
             _detach(user)
-            for value in dict.fromkeys(used):  # a node may use a value twice
-                if value is not None and not use_count(value):
-                    self._freed(value)
         graph.remove(node)
         self.index.discard(graph, node)
         self._did(self._undo_remove, graph, node, before, inputs)
+        for value in dict.fromkeys(value for _, used in inputs for value in used):
+            if value is not None and not use_count(value):
+                self._freed(value)
         if node.op_type == "Constant" and (nbytes := _constant_bytes(node)):
             self._count(-nbytes)
 
@@ -231,18 +230,19 @@ class Editor:
             value: A value in reach of the node, a new `constant`, or None to leave the input out.
         """
         if position >= len(node.inputs):
-            self._did(node.resize_inputs, len(node.inputs))
+            had = len(node.inputs)
             node.resize_inputs(position + 1)
+            self._did(node.resize_inputs, had)
         if value is not None and _is_loose(value):
             self._materialize(value, node)
         old = node.inputs[position]
         if old is value:
             return
-        if old is not None and use_count(old) == 1:
-            self._freed(old)
         node.replace_input_with(position, value)
         self.touched.append(node)
         self._did(node.replace_input_with, position, old)
+        if old is not None and not use_count(old):
+            self._freed(old)
 
     def set_attribute(self, node: ir.Node, attribute: ir.Attr) -> None:
         """Set or replace an attribute of a node that holds no graph.
@@ -303,8 +303,9 @@ class Editor:
 
     def set_type(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
         """Set what is known of a value's type and shape."""
-        self._did(_set_type, value, value.type, value.shape)
+        had = value.type, value.shape
         _set_type(value, type_, shape)
+        self._did(_set_type, value, *had)
 
     def add_initializer(self, graph: ir.Graph, value: ir.Value) -> None:
         """Register a loose constant (see `constant`) as an initializer.
@@ -317,8 +318,8 @@ class Editor:
         if value.name is None:
             value.name = self.fresh_name("constant")
         graph.initializers.add(value)
-        self._count(value.const_value.nbytes)
         self._did(self._undo_add_initializer, graph, value)
+        self._count(value.const_value.nbytes)
 
     def _undo_add_initializer(self, graph: ir.Graph, value: ir.Value) -> None:
         assert value.name is not None
@@ -367,11 +368,11 @@ class Editor:
         """
         old = tuple(node.inputs)
         _replace_inputs(node, values)
+        self.touched.append(node)
+        self._did(_replace_inputs, node, old)
         for value in dict.fromkeys(old):
             if value is not None and not use_count(value):
                 self._freed(value)
-        self.touched.append(node)
-        self._did(_replace_inputs, node, old)
 
     def set_outputs(self, node: ir.Node, values: Sequence[ir.Value]) -> None:
         """Leave a node some of its outputs; nothing uses the others.
@@ -410,7 +411,10 @@ class Editor:
             The moved nodes, and the values that the graph returned.
         """
         results = list(graph.outputs)
+        known = [(result, shape) for result in results if (shape := facts.shape_of(result)) is not result.shape]
         self.clear_outputs(graph)
+        for result, shape in known:  # what the graph declared is no interface any more
+            self.set_type(result, result.type, shape)
         for value in tuple(graph.initializers.values()):
             adopted = self.adopt_initializer(value, before)
             results = [adopted if result is value else result for result in results]
@@ -563,10 +567,11 @@ class Editor:
             for position, value in old:
                 assert value is not None
                 user.replace_input_with(position, renamed[value])
-                if not use_count(value):
-                    self._freed(value)
             if old:
                 self._did(_restore_inputs, user, old)
+            for value in dict.fromkeys(value for _, value in old):
+                if value is not None and not use_count(value):
+                    self._freed(value)
 
     def _expose(self, graph: ir.Graph, function: ir.Function, inner: ir.Value, outer: ir.Value) -> None:
         """Let the outside use the result of a call where it used a value that is now in the function."""
@@ -826,6 +831,8 @@ class Editor:
                 facts.set_better_shape(new, known)
         elif not new.is_graph_output() and not new.is_graph_input():  # what is declared for those stays too
             shape = _better_shape(new.shape, old.shape)
+            if new.is_graph_output() or new.is_graph_input():  # interface too
+                shape = new.shape
             if shape is not new.shape or new.type is None:
                 self.set_type(new, new.type or old.type, shape)
         self._carry_metadata(old, new)

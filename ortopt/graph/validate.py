@@ -7,12 +7,25 @@ and makes sure that each leads to the very object that is meant. Unknown domains
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from typing import Final
 
 import onnx
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
+
+_CONTENTS: Final = {
+    "value": ir.AttributeType.TENSOR,
+    "sparse_value": ir.AttributeType.SPARSE_TENSOR,
+    "value_int": ir.AttributeType.INT,
+    "value_ints": ir.AttributeType.INTS,
+    "value_float": ir.AttributeType.FLOAT,
+    "value_floats": ir.AttributeType.FLOATS,
+    "value_string": ir.AttributeType.STRING,
+    "value_strings": ir.AttributeType.STRINGS,
+}
+"""The attributes of Constant."""
 
 _Hidden = list[tuple[str, ir.Value | None]]
 """Names that a graph made visible, and what they stood for outside of it."""
@@ -83,6 +96,8 @@ class _Check:
                     f"{_label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
                 )
             attributes = node.attributes.data
+            if node.op_type == "Constant" and not node.domain:
+                _check_constant(node)
             if attributes:
                 yield from _below(node, attributes.values())
             for value in node.outputs:
@@ -162,6 +177,18 @@ def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
             yield from attribute.value
         elif attribute.type == ir.AttributeType.UNDEFINED:
             raise InvalidModelError(f"attribute {quoted(attribute.name)} of {_label(node)} has no type")
+
+
+def _check_constant(node: ir.Node) -> None:
+    """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
+    if len(node.outputs) != 1 or not node.outputs[0].name:
+        raise InvalidModelError(f"{_label(node)} has not the one result that it must have")
+    for name, attribute in node.attributes.data.items():
+        wanted = _CONTENTS.get(name)
+        if wanted is not None and attribute.type != wanted:
+            raise InvalidModelError(
+                f"attribute {quoted(name)} of {_label(node)} is of type {attribute.type.name}, not {wanted.name}"
+            )
 
 
 def _name(value: ir.Value, what: str) -> str:

@@ -104,7 +104,36 @@ class Alternate(GraphTransformer):
         return False
 
 
-EXTRA = (WrongNumbers, Contrib, Approximation, Inflation, Failure, PingPong, Alternate)
+class Endless(GraphTransformer):
+    """Goes round and round, and asks nobody."""
+
+    enabled = False
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        number = 0
+        while True:
+            number += 1
+
+
+class Renames(GraphTransformer):
+    """Gives the first output another name."""
+
+    enabled = False
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        if graph.outputs[0].name == "renamed":
+            return False
+        context.edit.rename(graph.outputs[0], "renamed")
+        return True
+
+
+class WrongOnce(WrongNumbers):
+    """Abs becomes Neg, which is right of what is negative."""
+
+    roots = ("Abs",)
+
+
+EXTRA = (WrongNumbers, Contrib, Approximation, Inflation, Failure, PingPong, Alternate, Endless, Renames, WrongOnce)
 
 
 @pytest.fixture(autouse=True)

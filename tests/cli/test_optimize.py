@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,48 @@ def test_a_timeout_writes_the_best_so_far(ortopt: Any, report: Report, model: Pa
     assert model.with_name("m.opt.onnx").is_file()
     done = ortopt("optimize", model, "--only", "ping_pong", "--timeout", "0.3", "--no-verify")
     assert "stopped by the time limit" in done.stderr
+
+
+def test_a_pass_that_loops_for_ever_is_stopped_and_costs_only_itself(ortopt: Any, model: Path, tmp_path: Path) -> None:
+    started = time.monotonic()
+    only = "identity_elimination,endless"
+    passes = ["--passes", only, "--timeout", "1", "--json", tmp_path / "r.json"]
+    done = ortopt("optimize", model, *passes)
+    assert time.monotonic() - started < 20
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert (data["stopped"], data["verified"], data["fixed_point"]) == (True, True, False)
+    assert after(data) == {"Add": 1, "MatMul": 1, "Relu": 1}
+    assert sorted(ops(model.with_name("m.opt.onnx"))) == ["Add", "MatMul", "Relu"]
+    assert "stopped by the time limit" in done.stderr
+
+
+def test_check_each_names_who_breaks_the_model(ortopt: Any, report: Report, model: Path) -> None:
+    data = report("--enable", "renames", "--check-each", verify=True)
+    assert data["options"]["check_each"] is True
+    assert [(one["pass"], one["graph"]) for one in data["failures"]] == [("renames", "main")]
+    assert "has become output 'renamed'" in data["failures"][0]["reason"]
+    assert data["verified"] is True
+    assert data["nodes"]["after"] == 2
+    done = ortopt("optimize", model, "--enable", "renames", "--check-each", "--strict", "-o", "s.onnx", code=4)
+    assert "renames failed at level 1" in done.stderr
+    assert not model.with_name("s.onnx").exists()
+
+
+def test_keep_pass_leaves_out_the_rewrite_only(report: Report, model: Path) -> None:
+    text = "main (float[N,8] x) => (float[N,8] y, float[N,8] z) { s = Abs (x) n = Neg (s) y = Abs (n) z = Abs (x) }"
+    save(parse(text), model)
+    whole = report("--only", "wrong_once", verify=True)
+    assert [(one["pass"], one["left_out"]) for one in whole["repairs"]] == [("wrong_once", "pass")]
+    assert after(whole) == {"Abs": 3, "Neg": 1}
+    kept = report("--only", "wrong_once", "--keep-pass", verify=True)
+    assert {one["left_out"] for one in kept["repairs"]} == {"rewrite"}
+    assert after(kept) == {"Abs": 2, "Neg": 2}
+    assert kept["verified"] is True
+
+
+@pytest.mark.parametrize("other", ["--no-repair", "--no-verify"])
+def test_keep_pass_without_repair_makes_no_sense(ortopt: Any, model: Path, other: str) -> None:
+    assert "--keep-pass says how to repair" in ortopt("optimize", model, "--keep-pass", other, code=1).stderr
 
 
 def test_a_pass_that_fails_is_left_out_and_reported(ortopt: Any, report: Report, model: Path) -> None:

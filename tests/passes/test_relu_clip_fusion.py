@@ -120,3 +120,13 @@ def test_below_and_in_a_function() -> None:
         F (x) => (q) {{ {body} q = Clip (a, , k) }}""",
         ops={"Relu": 0, "Clip": 2},
     )
+
+
+def test_a_negative_zero_as_min_gives_the_zero_of_the_relu() -> None:
+    model = check_rewrites(
+        "relu_clip_fusion", "main (float[N] x) => (float[N] y) <float l = {-0.0}> { r = Relu (x) y = Clip (r, l) }"
+    )
+    (clip,) = model.graph
+    assert clip.inputs[1] is not None
+    assert clip.inputs[1].const_value is not None
+    assert not np.signbit(clip.inputs[1].const_value.numpy())

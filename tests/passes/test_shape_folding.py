@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.semantics import constant_tensor
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_keeps, check_rewrites, parse, run
 
 PASS = "shape_folding"
 
@@ -177,3 +177,11 @@ def test_a_function_called_with_different_shapes_keeps_what_differs() -> None:
         same (x) => (y) { s = Shape <start = 1> (x) y = Expand (x, s) }""",
         "not all of the dimensions are known",
     )
+
+
+def test_a_condition_may_be_longer_than_what_it_chooses_from() -> None:
+    model = parse(
+        "main (float[1,6] x, bool[6] c) => (int64[6] y) { s = Shape <start = 0, end = 1> (x) y = Where (c, s, s) }"
+    )
+    run("shape_folding", model)
+    assert model.graph.outputs[0].shape == ir.Shape([6])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
@@ -304,7 +305,15 @@ def where(call: Call) -> None:
     x, y = call.elements(1), call.elements(2)
     if x is None or y is None:
         return
-    condition = call.elements(0) or (UNKNOWN,) * max(len(x), len(y))
+    condition = call.elements(0)
+    if condition is None:
+        sizes = call.shapes[0]
+        if sizes is None or not all(isinstance(dim, int) for dim in sizes):
+            return
+        count = math.prod(dim for dim in sizes if isinstance(dim, int))
+        if count > MOST_ELEMENTS:
+            return
+        condition = (UNKNOWN,) * count
     rows = paired(condition, x, y)
     if rows is not None:
         call.contents[0] = [_choice(*row) for row in rows]

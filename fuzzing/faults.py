@@ -1,0 +1,594 @@
+"""Runs that are killed, cancelled, or in which a pass raises, at random instants.
+
+``python -m fuzzing.faults`` kills 200 runs that replace a model with external data, cancels 200 through the API,
+measures how fast a run on 100,000 nodes stops, and lets a pass raise in mid-edit some thousand times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from ortopt.api import Optimization, make_options, optimize
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled
+from ortopt.graph.edit import Editor
+from ortopt.graph.load import load
+from ortopt.graph.save import save, to_bytes
+from ortopt.graph.validate import validate
+from ortopt.observers import Observer
+from ortopt.options import Options
+from ortopt.transformer import GraphTransformer
+
+_OUTPUT: Final = "model.onnx"
+_WIDTH: Final = 256
+
+
+def _options(**values: Any) -> Options:
+    plain: dict[str, Any] = {
+        "level": 3, "providers": ("cpu",), "target": "ort", "native": False, "opset": None, "dims": {},
+        "disable": (), "enable": (), "only": (), "passes": None, "settings": {}, "limit": None, "max_growth": None,
+        "steps": 10, "timeout": None, "strict": True, "check_each": False, "repair": True, "keep_pass": False,
+        "provenance": False, "keep_functions": False,
+    }  # fmt: skip
+    return make_options(**plain | values)
+
+
+# -- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Kills:
+    """What became of runs that were killed.
+
+    Attributes:
+        killed: Runs that were killed while they ran; in `saving`, those while they wrote.
+        finished: Runs that were over before.
+        old: Outputs that were wholly the old model afterwards.
+        new: Outputs that were wholly the new one.
+        littered: Kills that left files behind, which the next run removed.
+        wrong: What must not be, in words.
+    """
+
+    killed: int = 0
+    saving: int = 0
+    finished: int = 0
+    old: int = 0
+    new: int = 0
+    littered: int = 0
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+
+def weighty(seed: int, layers: int = 12) -> onnx.ModelProto:
+    """A model with some megabytes of weights and something to do: to fold, to fuse, to remove."""
+    draw = np.random.default_rng(seed)
+    nodes, weights, value = [], [], "x"
+    for layer in range(layers):
+        weights.append(numpy_helper.from_array(draw.standard_normal((_WIDTH, _WIDTH), np.float32), f"w{layer}"))
+        weights.append(numpy_helper.from_array(draw.standard_normal(_WIDTH, np.float32), f"b{layer}"))
+        nodes += [
+            helper.make_node("Transpose", [f"w{layer}"], [f"t{layer}"], perm=[1, 0]),
+            helper.make_node("MatMul", [value, f"t{layer}"], [f"m{layer}"]),
+            helper.make_node("Add", [f"m{layer}", f"b{layer}"], [f"a{layer}"]),
+            helper.make_node("Identity", [f"a{layer}"], [f"i{layer}"]),
+            helper.make_node("Relu", [f"i{layer}"], [f"r{layer}"]),
+        ]
+        value = f"r{layer}"
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [4, _WIDTH])],
+        [helper.make_tensor_value_info(value, 1, [4, _WIDTH])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _digest(path: Path) -> str:
+    """What a model on disk is, to the last weight."""
+    return hashlib.sha256(to_bytes(load(path))).hexdigest()
+
+
+def _replace(source: Path, output: Path) -> None:
+    optimize(source, verify=False).save(output, external_data="copy")
+
+
+def kill(  # noqa: PLR0915 -- one experiment, step by step
+    count: int, seed: int, folder: Path, layers: int = 12, say: Callable[[str], None] = lambda _: None
+) -> Kills:
+    """Kill runs that replace a model with external data, at instants over all of their length; half while they write.
+
+    Every third run writes over its own input. After each, the output must be wholly the old or the new model, and the
+    next run must leave nothing but its result, and the data of what it replaced.
+
+    Args:
+        count: How many; runs that are over before they can be killed do not count.
+        seed: When.
+        folder: An empty folder.
+        layers: How large the models are.
+        say: Told about progress.
+    """
+    draw, result = random.Random(seed), Kills()
+    sources = []
+    for number in range(3):
+        save(load(weighty(number, layers)), folder / f"source{number}.onnx", external_data="copy")
+        sources.append(folder / f"source{number}.onnx")
+    before, after, other = sources
+    template, trial = folder / "template", folder / "trial"
+    template.mkdir()
+    _replace(before, template / _OUTPUT)
+    own = _digest(template / _OUTPUT)
+    reference = folder / "reference"
+    reference.mkdir()
+    _replace(after, reference / _OUTPUT)
+    new = _digest(reference / _OUTPUT)
+    (data,) = reference.glob("*.data")
+    _replace(other, folder / "other.onnx")
+    last = _digest(folder / "other.onnx")
+    in_place = folder / "in_place"
+    in_place.mkdir()
+    save(load(weighty(1, layers)), in_place / _OUTPUT, external_data="copy")
+    in_place_old = _digest(in_place / _OUTPUT)
+    spans = [_run_and_kill(after, folder / "timed.onnx", None) for _ in range(3)]
+    whole, writing = (sorted(span[place] for span in spans)[1] for place in (0, 1))
+    say(f"a run takes {whole * 1000:.0f} ms, {writing * 1000:.0f} ms of them to write {data.stat().st_size} bytes")
+    number = -1
+    while result.killed < count:
+        number += 1
+        overwrites = number % 3 == 2
+        shutil.rmtree(trial, ignore_errors=True)
+        shutil.copytree(in_place if overwrites else template, trial)
+        output = trial / _OUTPUT
+        delay = draw.uniform(0, writing if number % 2 else whole) * 1.05
+        ended, saving = _run_and_kill(output if overwrites else after, output, (bool(number % 2), delay))
+        result.finished += ended > 0
+        result.killed += ended <= 0
+        result.saving += ended <= 0 < saving
+        left = {path.name for path in trial.iterdir()}
+        try:
+            found = _digest(output)
+        except Exception as error:
+            result.wrong.append(f"kill {number} after {delay:.4f} s: the output does not load: {error}")
+            continue
+        is_new = found == new
+        if not is_new and found != (in_place_old if overwrites else own):
+            result.wrong.append(f"kill {number} after {delay:.4f} s: the output is neither the old nor the new model")
+            continue
+        result.new += is_new
+        result.old += not is_new
+        in_use = {_OUTPUT, *_data_of(output)}
+        result.littered += bool(left - in_use) and ended <= 0
+        _replace(other, output)
+        stray = {path.name for path in trial.iterdir()} - in_use - {_OUTPUT, *_data_of(output)}
+        if stray or _digest(output) != last:
+            result.wrong.append(f"kill {number} after {delay:.4f} s: the next run left {sorted(stray)}")
+        _replace(other, output)
+        if {path.name for path in trial.iterdir()} != {_OUTPUT, *_data_of(output)}:
+            result.wrong.append(f"kill {number} after {delay:.4f} s: the run after the next left stray files")
+    return result
+
+
+def _data_of(path: Path) -> set[str]:
+    """The data files that a model refers to."""
+    proto = onnx.load(path, load_external_data=False)
+    return {entry.value for tensor in proto.graph.initializer for entry in tensor.external_data[:1]}
+
+
+def _run_and_kill(source: Path, output: Path, when: tuple[bool, float] | None) -> tuple[float, float]:
+    """Optimize in a forked process, which has everything imported already.
+
+    Args:
+        source: The model.
+        output: Where the result goes.
+        when: Whether the delay counts from the moment when writing begins, and the delay; None kills nobody.
+
+    Returns:
+        Seconds that the whole run took, and that writing took; 0 if it was killed, or -1, 1 if killed while it wrote.
+    """
+    reading, writing = os.pipe()
+    started = time.perf_counter()
+    child = os.fork()
+    if not child:
+        os.setsid()  # what it starts goes with it
+        code = 1
+        try:
+            result = optimize(source, verify=False)
+            os.write(writing, b"s")
+            result.save(output, external_data="copy")
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        if when is None:
+            pipe.read(1)
+            middle = time.perf_counter()
+            _, status = os.waitpid(child, 0)
+            if status:
+                raise RuntimeError("a run that nobody kills failed")
+            return time.perf_counter() - started, time.perf_counter() - middle
+        from_writing, delay = when
+        begun = bool(pipe.read(1)) if from_writing else False
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            if os.WEXITSTATUS(status):
+                raise RuntimeError("a run failed before it was killed")
+            return time.perf_counter() - started, 0.0
+        return 0.0, float(begun or bool(pipe.read(1)))
+
+
+# -- cancellation -----------------------------------------------------------------------------------------------------
+
+
+class _CancelsAt(Observer):
+    """Counts what happens in a run, and sets a token when so much has happened."""
+
+    listens_to_refusals = True
+    decides = False
+
+    def __init__(self, at: int, token: CancellationToken) -> None:
+        self._at = at
+        self._token = token
+        self.count = 0
+
+    def _happened(self) -> None:
+        self.count += 1
+        if self.count == self._at:
+            self._token.cancel()
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        self._happened()
+
+    def after(self, entry: object, graph: ir.Graph) -> None:
+        self._happened()
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        self._happened()
+        return True
+
+    def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
+        self._happened()
+
+    def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
+        self._happened()
+
+
+@dataclasses.dataclass
+class Cancellations:
+    """What became of runs that were cancelled.
+
+    Attributes:
+        cancelled: Runs that stopped.
+        finished: Runs that were over before.
+        rewrites: How many different numbers of rewrites they had completed.
+        wrong: What must not be, in words.
+    """
+
+    cancelled: int = 0
+    finished: int = 0
+    rewrites: set[int] = dataclasses.field(default_factory=set)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+
+def cancel(
+    source: bytes, count: int, seed: int, same: Callable[[bytes], str] = lambda _: "", *, threads: bool = True
+) -> Cancellations:
+    """Cancel runs on a model: at an event that an observer sees, or (every second one) at an instant, by a thread.
+
+    Each result must be valid, and to the byte what a run makes that is allowed as many rewrites as had completed.
+
+    Args:
+        source: The model.
+        count: How many runs.
+        seed: When they are cancelled.
+        same: What makes a result differ from the original; empty if nothing does. Asked once for equal results.
+        threads: Whether threads cancel too: what they hit differs from run to run.
+    """
+    draw, result = random.Random(seed), Cancellations()
+    counter = _CancelsAt(0, CancellationToken())
+    started = time.perf_counter()
+    optimize(source, verify=False, observers=[counter])
+    seconds = time.perf_counter() - started
+    judge = functools.cache(same)
+    limited = functools.cache(lambda limit: to_bytes(optimize(source, verify=False, limit=limit).model))
+    for number in range(count):
+        token = CancellationToken()
+        at, delay = draw.randint(1, counter.count), draw.uniform(0, seconds)
+        by_thread = threads and number % 2 == 1
+        timer = threading.Timer(delay, token.cancel)
+        where = f"after {delay:.3f} s" if by_thread else f"at event {at}"
+        if by_thread:
+            timer.start()
+        try:
+            observers = [_CancelsAt(0 if by_thread else at, token)]
+            optimize(source, verify=False, observers=observers, cancellation=token)
+        except OptimizationCancelled as cancelled:
+            reached = cancelled.result
+        else:
+            result.finished += 1
+            continue
+        finally:
+            timer.cancel()
+        result.cancelled += 1
+        if reached is None:
+            continue  # nothing had been loaded
+        validate(reached.model)
+        made, offered = to_bytes(reached.model), reached.summary.rewrites
+        result.rewrites.add(offered)
+        if made not in (limited(offered), limited(max(offered - 1, 0))):
+            result.wrong.append(f"cancelled {where}: it holds something else than the {offered} rewrites offered")
+        if difference := judge(made):
+            result.wrong.append(f"cancelled {where}: {difference}")
+    return result
+
+
+def latencies(source: ir.Model | Path, count: int, seed: int) -> Iterator[tuple[float, str]]:
+    """How long a run goes on after it has been cancelled, at instants spread over its length.
+
+    Args:
+        source: A large model.
+        count: How many runs; one more measures the length.
+        seed: When.
+
+    Yields:
+        Seconds, and the innermost functions of ortopt's that ran at that instant.
+    """
+    draw = random.Random(seed)
+    started = time.perf_counter()
+    optimize(source, verify=False)
+    seconds = time.perf_counter() - started
+    main = threading.get_ident()
+    for number in range(count):
+        token = CancellationToken()
+        at: list[tuple[float, str]] = []
+
+        def stop(token: CancellationToken = token, at: list[tuple[float, str]] = at) -> None:
+            at.append((time.perf_counter(), _place(main)))
+            token.cancel()
+
+        timer = threading.Timer((number + draw.random()) / count * seconds, stop)
+        timer.start()
+        try:
+            optimize(source, verify=False, cancellation=token)
+        except OptimizationCancelled:
+            yield time.perf_counter() - at[0][0], at[0][1]
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def _place(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    names: list[str] = []
+    while frame is not None and len(names) < 3:
+        if "ortopt" in frame.f_globals.get("__name__", ""):
+            names.append(f"{frame.f_globals['__name__'].removeprefix('ortopt.')}.{frame.f_code.co_name}")
+        frame = frame.f_back
+    return " < ".join(names)
+
+
+# -- a pass that raises -----------------------------------------------------------------------------------------------
+
+
+class Raised(Exception):  # noqa: N818 -- no error of anybody's
+    """What a pass raises here."""
+
+
+@dataclasses.dataclass
+class Rollbacks:
+    """What became of runs in which a pass raised.
+
+    Attributes:
+        raised: How often each transformer raised.
+        wrong: What must not be, in words.
+    """
+
+    raised: Counter[str] = dataclasses.field(default_factory=Counter)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+
+class _Raiser(Observer):
+    """Lets the n-th change of a graph raise, and sees whether everything is taken back."""
+
+    decides = False
+
+    def __init__(self, at: int, token: CancellationToken, watch: int) -> None:
+        self.at = at
+        self.watch = watch
+        self.count = 0
+        self.run = 0
+        self.authors: list[tuple[str, int]] = []  # of each change: whose, and during which run
+        self.kept: bytes | None = None
+        self.failure = ""
+        self.verdict = "it did not fail"
+        self.model: Callable[[], ir.Model] | None = None
+        self._token = token
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        self.run += 1
+        if self.run == self.watch and self.model is not None:
+            self.kept = to_bytes(self.model())
+
+    def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
+        if "Raised" not in reason or self.model is None:
+            self.verdict = f"{transformer.name} failed for another reason: {reason}"
+        else:
+            self.failure = transformer.name
+            self.verdict = "" if to_bytes(self.model()) == self.kept else f"{transformer.name} was not taken back whole"
+        self._token.cancel()
+
+    def changed(self, editor: Editor) -> None:
+        """Called after each change."""
+        self.count += 1
+        if self.at == 0:
+            self.authors.append((editor.author, self.run))
+        elif self.count == self.at:
+            raise Raised
+
+
+@contextmanager
+def _watched(raiser: _Raiser) -> Iterator[None]:
+    """Let a raiser hear of every change, in the midst of the editor's methods as well as between them."""
+    log = Editor._did
+
+    def did(self: Editor, undo: Callable[..., None], *arguments: Any) -> None:
+        log(self, undo, *arguments)
+        raiser.changed(self)
+
+    Editor._did = did  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Editor._did = log  # type: ignore[method-assign]
+
+
+def _run_with(source: bytes, raiser: _Raiser, token: CancellationToken, level: int) -> None:
+    run = Optimization(source, _options(level=level, strict=False), observers=[raiser], cancellation=token)
+    raiser.model = lambda: run.model
+    with _watched(raiser):
+        try:
+            run.transform()
+        except OptimizationCancelled:
+            pass
+        except Exception as error:
+            raiser.verdict = f"{type(error).__name__}: {error}"
+
+
+def let_raise(source: bytes, each: int, seed: int, level: int = 4) -> Rollbacks:
+    """Let each pass that has something to do on a model raise after some of its changes, in mid-edit.
+
+    The model must then be as it was before that pass, to the byte.
+
+    Args:
+        source: The model.
+        each: How often each pass raises.
+        seed: When.
+        level: The level.
+    """
+    draw, result = random.Random(seed), Rollbacks()
+    quiet = _Raiser(0, CancellationToken(), 0)
+    _run_with(source, quiet, CancellationToken(), level)
+    by_author: dict[str, list[int]] = {}
+    for number, (author, _) in enumerate(quiet.authors, 1):
+        by_author.setdefault(author, []).append(number)
+    for author, numbers in sorted(by_author.items()):
+        for at in sorted(draw.sample(numbers, min(each, len(numbers)))):
+            token = CancellationToken()
+            raiser = _Raiser(at, token, quiet.authors[at - 1][1])
+            _run_with(source, raiser, token, level)
+            result.raised[raiser.failure or author] += 1
+            if raiser.verdict:
+                result.wrong.append(f"change {at}, by {author}: {raiser.verdict}")
+    return result
+
+
+# -- all of it --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def difference(source: bytes) -> Iterator[Callable[[bytes], str]]:
+    """What tells, in words, how another model's outputs differ from a model's; the empty text if they do not."""
+    from ortopt.verify import Reference
+
+    with Reference(load(source)) as reference:
+
+        def differs(made: bytes) -> str:
+            outcome = reference.compare(load(made))
+            return "" if outcome.status == "verified" else f"{outcome.status}: {outcome.reason}"
+
+        yield differs
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill, cancel, measure and raise; 1 if anything is wrong.
+
+    Args:
+        arguments: The command line; the process's own if None.
+    """
+    parser = argparse.ArgumentParser(prog="python -m fuzzing.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200, help="how many kills, and how many cancellations")
+    parser.add_argument("--models", type=int, default=200, help="how many drawn models passes raise on")
+    parser.add_argument("--nodes", type=int, default=100_000, help="the size of the graph whose latency is measured")
+    options = parser.parse_args(arguments)
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="ortopt-faults-") as folder:
+        kills = kill(options.count, options.seed, Path(folder), say=print)
+    wrong += kills.wrong
+    print(
+        f"{kills.killed} runs killed, {kills.saving} of them while they wrote; {kills.littered} left files behind;"
+        f" the output was {kills.old} times the old model, {kills.new} times the new one"
+    )
+    wrong += _cancel_some(options.count, options.seed)
+    _measure(options.nodes, options.seed)
+    wrong += _raise_some(options.models, options.seed)
+    for line in wrong:
+        print(f"WRONG: {line}")
+    return 1 if wrong else 0
+
+
+def _cancel_some(count: int, seed: int) -> list[str]:
+    from ortopt import zoo
+
+    names = ("bert_small__dyn20raw", "control_flow__script17", "resnet18_qdq__qdq", "lstm_tagger__ts13")
+    wrong: list[str] = []
+    for name in names:
+        source = zoo.cached(name).read_bytes()
+        with difference(source) as same:
+            done = cancel(source, count // len(names), seed, same)
+        print(f"{name}: {done.cancelled} runs cancelled, with {len(done.rewrites)} different numbers of rewrites")
+        wrong += [f"{name}: {line}" for line in done.wrong]
+    return wrong
+
+
+def _measure(nodes: int, seed: int) -> None:
+    from benchmarks.generators import chain
+
+    with tempfile.TemporaryDirectory(prefix="ortopt-faults-") as folder:
+        path = Path(folder) / "chain.onnx"
+        path.write_bytes(chain(nodes).SerializeToString())
+        found = sorted(latencies(path, 20, seed))
+    if not found:
+        return
+    print(f"{nodes} nodes: a cancelled run returns after {found[len(found) // 2][0] * 1000:.0f} ms (median)")
+    for seconds, place in found:
+        print(f"  {seconds * 1000:.1f} ms, cancelled in {place}")
+
+
+def _raise_some(models: int, seed: int) -> list[str]:
+    from fuzzing.campaign import case_of
+
+    total, wrong = Rollbacks(), []
+    for number in range(models):
+        source = case_of(seed + number).model.SerializeToString()
+        done = let_raise(source, 3, number)
+        total.raised += done.raised
+        wrong += [f"drawn model {seed + number}: {line}" for line in done.wrong]
+    print(f"passes raised {total.raised.total()} times on {models} drawn models: {dict(total.raised.most_common())}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
