@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import gc
 import hashlib
 import os
 import random
@@ -369,6 +370,7 @@ def latencies(source: ir.Model | Path, count: int, seed: int) -> Iterator[tuple[
             token.cancel()
 
         timer = threading.Timer((number + draw.random()) / count * seconds, stop)
+        gc.collect()  # what the run before has left is not this one's to free
         timer.start()
         try:
             optimize(source, verify=False, cancellation=token)
