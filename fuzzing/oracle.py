@@ -396,7 +396,7 @@ def disturbed(model: ModelProto, trial: int) -> ModelProto:
             kind = kinds.get(name, 0)
             if kind not in _EPSILONS:
                 continue
-            twin.graph.node[-1].output[i] = raw = f"{name}~raw" if i == 0 or True else name
+            twin.graph.node[-1].output[i] = raw = f"{name}~raw"
             off = np.array(1 + _EPSILONS[kind] * numbers.choice((-1.0, 1.0)), helper.tensor_dtype_to_np_dtype(kind))
             twin.graph.initializer.append(numpy_helper.from_array(off, f"{name}~off"))
             twin.graph.node.append(helper.make_node("Mul", [raw, f"{name}~off"], [name]))

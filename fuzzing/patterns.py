@@ -333,7 +333,7 @@ def _siblings(w: Writer) -> None:
 
 
 @plant
-def _attention(w: Writer) -> None:
+def _attention(w: Writer) -> None:  # noqa: PLR0915 - one pattern, spelling after spelling
     """Softmax(Q·Kᵀ·scale + mask)·V in heads, in its spellings."""
     x = w.pick((F32, F32, F32, F64), (3,), lambda one: not one.varies[-1] and one.size > 0)
     heads, size = w.one(1, 2), w.one(2, 4)

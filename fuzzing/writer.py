@@ -34,7 +34,7 @@ _IR_VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 2
 _MOST_ELEMENTS: Final = 4096
 
 
-class Unsuitable(Exception):
+class Unsuitable(Exception):  # noqa: N818 - no error: another is drawn
     """What was to be written does not fit what is there; another op is tried."""
 
 

@@ -6,6 +6,8 @@ from ortopt.graph.match import attribute, dtype, need, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
 
+_TYPES = frozenset(map(int, ir.DataType))
+
 
 class CastElimination(RewriteRule[Root]):
     """``Cast(x, to=type of x)`` → ``x``, and so for ``CastLike``."""
@@ -18,7 +20,9 @@ class CastElimination(RewriteRule[Root]):
         """A cast whose source and target types are known and the same."""
         if root.op_type == "Cast":
             (x,) = values(root, 1)
-            target = ir.DataType(attribute(root, "to", 0))
+            number = attribute(root, "to", 0)
+            need(number in _TYPES, "its target is no element type", root)
+            target = ir.DataType(number)
         else:
             x, like = values(root, 2)
             target = dtype(like)

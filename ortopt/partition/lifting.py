@@ -200,10 +200,16 @@ def _settle_large_constants(edit: Editor, nodes: Iterable[ir.Node]) -> None:
 
 
 def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
-    """Say the stash_type of ONNX Runtime's own normalizations: 1.31 crashes on a function that leaves it out."""
+    """Say attributes that ONNX Runtime 1.31 does not do without in a function.
+
+    It crashes without the stash_type of its own normalizations, and does not load without the axes of a
+    MeanVarianceNormalization: these are constants of what it expands to.
+    """
     for node in nodes:
         inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
         for one in (node, *inside):
+            if not one.domain and one.op_type == "MeanVarianceNormalization" and "axes" not in one.attributes:
+                edit.set_attribute(one, ir.AttrInt64s("axes", (0, 2, 3)))
             if one.domain or one.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in one.attributes:
                 continue
             version = scope.of(scope.graph_of(one)).opset_imports.get("", 1)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph.edit import constant, discard
+from ortopt.graph.edit import constant, discard, new_nodes
 from ortopt.graph.match import is_constant, opset
 from ortopt.options import MEGABYTE
 from ortopt.transpose.layout import Layout, compose, inverse
@@ -56,15 +56,18 @@ class Rearrangement:
         Raises:
             Refusal: If something cannot be built after all; nothing is left behind.
         """
+        found: dict[ir.Value, ir.Value] = {}
         try:
-            return self._replacements()
-        except BaseException:
+            found = self._replacements()
+        finally:
+            # What has been built and leads to no replacement (a member may be dead) must not count as a user.
+            kept = set(new_nodes(found.values()))
             touched = dict.fromkeys(self._region.roots)
             for node in self.members:
                 touched.update(dict.fromkeys(value for value in node.inputs if value is not None))
             for value in touched:
-                discard([use.node for use in value.uses() if use.node.graph is None])
-            raise
+                discard([use.node for use in value.uses() if use.node.graph is None and use.node not in kept])
+        return found
 
     def _replacements(self) -> dict[ir.Value, ir.Value]:
         for node in self._in_order():

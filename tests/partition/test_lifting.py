@@ -99,6 +99,19 @@ def test_normalizations_of_onnxruntimes_own_say_their_stash_type(op: str, opset:
     assert verify(original, model).status == "verified"
 
 
+@pytest.mark.parametrize("opset", [9, 13, 17])
+def test_mean_variance_normalization_says_its_axes(opset: int) -> None:
+    """ONNX Runtime 1.31 does not load a function with one that does not."""
+    model = parse(
+        "main (float[1,2,3,3] x) => (float[1,2,3,3] y) { t = MeanVarianceNormalization (x) y = Relu (t) }", opset
+    )
+    original = load(model)
+    (made,) = group(model)
+    normalization = next(node for node in made.function if node.op_type == "MeanVarianceNormalization")
+    assert normalization.attributes["axes"].as_ints() == (0, 2, 3)
+    assert verify(original, model).status == "verified"
+
+
 def group_with_spare_arguments() -> tuple[ir.Model, Editor, Group]:
     """A group of which one input and one output are needed no more, and that takes a value twice."""
     weight = ",".join(["1"] * 300)
