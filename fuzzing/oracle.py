@@ -75,7 +75,7 @@ class Failure:
         return f"{self.kind} at {self.way}: {self.culprit or '?'} (rewrite {self.rewrite}): {self.detail}"
 
 
-class Rejected(Exception):
+class Rejected(Exception):  # noqa: N818 - no error: another is drawn
     """ONNX Runtime does not run the original."""
 
 
@@ -290,7 +290,7 @@ class Oracle:
             return failure
 
 
-class _Unfinished(Exception):
+class _Unfinished(Exception):  # noqa: N818 - a finding
     """The fixed point was not reached."""
 
 

@@ -242,7 +242,7 @@ class Writer:
         domain: str = "",
         **attributes: Any,
     ) -> list[Value]:
-        """Write a node; its results are not picked until they are `show`\\ n."""
+        """Write a node; its results are not picked until they are shown."""
         names = ["" if one is None else one if isinstance(one, str) else one.name for one in inputs]
         while names and not names[-1]:
             names.pop()
