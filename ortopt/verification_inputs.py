@@ -167,7 +167,7 @@ class Interface:
 def _is_lost_without_elements(node: ir.Node) -> bool:
     """Whether ONNX Runtime cannot be asked what a node gives for inputs without elements.
 
-    What a Reshape infers beside a 0 under ``allowzero`` is undefined, and ONNX Runtime does infer something; its version
+    What a Reshape infers beside a 0 under ``allowzero`` is undefined, and ONNX Runtime does infer something; version
     1.31 forgets negative axes of reductions that drop their axes, and its LSTM and GRU end the process.
     """
     if node.domain:
