@@ -94,14 +94,32 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
     if not open_axes:
         return _reshape(x, target)
     if len(open_axes) == 1:
+        _check_for_copies(computed, result, source, positive)
         others = [dim for axis, dim in enumerate(result) if axis != open_axes[0]]
         if _literal(computed, open_axes[0]) == INFER or all(_is_positive(dim, positive) for dim in others):
             return _reshape(x, target)
     axis = _flatten_axis(source, result) if opset(root) >= 9 else None
     if axis is not None:
+        _check_for_copies(computed, result, source, positive)
         return ir.node("Flatten", [x], attributes={"axis": axis})
     need(len(open_axes) == 1, "several dimensions are neither numbers nor the input's own", computed)
     raise Refusal("a dimension beside the one to infer may be 0", computed)
+
+
+def _check_for_copies(
+    computed: ir.Value, result: Sequence[Dim], source: Sequence[Dim] | None, positive: frozenset[str]
+) -> None:
+    """Refuse a target that means something else once a dimension is 0.
+
+    A computed 0 copies the input's dimension on the same axis. Beside a -1 that gives a shape, and another one than the
+    dimensions say; without a -1 there would be elements where the input has none, and the model fails.
+    """
+    literal = [_literal(computed, axis) for axis in range(len(result))]
+    if INFER not in literal:
+        return
+    for axis, dim in enumerate(result):
+        may_copy = literal[axis] != INFER and not _is_copied(dim, source, axis)
+        need(not may_copy or _is_positive(dim, positive), "a dimension that is 0 would be copied", computed)
 
 
 def _reshape(x: ir.Value, target: Sequence[int], *, allow_zero: bool = False) -> ir.Node:

@@ -64,6 +64,15 @@ def test_a_dimension_elsewhere_is_not_copied() -> None:
     check_keeps(PASS, swapped, "several dimensions are neither")
 
 
+def test_a_computed_0_copies_what_stands_on_its_axis() -> None:
+    flat = """main (float[S,6,N] x) => (float[a,b] y) <int64[1] m = {-1}> {
+        n = Shape <start = 2> (x) t = Concat <axis = 0> (m, n) y = Reshape (x, t) }"""
+    check_keeps(PASS, flat, "a dimension that is 0 would be copied")
+    moved = """main (float[2,Z,2] x) => (float[2,a,b,1] y) <int64[2] two = {2, -1}, int64[1] one = {1}> {
+        z = Shape <start = 1, end = 2> (x) t = Concat <axis = 0> (two, z, one) y = Reshape (x, t) }"""
+    check_keeps(PASS, moved, "a dimension that is 0 would be copied")
+
+
 def test_a_target_of_the_user_stays() -> None:
     check_keeps(
         PASS,
