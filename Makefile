@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz faults fuzz-loader gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -88,4 +88,3 @@ $(VENV_TEST)/.fuzz: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@touch $@
 
-.PHONY: faults fuzz-loader
