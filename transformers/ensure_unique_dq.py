@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx_ir as ir
 
 from ortopt.graph.onnx_ir_internals import use_count
@@ -26,7 +28,7 @@ class EnsureUniqueDq(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Give each use but the first a DequantizeLinear of its own; each use, if there is a graph output."""
         changed = False
-        for node in tuple(graph):
+        for node, behind in itertools.pairwise(tuple(graph)):  # the last one has no user
             if not is_dequantizer(node):
                 continue
             result = node.outputs[0]
@@ -38,7 +40,7 @@ class EnsureUniqueDq(GraphTransformer):
             uses = tuple(result.uses())
             for use in uses if result.is_graph_output() else uses[1:]:
                 own = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values())
-                context.edit.insert([own], before=node, origin=[node])
+                context.edit.insert([own], before=behind, origin=[node])
                 context.edit.set_input(use.node, use.idx, own.outputs[0])
             changed = True
         return changed

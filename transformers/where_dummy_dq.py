@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, FLOAT16, dtype, is_constant, need, opset, scalar, values
+from ortopt.graph.match import FLOAT, FLOAT16, dtype, is_constant, need, scalar, values
 from ortopt.options import TransformerLevel
 from ortopt.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import RewriteRule
@@ -44,6 +44,7 @@ class WhereDummyDq(RewriteRule[Found]):
         need(len(constants) == 1, "not exactly one operand is a constant", root)
         (index,) = constants
         dequantize = dequantizer(operands[1 - index])
+        need(dequantize.domain == "", "the DequantizeLinear is not that of ai.onnx", dequantize)
         need(has_one_scale(dequantize), "there are several scales", dequantize)
         integers = dtype(values(dequantize, 1)[0])
         need(integers in INTEGERS, "no integers of 8 or 16 bits", dequantize)
@@ -51,8 +52,6 @@ class WhereDummyDq(RewriteRule[Found]):
         floats = dtype(operands[index])
         need(floats in (FLOAT, FLOAT16), "the numbers are neither float32 nor float16", root)
         need(dtype(values(dequantize, 2)[1]) == floats, "numbers and scales are of different types", dequantize)
-        if dequantize.domain == "":
-            need(floats == FLOAT or opset(dequantize) >= 19, "the opset has no such scales", dequantize)
         need(bool(np.isfinite(number)), "the number is not finite", root)
         need(number != 0 or not np.signbit(number), "no integer becomes a negative zero", root)
         least = np.finfo(floats.numpy()).smallest_normal
@@ -74,7 +73,7 @@ class WhereDummyDq(RewriteRule[Found]):
         code = constant(np.full(shape, int(found.number > 0)), integers)
         zero_point = constant(np.array(int(found.number < 0)), integers)
         scale = constant(np.array(abs(found.number) or 1.0), floats)
-        own = ir.Node(found.dequantize.domain, "DequantizeLinear", [code, scale, zero_point])
+        own = ir.Node("", "DequantizeLinear", [code, scale, zero_point])
         operands = list(root.inputs)
         operands[found.position] = own.outputs[0]
         return ir.Node("", "Where", operands)

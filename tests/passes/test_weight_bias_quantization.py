@@ -7,7 +7,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from ortopt import registry
+from ortopt import optimize, registry
 from ortopt.graph.save import to_bytes
 from ortopt.options import Numerics
 from ortopt.testing import check_keeps, check_rewrites, parse
@@ -102,7 +102,7 @@ def test_units(name: str, tmp_path: Path) -> None:
     one, other = (outputs(each, feeds).astype(np.float64) * STEP for each in (parse(text), model))
     assert np.abs(one - other).max() <= bound
     if name != "ConvTranspose":
-        assert np.abs(one - other).max() <= 3 * STEP, "far below the worst case"
+        assert np.abs(one - other).max() <= 5 * STEP, "far below the worst case"
     before, after = kernels(parse(text), tmp_path), kernels(model, tmp_path)
     assert after >= before
 
@@ -120,7 +120,8 @@ def test_only_the_bias(scale: str, tmp_path: Path) -> None:
     model = check_rewrites(PASS, with_weight(scale=scale), ops={"DequantizeLinear": 3}, numbers=False)
     (conv,) = [node for node in model.graph if node.op_type == "Conv"]
     (integers, scales, _), _ = content(conv.inputs[2])
-    np.testing.assert_array_equal(scales, np.float32(STEP) * np.array(eval(scale), np.float32))  # noqa: S307 -- numbers
+    of_weight = np.array(scale.split(", "), np.float32)
+    np.testing.assert_array_equal(scales, np.float32(STEP) * of_weight.reshape(np.shape(scales)))
     np.testing.assert_array_equal(integers, np.rint(np.array([1, -2, 3]) / scales.astype(np.float64)))
     assert kernels(model, tmp_path)["QLinearConv"] == 1
     assert kernels(model, tmp_path) >= kernels(parse(with_weight(scale=scale)), tmp_path)
@@ -136,7 +137,9 @@ def test_a_weight_of_zeros_stays_zero() -> None:
 
 def test_a_shared_weight_keeps_its_other_user() -> None:
     text, w, _ = unit("MatMul")
-    shared = text.replace("uint8[A,B,C] y)", "uint8[A,B,C] y, float[6,4] v)").replace("r = MatMul", "v = Neg (w) r = MatMul")
+    shared = text.replace("uint8[A,B,C] y)", "uint8[A,B,C] y, float[6,4] v)").replace(
+        "r = MatMul", "v = Neg (w) r = MatMul"
+    )
     model = check_rewrites(PASS, shared, ops={"DequantizeLinear": 2}, numbers=False)
     np.testing.assert_array_equal(model.graph.initializers["w"].const_value.numpy(), w)  # type: ignore[union-attr]
 
@@ -184,7 +187,7 @@ KEPT = {
         "not those of the bias",
     ),
     "wide integers": (
-        matmul().replace("uint8", "uint16").replace("<ONE", "<ONE"),
+        matmul().replace("uint8", "uint16"),
         "8 bits",
     ),
 }
@@ -211,5 +214,14 @@ def test_one_scale_before_opset_13() -> None:
     assert content(conv.inputs[1])[0][1].shape == ()
 
 
-def test_off_unless_asked_for() -> None:
+def test_off_unless_asked_for_and_stable() -> None:
     assert registry.installed().find(PASS).numerics is Numerics.APPROXIMATE
+    model = ir.to_proto(parse(unit("Conv")[0]))
+    kept = optimize(model, level=3, verify=False)
+    assert sum(node.op_type == "DequantizeLinear" for node in kept.model.graph) == 1
+    result = optimize(model, level=3, enable=[PASS], verify=False)
+    assert not result.summary.bound_reached
+    assert sum(node.op_type == "DequantizeLinear" for node in result.model.graph) == 3
+    again = optimize(to_bytes(result.model), level=3, enable=[PASS], verify=False)
+    assert [one.transformer for one in again.summary.passes] == []
+    assert to_bytes(again.model) == to_bytes(result.model)

@@ -74,12 +74,14 @@ def test_shape_of_the_number_stays() -> None:
 
 
 def test_half_precision() -> None:
-    rewrites(
-        """main (bool[4] c, int8[4] q) => (int8[4] y) <float16 s = {0.5}, int8 z = {0}, float16 k = {-2.5}> {
+    model = parse(
+        """main (bool[4] c, int8[4] q) => (int8[4] y) <float16 s = {1}, int8 z = {0}, float16 k = {1}> {
         d = DequantizeLinear (q, s, z) w = Where (c, d, k) y = QuantizeLinear (w, s, z) }""",
-        ops={"DequantizeLinear": 2},
         opset=19,
     )
+    for name, number in (("s", 0.5), ("k", -2.5)):  # the text form has no fractions of float16
+        model.graph.initializers[name].const_value = ir.tensor(np.float16(number))
+    rewrites(model, ops={"DequantizeLinear": 2})
 
 
 def test_a_number_with_other_users_in_a_subgraph_and_a_function() -> None:
@@ -139,6 +141,7 @@ KEPT = {
         f"{{ {DEQUANTIZE} w = Where (c, d, k) {QUANTIZE} }}",
         "several scales",
     ),
+    "a DequantizeLinear of ONNX Runtime's own": (body().replace("d = Deq", "d = com.microsoft.Deq"), "ai.onnx"),
     "int32": (
         f"main (bool[4] c, int32[4] q) => (uint8[4] y) <{ONE}, float k = {{1}}> {{ d = DequantizeLinear (q, s) "
         f"w = Where (c, d, k) {QUANTIZE} }}",
