@@ -11,6 +11,8 @@ import onnxruntime as ort
 
 from ortopt.graph.save import to_bytes
 
+CARRIERS = {"QuantizeLinear"}
+
 
 def kernels(model: ir.Model, folder: Path) -> Counter[str]:
     """The ops that only a quantized unit becomes, by type, after ORT_ENABLE_ALL."""
@@ -20,4 +22,6 @@ def kernels(model: ir.Model, folder: Path) -> Counter[str]:
     options.optimized_model_filepath = str(folder / "written.onnx")
     ort.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"])
     written = onnx.load(folder / "written.onnx")
-    return Counter(node.op_type for node in written.graph.node if node.op_type.startswith("QLinear"))
+    return Counter(
+        node.op_type for node in written.graph.node if node.op_type.startswith("Q") and node.op_type not in CARRIERS
+    )

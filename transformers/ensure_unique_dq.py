@@ -38,8 +38,9 @@ class EnsureUniqueDq(GraphTransformer):
             if not context.rewrite([node]):
                 continue
             uses = tuple(result.uses())
-            for use in uses if result.is_graph_output() else uses[1:]:
+            for number, use in enumerate(uses if result.is_graph_output() else uses[1:], 1):
                 own = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values())
+                own.outputs[0].name = own.name = context.edit.fresh_name(f"{result.name}/{number}")
                 context.edit.insert([own], before=behind, origin=[node])
                 context.edit.set_input(use.node, use.idx, own.outputs[0])
             changed = True

@@ -40,7 +40,8 @@ class WeightBiasQuantization(RewriteRule[Found]):
 
     So for ConvTranspose, Gemm and MatMul. Off unless asked for: it rounds. A weight is off by at most half its scale,
     which is the largest magnitude of its channel by 127; a bias by at most half of the product of the scales of
-    the activation and the weight, which is the step in which a quantized kernel counts.
+    the activation and the weight, which is the step in which a quantized kernel counts, and by the rounding of float32.
+    That is more than verification allows for: a run that verifies may take it back, and says so.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -61,7 +61,8 @@ def test_a_graph_output_keeps_its_own() -> None:
 def test_the_result_of_a_branch_keeps_its_own() -> None:
     rewrites(
         f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
-            y = If (c) <then_branch = t () => (float[4] p, float[4] o) {{ p = DequantizeLinear (q, s, z) o = Relu (p) }},
+            y = If (c) <then_branch = t () => (float[4] p, float[4] o) {{ p = DequantizeLinear (q, s, z)
+                            o = Relu (p) }},
                         else_branch = e () => (float[4] r, float[4] n) {{ r = DequantizeLinear (q, s, z)
                             n = Identity (r) }}> }}""".replace("y = If", "y, u = If"),
         ops={"DequantizeLinear": 4},

@@ -105,6 +105,8 @@ def test_units(name: str, tmp_path: Path) -> None:
         assert np.abs(one - other).max() <= 5 * STEP, "far below the worst case"
     before, after = kernels(parse(text), tmp_path), kernels(model, tmp_path)
     assert after >= before
+    kernel = {"Gemm": "QGemm", "MatMul": "QLinearMatMul", "Conv": "QLinearConv"}.get(name.partition(" ")[0])
+    assert after.total() == (kernel is not None) == after[kernel or ""]
 
 
 def with_weight(op: str = "Conv (d, v, b)", scale: str = "0.01", bias: str = "{1, -2, 3}", more: str = "") -> str:

@@ -37,9 +37,9 @@ def test_numbers(number: str, code: int, scale: str, zero: int, first: bool) -> 
 @pytest.mark.parametrize("integers", ["int8", "uint8", "int16", "uint16"])
 def test_the_float_comes_back_bit_for_bit(integers: str) -> None:
     random = np.random.default_rng(3)
-    numbers = random.integers(0, 2**32, 60, dtype=np.uint32).view(np.float32)
+    drawn = random.integers(0, 2**32, 60, dtype=np.uint32).view(np.float32)
     least, most = np.finfo(np.float32).smallest_normal, np.finfo(np.float32).max
-    numbers = [n for n in (*numbers, least, -least, most, -most, np.float32(0)) if np.isfinite(n) and abs(n) >= least]
+    numbers = [n for n in (*drawn, least, -least, most, -most, np.float32(0)) if np.isfinite(n) and abs(n) >= least]
     for number in numbers:
         model = parse(
             f"main (bool[N,4] c, {integers}[N,4] q) => ({integers}[N,4] y) <float s = {{0.1}}, {integers} z = {{3}},"
@@ -70,7 +70,7 @@ def test_onnx_runtime_gives_the_float_back() -> None:
 
 def test_shape_of_the_number_stays() -> None:
     model = rewrites(f"{HEAD} <{ONE}, float[1,1] k = {{-2}}> {{ {DEQUANTIZE} w = Where (c, d, k) {QUANTIZE} }}")
-    assert [tuple(v.shape) for v in model.graph.initializers.values() if len(v.shape)] == [(1, 1)]  # type: ignore[arg-type, misc]
+    assert [tuple(v.shape) for v in model.graph.initializers.values() if len(v.shape)] == [(1, 1)]  # type: ignore[arg-type]
 
 
 def test_half_precision() -> None:
