@@ -1,6 +1,5 @@
 """Each user of a DequantizeLinear gets one of its own."""
 
-import functools
 from pathlib import Path
 
 import onnx_ir as ir
@@ -13,7 +12,6 @@ from ortopt.testing import check_keeps, check_rewrites, parse, run
 from tests.quantized_kernels import kernels
 
 PASS = "ensure_unique_dq"
-rewrites = functools.partial(check_rewrites, PASS, target="onnx")
 ONE = "float s = {0.1}, uint8 z = {3}"
 PAIR = "{0}p = QuantizeLinear ({0}, s, z) {1} = DequantizeLinear ({0}p, s, z)"
 UNITS = f"""main (float[N,8] x) => (uint8[N,8] y) <{ONE}> {{
@@ -24,7 +22,8 @@ UNITS = f"""main (float[N,8] x) => (uint8[N,8] y) <{ONE}> {{
 
 
 def test_two_users() -> None:
-    model = rewrites(
+    model = check_rewrites(
+        PASS,
         f"main (uint8[N,4] q) => (float[N,4] a, float[N,4] b) <{ONE}> "
         "{ d = DequantizeLinear (q, s, z) a = Relu (d) b = Tanh (d) }",
         after="d = DequantizeLinear (q, s, z) e = DequantizeLinear (q, s, z) a = Relu (d) b = Tanh (e)",
@@ -34,14 +33,16 @@ def test_two_users() -> None:
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft."])
 def test_one_user_that_reads_it_twice(domain: str) -> None:
-    rewrites(
+    check_rewrites(
+        PASS,
         f"main (uint8[N,4] q) => (float[N,4] y) <{ONE}> {{ d = {domain}DequantizeLinear (q, s, z) y = Mul (d, d) }}",
         after=f"d = {domain}DequantizeLinear (q, s, z) e = {domain}DequantizeLinear (q, s, z) y = Mul (d, e)",
     )
 
 
 def test_a_weight_is_not_copied() -> None:
-    model = rewrites(
+    model = check_rewrites(
+        PASS,
         """main (float[N,2] x, float[N,2] v) => (float[N,2] a, float[N,2] b)
         <int8[2,2] w = {1,2,3,4}, float[2] s = {0.1, 0.2}> {
             d = DequantizeLinear <axis = 0> (w, s) a = MatMul (x, d) b = MatMul (v, d) }""",
@@ -51,7 +52,8 @@ def test_a_weight_is_not_copied() -> None:
 
 
 def test_a_graph_output_keeps_its_own() -> None:
-    rewrites(
+    check_rewrites(
+        PASS,
         f"main (uint8[N,4] q) => (float[N,4] d, float[N,4] b) <{ONE}> "
         "{ d = DequantizeLinear (q, s, z) b = Tanh (d) }",
         after="d = DequantizeLinear (q, s, z) e = DequantizeLinear (q, s, z) b = Tanh (e)",
@@ -59,7 +61,8 @@ def test_a_graph_output_keeps_its_own() -> None:
 
 
 def test_the_result_of_a_branch_keeps_its_own() -> None:
-    rewrites(
+    check_rewrites(
+        PASS,
         f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
             y = If (c) <then_branch = t () => (float[4] p, float[4] o) {{ p = DequantizeLinear (q, s, z)
                             o = Relu (p) }},
@@ -70,7 +73,8 @@ def test_the_result_of_a_branch_keeps_its_own() -> None:
 
 
 def test_users_in_subgraphs_and_functions() -> None:
-    rewrites(
+    check_rewrites(
+        PASS,
         f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
             d = DequantizeLinear (q, s, z)
             y = If (c) <then_branch = t () => (float[4] p) {{ p = Relu (d) }},
@@ -78,7 +82,8 @@ def test_users_in_subgraphs_and_functions() -> None:
                             k = DequantizeLinear (q, s, z) l = Tanh (k) m = Add (k, l) r = Mul (d, m) }}> }}""",
         ops={"DequantizeLinear": 4},
     )
-    rewrites(
+    check_rewrites(
+        PASS,
         """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> main (uint8[4] q) => (float[4] y) { y = own.F (q) }
         <domain: "own", opset_import: ["" : 17]> F (q) => (t) {
             s = Constant <value = float {0.5}> () d = DequantizeLinear (q, s) e = Relu (d) t = Sub (d, e) }""",

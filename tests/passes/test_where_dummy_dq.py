@@ -1,6 +1,5 @@
 """The number of a Where between quantized values comes from a DequantizeLinear, bit for bit."""
 
-import functools
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from ortopt.testing import check_keeps, check_rewrites, parse, run
 from tests.quantized_kernels import kernels
 
 PASS = "where_dummy_dq"
-rewrites = functools.partial(check_rewrites, PASS)
 HEAD = "main (bool[N,4] c, uint8[N,4] q) => (uint8[N,4] y)"
 ONE = "float s = {0.1}, uint8 z = {128}"
 DEQUANTIZE, QUANTIZE = "d = DequantizeLinear (q, s, z)", "y = QuantizeLinear (w, s, z)"
@@ -27,7 +25,8 @@ DEQUANTIZE, QUANTIZE = "d = DequantizeLinear (q, s, z)", "y = QuantizeLinear (w,
 @pytest.mark.parametrize("first", [False, True])
 def test_numbers(number: str, code: int, scale: str, zero: int, first: bool) -> None:
     where = "w = Where (c, k, d)" if first else "w = Where (c, d, k)"
-    rewrites(
+    check_rewrites(
+        PASS,
         f"{HEAD} <{ONE}, float k = {{{number}}}> {{ {DEQUANTIZE} {where} {QUANTIZE} }}",
         after=f"""{HEAD} <{ONE}, uint8 o = {{{code}}}, float t = {{{scale}}}, uint8 u = {{{zero}}}> {{
             {DEQUANTIZE} k = DequantizeLinear (o, t, u) {where} {QUANTIZE} }}""",
@@ -69,7 +68,9 @@ def test_onnx_runtime_gives_the_float_back() -> None:
 
 
 def test_shape_of_the_number_stays() -> None:
-    model = rewrites(f"{HEAD} <{ONE}, float[1,1] k = {{-2}}> {{ {DEQUANTIZE} w = Where (c, d, k) {QUANTIZE} }}")
+    model = check_rewrites(
+        PASS, f"{HEAD} <{ONE}, float[1,1] k = {{-2}}> {{ {DEQUANTIZE} w = Where (c, d, k) {QUANTIZE} }}"
+    )
     assert [tuple(v.shape) for v in model.graph.initializers.values() if len(v.shape)] == [(1, 1)]  # type: ignore[arg-type]
 
 
@@ -81,18 +82,20 @@ def test_half_precision() -> None:
     )
     for name, number in (("s", 0.5), ("k", -2.5)):  # the text form has no fractions of float16
         model.graph.initializers[name].const_value = ir.tensor(np.float16(number))
-    rewrites(model, ops={"DequantizeLinear": 2})
+    check_rewrites(PASS, model, ops={"DequantizeLinear": 2})
 
 
 def test_a_number_with_other_users_in_a_subgraph_and_a_function() -> None:
-    rewrites(
+    check_rewrites(
+        PASS,
         f"""main (bool b, bool[4] c, uint8[4] q) => (uint8[4] y, float o) <{ONE}, float k = {{7}}> {{
             {DEQUANTIZE} o = Neg (k)
             y = If (b) <then_branch = t () => (uint8[4] p) {{ w = Where (c, d, k) p = QuantizeLinear (w, s, z) }},
                         else_branch = e () => (uint8[4] r) {{ r = Identity (q) }}> }}""",
         ops={"DequantizeLinear": 2},
     )
-    rewrites(
+    check_rewrites(
+        PASS,
         """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
         main (bool[4] c, uint8[4] q) => (uint8[4] y) { y = own.F (c, q) }
         <domain: "own", opset_import: ["" : 17]> F (c, q) => (y) {
@@ -105,7 +108,8 @@ def test_a_number_with_other_users_in_a_subgraph_and_a_function() -> None:
 
 
 def test_a_shared_dequantizer_and_several_quantizers() -> None:
-    rewrites(
+    check_rewrites(
+        PASS,
         f"""main (bool[N,4] c, uint8[N,4] q) => (uint8[N,4] y, uint8[N,4] v, float[N,4] u)
         <{ONE}, float t = {{2}}, float k = {{1}}> {{
             {DEQUANTIZE} u = Relu (d) w = Where (c, d, k) {QUANTIZE} v = QuantizeLinear (w, t, z) }}""",
