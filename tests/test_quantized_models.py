@@ -339,3 +339,17 @@ def test_units_stay_whole(name: str, level: int, target: str, tmp_path: Path) ->
     before, after = by_onnx_runtime(model, tmp_path), by_onnx_runtime(made, tmp_path)
     assert sum(after.values()) <= sum(before.values()), f"{before} was before, {after} is"
     assert not fused(before) - fused(after), f"{before} was before, {after} is"
+
+
+@pytest.mark.parametrize("one", ["ensure_unique_dq", "where_dummy_dq", "weight_bias_quantization"])
+@pytest.mark.parametrize("name", MODELS)
+def test_units_stay_whole_with_passes_that_are_off(name: str, one: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    made = optimize(model, level=3, enable=[one], verify=False)
+    assert not made.summary.failures
+    assert not made.summary.bound_reached
+    first = to_bytes(made.model)
+    again = optimize(first, level=3, enable=[one], verify=False)
+    assert to_bytes(again.model) == first, "on its own result"
+    before, after = by_onnx_runtime(model, tmp_path), by_onnx_runtime(onnx.load_from_string(first), tmp_path)
+    assert not fused(before) - fused(after), f"{before} was before, {after} is"

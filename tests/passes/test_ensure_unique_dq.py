@@ -1,0 +1,118 @@
+"""Each user of a DequantizeLinear gets one of its own."""
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from ortopt import optimize, registry
+from ortopt.graph.save import to_bytes
+from ortopt.options import Options
+from ortopt.testing import check_keeps, check_rewrites, parse, run
+from tests.quantized_kernels import kernels
+
+PASS = "ensure_unique_dq"
+ONE = "float s = {0.1}, uint8 z = {3}"
+PAIR = "{0}p = QuantizeLinear ({0}, s, z) {1} = DequantizeLinear ({0}p, s, z)"
+UNITS = f"""main (float[N,8] x) => (uint8[N,8] y) <{ONE}> {{
+    q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
+    a = Sigmoid (d) {PAIR.format("a", "b")}
+    c = Mul (d, b) {PAIR.format("c", "e")}
+    f = Add (d, e) y = QuantizeLinear (f, s, z) }}"""
+
+
+def test_two_users() -> None:
+    model = check_rewrites(
+        PASS,
+        f"main (uint8[N,4] q) => (float[N,4] a, float[N,4] b) <{ONE}> "
+        "{ d = DequantizeLinear (q, s, z) a = Relu (d) b = Tanh (d) }",
+        after="d = DequantizeLinear (q, s, z) e = DequantizeLinear (q, s, z) a = Relu (d) b = Tanh (e)",
+    )
+    assert len(model.graph.initializers) == 2, "scale and zero point are shared"
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft."])
+def test_one_user_that_reads_it_twice(domain: str) -> None:
+    check_rewrites(
+        PASS,
+        f"main (uint8[N,4] q) => (float[N,4] y) <{ONE}> {{ d = {domain}DequantizeLinear (q, s, z) y = Mul (d, d) }}",
+        after=f"d = {domain}DequantizeLinear (q, s, z) e = {domain}DequantizeLinear (q, s, z) y = Mul (d, e)",
+    )
+
+
+def test_a_weight_is_not_copied() -> None:
+    model = check_rewrites(
+        PASS,
+        """main (float[N,2] x, float[N,2] v) => (float[N,2] a, float[N,2] b)
+        <int8[2,2] w = {1,2,3,4}, float[2] s = {0.1, 0.2}> {
+            d = DequantizeLinear <axis = 0> (w, s) a = MatMul (x, d) b = MatMul (v, d) }""",
+        ops={"DequantizeLinear": 2},
+    )
+    assert len(model.graph.initializers) == 2
+
+
+def test_a_graph_output_keeps_its_own() -> None:
+    check_rewrites(
+        PASS,
+        f"main (uint8[N,4] q) => (float[N,4] d, float[N,4] b) <{ONE}> "
+        "{ d = DequantizeLinear (q, s, z) b = Tanh (d) }",
+        after="d = DequantizeLinear (q, s, z) e = DequantizeLinear (q, s, z) b = Tanh (e)",
+    )
+
+
+def test_the_result_of_a_branch_keeps_its_own() -> None:
+    check_rewrites(
+        PASS,
+        f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
+            y = If (c) <then_branch = t () => (float[4] p, float[4] o) {{ p = DequantizeLinear (q, s, z)
+                            o = Relu (p) }},
+                        else_branch = e () => (float[4] r, float[4] n) {{ r = DequantizeLinear (q, s, z)
+                            n = Identity (r) }}> }}""".replace("y = If", "y, u = If"),
+        ops={"DequantizeLinear": 4},
+    )
+
+
+def test_users_in_subgraphs_and_functions() -> None:
+    check_rewrites(
+        PASS,
+        f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
+            d = DequantizeLinear (q, s, z)
+            y = If (c) <then_branch = t () => (float[4] p) {{ p = Relu (d) }},
+                        else_branch = e () => (float[4] r) {{
+                            k = DequantizeLinear (q, s, z) l = Tanh (k) m = Add (k, l) r = Mul (d, m) }}> }}""",
+        ops={"DequantizeLinear": 4},
+    )
+    check_rewrites(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> main (uint8[4] q) => (float[4] y) { y = own.F (q) }
+        <domain: "own", opset_import: ["" : 17]> F (q) => (t) {
+            s = Constant <value = float {0.5}> () d = DequantizeLinear (q, s) e = Relu (d) t = Sub (d, e) }""",
+        ops={"DequantizeLinear": 2},
+        options=Options(keep_functions=True),
+    )
+
+
+def test_one_user_is_left_alone() -> None:
+    text = "main (uint8[N,4] q) => (float[N,4] %s) <" + ONE + "> { d = DequantizeLinear (q, s, z) %s }"
+    check_keeps(PASS, text % ("y", "y = Relu (d)"), "one user")
+    check_keeps(PASS, text % ("d", ""))
+
+
+def test_off_unless_asked_for_and_the_same_again() -> None:
+    assert registry.installed().find(PASS).enabled is False
+    off = optimize(ir.to_proto(parse(UNITS)), level=3, verify=False)
+    assert sum(node.op_type == "DequantizeLinear" for node in off.model.graph) == 3
+    first = optimize(ir.to_proto(parse(UNITS)), level=3, enable=[PASS])
+    assert not first.summary.bound_reached
+    assert sum(node.op_type == "DequantizeLinear" for node in first.model.graph) == 5
+    again = optimize(to_bytes(first.model), level=3, enable=[PASS], verify=False)
+    assert not again.summary.bound_reached
+    assert to_bytes(again.model) == to_bytes(first.model)
+
+
+def test_onnx_runtime_finds_as_many_kernels(tmp_path: Path) -> None:
+    model = parse(UNITS)
+    before = kernels(model, tmp_path)
+    run(PASS, model)
+    assert kernels(model, tmp_path) >= before
+    assert before, "the model has no unit"

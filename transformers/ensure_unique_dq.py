@@ -1,0 +1,47 @@
+"""A quantized kernel takes its DequantizeLinear into itself: it wants one that nobody else reads."""
+
+from __future__ import annotations
+
+import itertools
+
+import onnx_ir as ir
+
+from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.quantization import is_dequantizer
+from ortopt.transformer import Context, GraphTransformer
+
+
+class EnsureUniqueDq(GraphTransformer):
+    """``a(DequantizeLinear(q))``, ``b(the same)`` → ``a(DequantizeLinear(q))``, ``b(DequantizeLinear(q))``.
+
+    Off unless asked for: ONNX Runtime does it at load, and there are more nodes after it. Integers, scales and zero
+    points stay shared. A result of the graph keeps the DequantizeLinear that it has. Level 1 joins them again, so that
+    the file is the same after another run.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    apply_once = True
+    enabled = False
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Give each use but the first a DequantizeLinear of its own; each use, if there is a graph output."""
+        changed = False
+        for node, behind in itertools.pairwise(tuple(graph)):  # the last one has no user
+            if not is_dequantizer(node):
+                continue
+            result = node.outputs[0]
+            if use_count(result) + result.is_graph_output() < 2:
+                context.refuse(node, "it has one user")
+                continue
+            if not context.rewrite([node]):
+                continue
+            uses = tuple(result.uses())
+            for number, use in enumerate(uses if result.is_graph_output() else uses[1:], 1):
+                own = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values())
+                own.outputs[0].name = own.name = context.edit.fresh_name(f"{result.name}/{number}")
+                context.edit.insert([own], before=behind, origin=[node])
+                context.edit.set_input(use.node, use.idx, own.outputs[0])
+            changed = True
+        return changed
