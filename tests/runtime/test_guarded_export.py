@@ -22,8 +22,8 @@ from tests.runtime.models import HEADER, floats, session
 FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 
 TEXT = f"""{HEADER}
-main (float[N,M] x, int64[K] shape, float s) => (float[] y, float[N,M] z) <float[1] w = {{2}}> {{
-    y, z = ortopt.group.group_0 (x, shape, s, w) }}
+main (float[N,M] x, int64[K] shape, float s) => (float[L] y, int64[R] r, float[N,M] z) <float[1] w = {{2}}, int64[1] k = {{-1}}> {{
+    v, z = ortopt.group.group_0 (x, shape, s, w) y = Reshape (v, k) r = Shape (v) }}
 {FUNCTION} group_0 (p, q, r, w) => (b, a) {{ t = Mul (p, w) a = Div (t, r) u = Neg (a) b = Reshape (u, q) }}
 """
 
@@ -43,7 +43,8 @@ def plain(model: ir.Model) -> Any:
 
 def check(model: ir.Model, *feeds: dict[str, Any], original: ir.Model | None = None) -> None:
     """ONNX Runtime and ortopt's runtime give what ONNX Runtime makes of the general model."""
-    onnx.checker.check_model(to_bytes(model), full_check=True)
+    if all(value.shape is not None for value in model.graph.inputs):  # the checker asks for it
+        onnx.checker.check_model(to_bytes(model), full_check=True)
     reference, new, mine = plain(original or grouped()), plain(model), session(load(to_bytes(model)))
     for feed in feeds:
         expected = reference.run(None, feed)
@@ -115,7 +116,7 @@ def test_guard_as_an_if_asks_arguments_of_unknown_rank() -> None:
 
 
 def test_guard_as_an_if_on_an_empty_constant_is_a_guard_on_its_shape() -> None:
-    text = TEXT.replace("x, shape, s, w)", "x, shape, s, w)").replace("b = Reshape (u, q)", "b = Unsqueeze (u, q)")
+    text = TEXT.replace("b = Reshape (u, q)", "b = Unsqueeze (u, q)")
     model = guarded(grouped(text), "group_0", constants={"shape": np.zeros(0, np.int64)})
     assert taken(model, feed(shape=()))
     assert not taken(model, feed(shape=(0,)))
