@@ -372,15 +372,15 @@ def _branch(
         name=names.value(f"{call.op_type}/guard"),
     )
     graph.insert_before(call, [*condition.nodes, chosen])
-    exposed = {value: place for place, value in enumerate(graph.outputs)}
     for old, new in zip(results, chosen.outputs, strict=True):
         name, old.name = old.name, None
         new.name, new.type, new.shape = name, old.type, old.shape
         new.metadata_props.update(old.metadata_props)
         for user, position in list(old.uses()):
             user.replace_input_with(position, new)
-        if old in exposed:
-            graph.outputs[exposed[old]] = new
+        for place, value in enumerate(graph.outputs):
+            if value is old:
+                graph.outputs[place] = new
     graph.remove(call, safe=True)
 
 

@@ -146,6 +146,61 @@ def test_guard_as_an_if_loads_in_plain_onnxruntime_and_leaves_the_model_alone() 
     check(model, feed(), feed(s=3.0), feed(2, 6))
 
 
+def test_guard_as_an_if_keeps_weights_and_adds_those_that_it_computes() -> None:
+    text = f"""{HEADER}
+    main (float[N,64] x, float s) => (float[N,64] y) <float[64,64] w, float[64] v> {{
+        y = ortopt.group.group_0 (x, s, w, v) }}
+    {FUNCTION} group_0 (p, s, w, v) => (b) {{ q = Mul (w, s) a = MatMul (p, q) b = Add (a, v) }}"""
+    original = grouped(
+        text.replace(" <float[64,64] w, float[64] v>", "").replace("float s)", "float s, float[64,64] w, float[64] v)")
+    )
+    for name, shape in (("w", (64, 64)), ("v", (64,))):
+        value = next(one for one in original.graph.inputs if one.name == name)
+        value.const_value = ir.tensor(np.round(floats(*shape) * 4), name=name)
+        original.graph.inputs.remove(value)
+        original.graph.register_initializer(value)
+    for function in original.functions.values():
+        function.metadata_props["ortopt.weights"] = "2"
+    model = guarded(original, "group_0", shapes={"x": [3, 64]}, constants={"s": np.array(2, np.float32)})
+    assert len(model.graph.initializers) <= 3
+    special, general = groups_of(model)
+    assert special.weights + general.weights >= 3
+    feeds = [{"x": np.round(floats(rows, 64)), "s": np.array(s, np.float32)} for rows in (3, 2) for s in (2, 3)]
+    check(model, *feeds, original=original)
+
+
+def test_guard_as_an_if_in_a_branch_with_results_that_are_constant_or_arguments() -> None:
+    text = f"""{HEADER}
+    main (float[N] x, bool go, bool flip) => (float[N] y) {{ y = If <
+        then_branch = yes () => (float[N] a) {{ a, n = ortopt.group.group_0 (x, flip) }},
+        else_branch = no () => (float[N] b) {{ b = Abs (x) }}> (go) }}
+    {FUNCTION} group_0 (p, f) => (b, c) {{ n = Neg (p) b = Where (f, p, n) c = Not (f) }}"""
+    original = grouped(text)
+    for function in original.functions.values():
+        function.metadata_props["ortopt.weights"] = "0"
+    model = guarded(original, "group_0", constants={"flip": np.array(True)})
+    feeds = [
+        {"x": floats(3), "go": np.array(go), "flip": np.array(flip)} for go in (True, False) for flip in (True, False)
+    ]
+    check(model, *feeds, original=original)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "double", "int8", "uint8", "int32", "uint32"])
+def test_guard_as_an_if_compares_numbers_of_each_type(dtype: str) -> None:
+    text = f"""{HEADER}
+    main ({dtype}[K] s) => (int64[K] y) {{ y = ortopt.group.group_0 (s) }}
+    {FUNCTION} group_0 (s) => (b) {{ b = Cast <to = 7> (s) }}"""
+    original = grouped(text)
+    for function in original.functions.values():
+        function.metadata_props["ortopt.weights"] = "0"
+    kind = np.dtype({"double": "float64"}.get(dtype, dtype))
+    model = guarded(original, "group_0", constants={"s": np.array([0, 100], kind)})
+    assert taken(model, {"s": np.array([0, 100], kind)})
+    other = [{"s": np.array(one, kind)} for one in ([0, 101], [1, 100], [0, 100, 0], [0], [])]
+    assert not any(taken(model, one) for one in other)
+    check(model, {"s": np.array([0, 100], kind)}, *other, original=original)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
