@@ -42,7 +42,8 @@ def guarded(
 
     Args:
         model: A grouped model, which is not changed.
-        group: The name of a group. One that has a specialised version already can get another: it is asked first.
+        group: The name of a group. One that has a specialised version already can get
+            another, which is asked after it.
         shapes: Sizes by the names of the group's inputs in the model: they must be equal for the specialised version.
         constants: Contents by the names of the group's inputs: they must be equal, bit for bit, and so must the shape.
 
@@ -71,6 +72,8 @@ def guarded(
     optimized, order = _specialized(recipe, found, given, sizes, contents, function)
     call = next(node for node in optimized.graph if node.domain == GROUP_DOMAIN)
     body = optimized.functions[call.op_identifier()]
+    if body.opset_imports.get("", opset) != opset:
+        raise UsageError(f"the group {quoted(group)} is of another opset than the model")
     _adopt_functions(made, optimized, body)
     arguments = _arguments(made, found, recipe, given, call, names)
     body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), _said(recipe, given, sizes, contents))[GUARD_KEY]
