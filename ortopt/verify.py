@@ -26,7 +26,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -139,6 +139,10 @@ def verify(
         return reference.compare(result, timeout=timeout)
 
 
+_BETWEEN_STOPS: Final = 0.1
+"""Seconds between two attempts to end what runs in another thread."""
+
+
 class Reference:
     """An original with which several results are compared: it runs once, and what it answered is kept until the end.
 
@@ -192,9 +196,10 @@ class Reference:
     def close(self) -> None:
         """End all processes, and forget what was kept."""
         self._run.stop()
-        if self._early is not None:
-            with contextlib.suppress(CancelledError):
-                self._early.exception()
+        while self._early is not None and not self._early.done():
+            with contextlib.suppress(CancelledError, TimeoutError):
+                self._early.exception(_BETWEEN_STOPS)
+            self._run.stop()  # the process that takes the place of one that has died
         self._stack.close()
 
     def begin(self, model: ir.Model | None = None) -> None:
