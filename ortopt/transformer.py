@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import onnx_ir as ir
 
 from ortopt.analysis import kernels, shapes
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
@@ -140,6 +140,7 @@ class Workspace:
         model: The model; changed in place.
         options: What the run wants.
         allowance: Bytes by which its constants may grow.
+        token: Who may stop it from being made.
 
     Attributes:
         edit: The editor: the one way to change the model.
@@ -149,7 +150,13 @@ class Workspace:
         patience: Seconds that are left, in the whole run, to evaluate constants by ops that are not known to be safe.
     """
 
-    def __init__(self, model: ir.Model, options: Options, allowance: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        options: Options,
+        allowance: int = sys.maxsize,
+        token: CancellationToken = NEVER,
+    ) -> None:
         self.model = model
         self.options = options
         self.allowance = allowance
@@ -157,16 +164,34 @@ class Workspace:
         self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
-        self.edit = self._start(0)
+        self._unsettled: int | None = None
+        self.edit = self._start(0, token)
 
     def refresh(self) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
-        self.edit = self._start(self.edit.added_bytes)
+        self.edit = self._start(self.edit.added_bytes, NEVER)
 
-    def _start(self, added_bytes: int) -> Editor:
-        scope.attach(self.model, self.options)
-        shapes.infer_model(self.model)
-        edit = Editor(self.model, shapes.infer_node)
+    def stop_at(self, version: int) -> None:
+        """Say that a run was stopped: what was changed since this version of the editor is `settle`'s to take back."""
+        self._unsettled = version
+
+    def settle(self) -> ir.Model:
+        """Bring the model of a stopped run in order.
+
+        Returns:
+            The model; it holds exactly the rewrites that had completed.
+        """
+        version, self._unsettled = self._unsettled, None
+        if version is not None:
+            self.edit.rollback(version)
+            self.edit.restore_order()
+            self.edit.drop_freed_initializers()
+        return self.model
+
+    def _start(self, added_bytes: int, token: CancellationToken) -> Editor:
+        scope.attach(self.model, self.options, token)
+        shapes.infer_model(self.model, token)
+        edit = Editor(self.model, shapes.infer_node, token)
         edit.allowance = self.allowance
         edit.added_bytes = added_bytes
         return edit

@@ -16,6 +16,7 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
@@ -103,7 +104,13 @@ class ExternalFiles:
         return self._files[location]
 
 
-def decode(proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles) -> ir.Model:
+def decode(
+    proto: onnx.ModelProto,
+    stripped: Stripped,
+    source: MappedFile | bytes,
+    files: ExternalFiles,
+    token: CancellationToken = NEVER,
+) -> ir.Model:
     """Build the IR of a model.
 
     Args:
@@ -111,17 +118,24 @@ def decode(proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | byte
         stripped: The model without its large tensors.
         source: What the cuts point into.
         files: Opens files of external data.
+        token: Who may stop it.
 
     Raises:
         InvalidModelError: The model is broken, or has something that the IR cannot carry.
     """
-    return _Decoder(proto, stripped, source, files).model(proto)
+    return _Decoder(proto, stripped, source, files, token).model(proto)
 
 
 class _Decoder:
     def __init__(
-        self, proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles
+        self,
+        proto: onnx.ModelProto,
+        stripped: Stripped,
+        source: MappedFile | bytes,
+        files: ExternalFiles,
+        token: CancellationToken,
     ) -> None:
+        self._watch = token.watch
         self._stripped = stripped
         self._source = source
         self._files = files
@@ -168,11 +182,12 @@ class _Decoder:
         if proto.sparse_initializer:
             raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
         values: dict[str, ir.Value] = {}
+        watch = self._watch
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
-        infos = {info.name: info for info in proto.value_info}
+        infos = {info.name: info for info in watch(proto.value_info)}
         initializers: dict[str, ir.Value] = {}
-        for tensor_proto in proto.initializer:
+        for tensor_proto in watch(proto.initializer):
             name = tensor_proto.name
             if name in initializers:
                 raise InvalidModelError(f"two initializers are named {quoted(name)}")
@@ -186,9 +201,9 @@ class _Decoder:
                     _typed(value, infos[name])
             value.const_value = tensor
             initializers[name] = value
-        _declare_outputs(proto.node, values, infos)
+        _declare_outputs(watch(proto.node), values, infos)
         scopes = (*outer, values)
-        nodes = [self._node(node, scopes) for node in proto.node]
+        nodes = [self._node(node, scopes) for node in watch(proto.node)]
         outputs = []
         for info in proto.output:
             if info.name not in values:
@@ -201,26 +216,29 @@ class _Decoder:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta
                 meta[QUANTIZATION_KEY] = _properties(annotation.quant_parameter_tensor_names) or {}
-        return ir.Graph(
+        graph = ir.Graph(
             inputs,
             outputs,
-            nodes=nodes,
+            nodes=(),
             initializers=tuple(initializers.values()),
             doc_string=_text(proto.doc_string) or None,
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
+        graph.extend(watch(nodes))
+        return graph
 
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
-        infos = {info.name: info for info in proto.value_info}
+        watch = self._watch
+        infos = {info.name: info for info in watch(proto.value_info)}
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
             if value.name in infos:
                 _typed(value, infos[value.name])
-        _declare_outputs(proto.node, values, infos)
-        nodes = [self._node(node, (values,)) for node in proto.node]
+        _declare_outputs(watch(proto.node), values, infos)
+        nodes = [self._node(node, (values,)) for node in watch(proto.node)]
         outputs = []
         for name in proto.output:
             if name not in values:
@@ -229,12 +247,13 @@ class _Decoder:
         graph = ir.Graph(
             inputs,
             outputs,
-            nodes=nodes,
+            nodes=(),
             doc_string=_text(proto.doc_string) or None,
             opset_imports=_opsets(proto.opset_import),
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
+        graph.extend(watch(nodes))
         attributes = [self._attribute(attribute, (), label) for attribute in proto.attribute_proto]
         attributes += [ir.Attr(_text(name), ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
         if len({attribute.name for attribute in attributes}) != len(attributes):

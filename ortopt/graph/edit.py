@@ -14,10 +14,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
+from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
@@ -79,6 +80,7 @@ class Editor:
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
+        token: Who may stop it from being made, or from learning all names.
 
     Attributes:
         index: The nodes of each graph by op, kept current.
@@ -89,9 +91,9 @@ class Editor:
         clock: Grows with every change, and never goes back: equal readings mean an unchanged model.
     """
 
-    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None]) -> None:
+    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
         self.model = model
-        self.index = OpIndex(model)
+        self.index = OpIndex(model, token)
         self.touched: list[ir.Node] = []
         self.added_bytes = 0
         self.allowance = sys.maxsize
@@ -99,6 +101,7 @@ class Editor:
         self.clock = 0
         self._freed_initializers: dict[ir.Value, None] = {}
         self._infer = infer
+        self._token = token
         self._log: list[Undo] = []
         self._names: set[str] | None = None
         self._numbers: dict[str, int] = {}
@@ -688,10 +691,10 @@ class Editor:
     def _all_names(self) -> set[str]:
         if self._names is None:
             names: set[str | None] = set()
-            for graph in scope.graphs(self.model):
+            for graph in scope.graphs(self.model, self._token):
                 names.update(value.name for value in graph.inputs)
                 names.update(graph.initializers)
-                for node in graph:
+                for node in self._token.watch(graph):
                     names.add(node.name)
                     names.update(value.name for value in node.outputs)
             self._names = {name for name in names if name}
@@ -907,17 +910,18 @@ class Editor:
                     assert use is not None
                     self.touched.append(use.node)
 
-    def infer_again(self, graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
+    def infer_again(self, graph: ir.Graph, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> None:
         """Infer nodes whose inputs have become better known, and what follows them as far as anything gets better.
 
         Args:
             graph: A graph.
             nodes: Nodes of the graph or of those below it; others are ignored. Linear in the graph's nodes.
+            token: Who may stop it.
         """
         pending = {above for node in nodes if (above := scope.ancestor_in(graph, node)) is not None}
         if not pending:
             return
-        for node in tuple(graph):
+        for node in token.watch(tuple(graph)):
             if node not in pending:
                 continue
             before = [(value.type, value.shape, dict(value.meta)) for value in node.outputs]
@@ -935,13 +939,21 @@ class Editor:
         """Say that new nodes of a graph may stand before what they use (see `restore_order`)."""
         self._unsorted.add(graph)
 
-    def restore_order(self) -> None:
-        """Sort the graphs in which a node may stand before what it uses."""
+    def restore_order(self, token: CancellationToken = NEVER) -> None:
+        """Sort the graphs in which a node may stand before what it uses.
+
+        Args:
+            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
+                again.
+        """
         for graph in self._unsorted:
-            if len(graph) and not is_sorted(graph):
-                old = tuple(graph)
-                graph.sort()
-                self._did(graph.extend, old)
+            if is_sorted(graph, token):
+                continue
+            for at, nodes in in_order(graph, token).items():
+                old = list(at)
+                if old != nodes:
+                    self._did(at.extend, old)
+                    at.extend(token.watch(nodes))
         self._unsorted.clear()
 
 
@@ -968,19 +980,6 @@ def discard(nodes: Iterable[ir.Node]) -> None:
         if node.graph is None:
             for user in _with_nested(node):
                 _detach(user)
-
-
-def is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node of a graph stands after the nodes of that graph that it, or a graph below it, uses."""
-    seen: set[ir.Node] = set()
-    for node in graph:
-        for user in _with_nested(node):
-            for value in user.inputs:
-                producer = None if value is None else value.producer()
-                if producer is not None and producer.graph is graph and producer not in seen:
-                    return False
-        seen.add(node)
-    return True
 
 
 def _agree(old: ir.Value, new: ir.Value) -> None:
