@@ -517,13 +517,13 @@ class Optimization:
         original = self._original
         source: Path | ir.Model
         if self.options.dims or not isinstance(original, str | os.PathLike):
-            source = load(original)
+            source = load(original, self.token.renewed(None))
             dimensions.override(source, self.options.dims)
         elif Path(original).is_file():
             source = Path(original)
         else:
             raise InvalidModelError(f"{original}: the file has gone")
-        return Reference(source, inputs=inputs, providers=self.options.providers)
+        return Reference(source, inputs=inputs, providers=self.options.providers, token=self.token)
 
     def _verified(self, reference: Reference) -> Verification:
         """Compare, repair, and in the end, or where there is no time left, have a model that can be written."""

@@ -273,6 +273,7 @@ class Context:
         """
         self.mark = self.edit.version
         self.cancellation.check()
+        self.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
         candidate = (self.transformer.name, tuple(nodes))
         if candidate in self.workspace.left_out:
             return False  # said once, said for good: an offer made again would renumber those after it

@@ -24,6 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
 from ortopt.semantics import subgraphs
@@ -121,22 +122,31 @@ def worst_of(rows: list[OutputRow], name: str) -> OutputRow:
     return max(rows, key=lambda row: (not row.agrees, row.worst), default=OutputRow(name))
 
 
-def random_outputs(model: ir.Model) -> frozenset[str]:
-    """The outputs that depend on a random op, at any depth. Linear in the nodes."""
+def random_outputs(model: ir.Model, token: CancellationToken = NEVER) -> frozenset[str]:
+    """The outputs that depend on a random op, at any depth. Linear in the nodes.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
+    """
     random: set[ir.Value] = set()
-    for node in model.graph:
+    for node in token.watch(model.graph):
         inputs = (value for one in (node, *_inside(node)) for value in one.inputs)
         if (random and any(value in random for value in inputs)) or semantics.is_random(node, model.functions):
             random.update(node.outputs)
     return frozenset(value.name or "" for value in model.graph.outputs if value in random)
 
 
-def tolerances(model: ir.Model) -> dict[str, float]:
+def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, float]:
     """For each output, the tolerance of the coarsest dtype among all that it is computed from.
 
     A coarse dtype comes in by an input, a constant or a Cast, and stays in all that depends on it: no types need to be
     known in between. A step of quantization may go the other way after a rounding: that is float16's. Linear in the
     nodes.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
     """
     functions = _FunctionTolerances(model)
     known: dict[ir.Value, float] = {}
@@ -144,7 +154,7 @@ def tolerances(model: ir.Model) -> dict[str, float]:
     def of(value: ir.Value) -> float:
         return known[value] if value in known else _of_type(value.dtype)
 
-    for node in model.graph:
+    for node in token.watch(model.graph):
         coarsest = functions.of_node(node)
         if node.op_type not in _SHAPES or node.domain:
             for one in (node, *_inside(node)):

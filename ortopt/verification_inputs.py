@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
@@ -95,14 +96,16 @@ class Interface:
 
     Args:
         model: The model; inputs that are initializers too are left out.
+        token: Who may stop it from being made.
 
     Attributes:
         takes_nothing: Whether inputs without elements may be asked for: not where the specification leaves the answer
             undefined, or ONNX Runtime is known to give a wrong one or to end the process.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self.takes_nothing = not any(_is_lost_without_elements(node) for graph in scope.graphs(model) for node in graph)
+    def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
+        nodes = (node for graph in scope.graphs(model, token) for node in token.watch(graph))
+        self.takes_nothing = not any(_is_lost_without_elements(node) for node in nodes)
         self._taken = [
             _Taken(value.name or "", value.type, _dims(value), _integers_below(value))
             for value in model.graph.inputs

@@ -33,6 +33,7 @@ import onnx_ir as ir
 
 from ortopt import verification_noise
 from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
@@ -142,6 +143,9 @@ def verify(
 _BETWEEN_STOPS: Final = 0.1
 """Seconds between two attempts to end what runs in another thread."""
 
+_BETWEEN_LOOKS: Final = 0.05
+"""Seconds for which another thread is waited for without asking the token."""
+
 
 class Reference:
     """An original with which several results are compared: it runs once, and what it answered is kept until the end.
@@ -155,6 +159,7 @@ class Reference:
         rtol: As `verify` takes it.
         atol: As `verify` takes it.
         in_process: Run in this process.
+        token: Who may stop whatever it does; a deadline of the token counts for nothing.
 
     Raises:
         UsageError: A provider does not work here.
@@ -171,6 +176,7 @@ class Reference:
         rtol: float | None = None,
         atol: float | None = None,
         in_process: bool = False,
+        token: CancellationToken = NEVER,
     ) -> None:
         for provider in providers:
             works, reason = usable(provider)
@@ -179,10 +185,13 @@ class Reference:
         check_distributions()
         self._original = original
         self._inputs = None if inputs is None else dict(inputs)
-        self._plan_of = functools.partial(_Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol)
+        self._token = token.renewed(None)
+        self._plan_of = functools.partial(
+            _Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol, token=self._token
+        )
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-verify-")))
-        self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))))
+        self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))), self._token)
         self._stack.callback(self._run.close)
         self._run.in_process = in_process
         self._early: Future[Verification | None] | None = None
@@ -224,7 +233,7 @@ class Reference:
             answer.set_exception(error)
 
     def _loaded(self) -> ir.Model:
-        return self._original if isinstance(self._original, ir.Model) else load(self._original)
+        return self._original if isinstance(self._original, ir.Model) else load(self._original, self._token)
 
     @property
     def differing(self) -> tuple[int, ...]:
@@ -250,6 +259,7 @@ class Reference:
         Raises:
             UsageError: The inputs lack one of the model.
             InvalidModelError: A path holds no model.
+            OptimizationCancelled: The token was set.
         """
         start = time.monotonic()
         run = self._run
@@ -257,7 +267,7 @@ class Reference:
         impossible = None
         if self._early is not None:
             try:
-                impossible = self._early.result(timeout)
+                impossible = self._await_early(deadline)
             except TimeoutError:
                 run.stop()
                 self._early.exception()
@@ -272,6 +282,22 @@ class Reference:
         else:
             found = impossible
         return _with_seconds(found, time.monotonic() - start)
+
+    def _await_early(self, deadline: Deadline | None) -> Verification | None:
+        """What `begin` has found out.
+
+        Raises:
+            TimeoutError: It takes too long.
+        """
+        assert self._early is not None
+        while True:
+            self._token.check()
+            left = _BETWEEN_LOOKS if deadline is None else min(_BETWEEN_LOOKS, deadline.left)
+            try:
+                return self._early.result(left)
+            except TimeoutError:
+                if self._early.done() or (deadline is not None and deadline.is_over):
+                    raise
 
     def inputs_of(self, number: int) -> Inputs:
         """An input set that was compared."""
@@ -329,7 +355,8 @@ def _with_seconds(found: Verification, seconds: float) -> Verification:
 class _Run:
     """One verification: its folder, its deadline, its processes."""
 
-    def __init__(self, folder: Path, providers: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, providers: tuple[str, ...], token: CancellationToken = NEVER) -> None:
+        self.token = token
         self._folder = folder
         self._providers = providers
         self.deadline: Deadline | None = None
@@ -422,10 +449,10 @@ class _Run:
         """A process that makes a session of a model: the last one, if it is well."""
         if isinstance(source, ir.Model):
             path = self._folder / f"{label}.onnx"
-            _write(source, path)
+            _write(source, path, self.token)
         else:
             path = Path(source)
-        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers)
+        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers, self.token)
         self._idle, self._running = None, worker
         try:
             worker.open(path, _nbytes(source), self.deadline, optimize=optimize)
@@ -571,7 +598,7 @@ class _Run:
         if kind == "optimized":
             with self.worker(self._original, kind, optimize=True) as worker:
                 return _Evidence(target, worker.run(self.kept.sets[number].source, target))
-        model = self._original if isinstance(self._original, ir.Model) else load(self._original)
+        model = self._original if isinstance(self._original, ir.Model) else load(self._original, self.token)
         if verification_noise.constant_bytes(model) > verification_noise.LARGEST_COPY:
             return None
         inputs = inputs_from(self.kept.sets[number].source)
@@ -611,13 +638,20 @@ class _Plan:
         sizes: Sizes of symbolic dimensions.
         rtol: As `Comparison` takes it.
         atol: As `Comparison` takes it.
+        token: Who may stop it from being made.
     """
 
     def __init__(
-        self, model: ir.Model, seed: int, sizes: Mapping[str, int], rtol: float | None, atol: float | None
+        self,
+        model: ir.Model,
+        seed: int,
+        sizes: Mapping[str, int],
+        rtol: float | None,
+        atol: float | None,
+        token: CancellationToken,
     ) -> None:
-        self.interface = Interface(model)
-        self.comparison = Comparison(tolerances(model), random_outputs(model), rtol, atol)
+        self.interface = Interface(model, token)
+        self.comparison = Comparison(tolerances(model, token), random_outputs(model, token), rtol, atol)
         self.seed = seed
         self.sizes = dict(sizes)
 
@@ -694,13 +728,13 @@ def _in_dtype_of(value: Any, expected: Any, type_: str) -> Any:
         return value.astype(expected.dtype) if value.dtype.kind == expected.dtype.kind == "f" else value
 
 
-def _write(model: ir.Model, path: Path) -> None:
+def _write(model: ir.Model, path: Path, token: CancellationToken) -> None:
     """Write a model that is read once: what is not too large for one file, without waiting for the disk."""
     if _nbytes(model) > _ONE_FILE:
-        save(model, path)
+        save(model, path, token=token)
         return
     with path.open("wb") as file:
-        save(model, file)
+        save(model, file, token=token)
 
 
 def _nbytes(source: Source) -> int:

@@ -337,9 +337,10 @@ def test_without_repair_a_wrong_result_is_an_error() -> None:
 def test_what_differs_before_the_first_rewrite_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = api_module.Pipeline._prepare
 
-    def wrong(self: Any, attempt: Any) -> None:
-        prepare(self, attempt)
+    def wrong(self: Any, attempt: Any, token: CancellationToken) -> Any:
+        workspace = prepare(self, attempt, token)
         next(node for node in attempt.model.graph if node.op_type == "Tanh").op_type = "Sin"
+        return workspace
 
     monkeypatch.setattr(api_module.Pipeline, "_prepare", wrong)
     with pytest.raises(VerificationError, match="differs before the first rewrite"):

@@ -24,7 +24,7 @@ class LoopCarriedElimination(GraphTransformer):
             return False
         changed = False
         better: list[ir.Node] = []
-        for node in [node for node in graph if is_op(node, *LOOPS)]:
+        for node in [node for node in context.cancellation.watch(graph) if is_op(node, *LOOPS)]:
             try:
                 loop = repeated(node)
             except Refusal as refusal:
@@ -34,7 +34,7 @@ class LoopCarriedElimination(GraphTransformer):
                 if _is_constant(loop, state) and context.rewrite((node,), f"{loop.given(state).name} never changes"):
                     better.append(node)
                     changed |= _capture(loop, state, context)
-        context.edit.infer_again(graph, better)
+        context.edit.infer_again(graph, better, context.cancellation)
         context.mark = context.edit.version
         return changed
 

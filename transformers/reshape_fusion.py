@@ -31,12 +31,13 @@ class ReshapeFusion(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Rewrite the Reshapes of a graph."""
-        roots = [node for node in context.edit.index.nodes(graph, "Reshape") if _is_computed(node)]
+        reshapes = context.edit.index.nodes(graph, "Reshape")
+        roots = [node for node in context.cancellation.watch(reshapes) if _is_computed(node)]
         if not roots:
             return False
         positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
         changed = False
-        for root in roots:
+        for root in context.cancellation.watch(roots):
             try:
                 replacement = _replacement(root, positive)
             except Refusal as refusal:
@@ -164,7 +165,7 @@ def _is_positive(dim: Dim, positive: frozenset[str]) -> bool:
 def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
     """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
     found: set[str] = set()
-    for node in context.edit.index.nodes(graph, "Reshape"):
+    for node in context.cancellation.watch(context.edit.index.nodes(graph, "Reshape")):
         if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node):
             continue
         contents, result = facts.contents(node.inputs[1]), shape_of(node.outputs[0])

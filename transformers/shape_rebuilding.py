@@ -55,9 +55,9 @@ class ShapeRebuilding(GraphTransformer):
         """Rebuild the shapes of a graph where fewer nodes are left then."""
         if not context.edit.index.has_any(graph, SIZES):
             return False
-        arithmetic = {node: None for node in graph if _is_arithmetic(node)}
+        arithmetic = {node: None for node in context.cancellation.watch(graph) if _is_arithmetic(node)}
         changed = False
-        for group in _groups(arithmetic):
+        for group in context.cancellation.watch(_groups(context.cancellation.watch(arithmetic))):
             plan = _Plan(graph, group)
             if plan.saves > 0:
                 for value, pieces in plan.shapes.items():

@@ -80,7 +80,7 @@ class Editor:
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
-        token: Who may stop it from being made, or from learning all names.
+        token: Who may stop it from being made.
 
     Attributes:
         index: The nodes of each graph by op, kept current.
@@ -101,7 +101,6 @@ class Editor:
         self.clock = 0
         self._freed_initializers: dict[ir.Value, None] = {}
         self._infer = infer
-        self._token = token
         self._log: list[Undo] = []
         self._names: set[str] | None = None
         self._numbers: dict[str, int] = {}
@@ -678,7 +677,7 @@ class Editor:
         Args:
             hint: What it shall look like.
         """
-        names = self._all_names()
+        names = self.learn_names()
         name, number = hint, self._numbers.get(hint, 0)
         while name in names:
             number += 1
@@ -688,13 +687,18 @@ class Editor:
         names.add(name)
         return name
 
-    def _all_names(self) -> set[str]:
+    def learn_names(self, token: CancellationToken = NEVER) -> set[str]:
+        """The names that values and nodes of the model bear. Linear in the nodes the first time, free afterwards.
+
+        Args:
+            token: Who may stop it.
+        """
         if self._names is None:
             names: set[str | None] = set()
-            for graph in scope.graphs(self.model, self._token):
+            for graph in scope.graphs(self.model, token):
                 names.update(value.name for value in graph.inputs)
                 names.update(graph.initializers)
-                for node in self._token.watch(graph):
+                for node in token.watch(graph):
                     names.add(node.name)
                     names.update(value.name for value in node.outputs)
             self._names = {name for name in names if name}

@@ -101,7 +101,7 @@ def partition_graph(
     providers = options.candidates
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.watch(graph)}
-    drawing = random_state.bundle(graph, placement, functions, places)
+    drawing = random_state.bundle(graph, placement, functions, places, token)
     together: list[list[ir.Node]] = []
     if drawing is not None:
         places.update(dict.fromkeys(drawing[0], drawing[1]))

@@ -55,7 +55,8 @@ class TransposeReducer:
             self._failed.clear()
             self._reasons.clear()
             again = False
-            for node in self._context.edit.index.nodes(self._graph, "Transpose"):
+            transposes = self._context.edit.index.nodes(self._graph, "Transpose")
+            for node in self._context.cancellation.watch(transposes):
                 if node.graph is self._graph and permutation(node, self._graph) is not None:
                     again |= self._improve(node)
             changed |= again
