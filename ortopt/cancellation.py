@@ -73,6 +73,17 @@ class CancellationToken:
         """
         return chain.from_iterable(self._stretches(iter(items)))
 
+    def portions(self, items: Iterable[T]) -> Iterator[list[T]]:
+        """Some items, as many at a time as may be handled in one go, with a `check` before each time.
+
+        Raises:
+            OptimizationCancelled: As `check` does.
+        """
+        left = iter(items)
+        while portion := list(islice(left, BETWEEN_CHECKS)):
+            self.check()
+            yield portion
+
     def _stretches(self, items: Iterator[T]) -> Iterator[Iterable[T]]:
         """The items in stretches; none is taken before its turn, for what is iterated over may change meanwhile."""
         for first in items:

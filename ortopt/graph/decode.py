@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
+from ortopt.graph.onnx_ir_internals import fill
 from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
 from ortopt.graph.wire import Stripped
@@ -135,7 +136,7 @@ class _Decoder:
         files: ExternalFiles,
         token: CancellationToken,
     ) -> None:
-        self._watch = token.watch
+        self._token = token
         self._stripped = stripped
         self._source = source
         self._files = files
@@ -182,7 +183,7 @@ class _Decoder:
         if proto.sparse_initializer:
             raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
         values: dict[str, ir.Value] = {}
-        watch = self._watch
+        watch = self._token.watch
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
         infos = {info.name: info for info in watch(proto.value_info)}
@@ -220,18 +221,17 @@ class _Decoder:
             inputs,
             outputs,
             nodes=(),
-            initializers=tuple(initializers.values()),
             doc_string=_text(proto.doc_string) or None,
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
-        graph.extend(watch(nodes))
+        fill(graph, initializers.values(), nodes, self._token)
         return graph
 
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
-        watch = self._watch
+        watch = self._token.watch
         infos = {info.name: info for info in watch(proto.value_info)}
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
@@ -253,7 +253,7 @@ class _Decoder:
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
-        graph.extend(watch(nodes))
+        fill(graph, (), nodes, self._token)
         attributes = [self._attribute(attribute, (), label) for attribute in proto.attribute_proto]
         attributes += [ir.Attr(_text(name), ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
         if len({attribute.name for attribute in attributes}) != len(attributes):

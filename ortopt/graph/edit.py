@@ -694,14 +694,16 @@ class Editor:
             token: Who may stop it.
         """
         if self._names is None:
-            names: set[str | None] = set()
+            names: set[Any] = set()
             for graph in scope.graphs(self.model, token):
                 names.update(value.name for value in graph.inputs)
-                names.update(graph.initializers)
+                names.update(token.watch(graph.initializers))
                 for node in token.watch(graph):
                     names.add(node.name)
                     names.update(value.name for value in node.outputs)
-            self._names = {name for name in names if name}
+            names.discard(None)
+            names.discard("")
+            self._names = names
         return self._names
 
     def _name_node(self, node: ir.Node, near: ir.Node | None) -> None:
@@ -957,7 +959,8 @@ class Editor:
                 old = list(at)
                 if old != nodes:
                     self._did(at.extend, old)
-                    at.extend(token.watch(nodes))
+                    for some in token.portions(nodes):
+                        at.extend(some)
         self._unsorted.clear()
 
 

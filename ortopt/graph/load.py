@@ -205,4 +205,5 @@ def _sort(model: ir.Model, token: CancellationToken) -> None:
         except ValueError:
             raise InvalidModelError(f"nodes of graph {quoted(graph.name)} depend on one another in a circle") from None
         for at, nodes in orders.items():
-            at.extend(token.watch(nodes))
+            for some in token.portions(nodes):
+                at.extend(some)

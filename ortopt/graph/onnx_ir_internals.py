@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -60,6 +60,22 @@ def set_outputs(node: ir.Node, values: Sequence[ir.Value]) -> None:
     node._outputs = tuple(values)
     for index, value in enumerate(values):
         value._producer, value._index = node, index
+
+
+def fill(graph: ir.Graph, initializers: Iterable[ir.Value], nodes: Iterable[ir.Node], token: CancellationToken) -> None:
+    """Give a new graph what else would be arguments of its constructor, which cannot be stopped.
+
+    Args:
+        graph: A graph of inputs and outputs alone.
+        initializers: Its initializers.
+        nodes: Its nodes.
+        token: Who may stop it.
+    """
+    for value in token.watch(initializers):
+        graph._name_authority.register_or_name_value(value)
+        graph.initializers.add(value)
+    for some in token.portions(nodes):
+        graph.extend(some)
 
 
 class _Stopped(BaseException):
@@ -132,6 +148,7 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
 __all__ = [
     "Usage",
     "clone",
+    "fill",
     "first_use",
     "is_needed",
     "meta_of",
