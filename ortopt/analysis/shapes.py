@@ -95,6 +95,8 @@ class _Inference:
         self._alone = alone
         self._scopes = 0
         self._entered: set[int] = set()
+        self._open: set[ir.Value] = set()
+        self._stated: dict[ir.Graph, list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]] = {}
         self._walked: set[int] = set()
         self._patience = _MOST_NODES_WALKED_AGAIN
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
@@ -110,6 +112,16 @@ class _Inference:
             self._know_input(value, dims_of_declared(value))
         self.drive(self._walk(graph))
         self._finish_functions()
+
+    def _forget(self, graph: ir.Graph) -> None:
+        """Take back what an earlier walk of a graph has found: that was for other arguments, and is nothing stated."""
+        stated = self._stated.get(graph)
+        if stated is None:
+            self._stated[graph] = [(value, value.type, value.shape) for node in graph for value in node.outputs]
+            return
+        for value, type_, shape in stated:
+            value.type, value.shape = type_, shape
+            value.meta.pop(CONTENTS, None)
 
     def _finish_functions(self) -> None:
         """Leave in each function's body what holds for all of its calls, callers first."""
@@ -154,7 +166,14 @@ class _Inference:
             self._entered.add(id(graph))
             self._scopes += 1
             graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
+            self._open.update(value for value in graph.inputs if value.shape is None)
         graph.meta[OPSETS] = self._opsets
+
+    def reopen(self, inputs: Iterable[ir.Value]) -> None:
+        """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""
+        for value in inputs:
+            if value in self._open:
+                value.shape = None
 
     def spend(self, graph: ir.Graph) -> bool:
         """Whether a body may be walked to learn more: the first time always, but loops in loops could go on."""
@@ -173,6 +192,7 @@ class _Inference:
                 stack.pop()
                 continue
             self.enter(graph)
+            self._forget(graph)
             stack.append(self._walk(graph))
 
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
