@@ -20,7 +20,7 @@ from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
-from ortopt.graph.symbolic import Dim, canonical, is_invented, is_known
+from ortopt.graph.symbolic import canonical, is_invented, is_known
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -840,7 +840,7 @@ class Editor:
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
         if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
-            known = _better_shape(facts.shape_of(new), facts.shape_of(old))
+            known = _better_shape(facts.shape_of(new), old.shape, beats_invented=True)
             self.set_type(new, old.type or new.type, old.shape)
             if known is not None and known != old.shape:
                 self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
@@ -899,12 +899,11 @@ class Editor:
         functions = self.model.functions
         while pending:
             node = pending.pop()
-            if (
-                node.graph is None
-                or node.graph not in self.index
-                or any(use_count(out) or out.is_graph_output() for out in node.outputs)
-            ):
+            if node.graph is None or node.graph not in self.index:
                 continue  # it is gone, perhaps with the node whose subgraph held it
+            if any(use_count(out) or out.is_graph_output() for out in node.outputs):
+                self.touched.append(node)  # others of its results may have lost their users
+                continue
             if not semantics.is_removable(node, functions):
                 continue
             operands: dict[ir.Value, None] = {}
@@ -1058,19 +1057,23 @@ def _tells(value: ir.Value) -> bool:
     return tensor is not None and tensor.size <= facts.MOST_ELEMENTS
 
 
-def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:
-    """The shape that says more: a known dimension beats one that inference has invented, and that an unknown one."""
+def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented: bool = False) -> ir.Shape | None:
+    """The shape that says more: a known dimension beats an unknown one.
+
+    Args:
+        new: What inference finds.
+        old: What was known before.
+        beats_invented: Whether it also beats one that inference has invented, as what a graph declares for its output
+            does. It must not where only the editor knows it: inference of the saved file would find the invented one,
+            which may stand elsewhere too.
+    """
     if new is None or old is None or new is old or len(new) != len(old):
         return old if new is None else new
-    if all(isinstance(dim, int) for dim in new.dims):
-        return new
-    dims = tuple(max(has, had, key=_said) for has, had in zip(new.dims, old.dims, strict=True))
+    dims = tuple(
+        had if not is_known(has) or (beats_invented and is_invented(has) and is_known(had)) else has
+        for has, had in zip(new.dims, old.dims, strict=True)
+    )
     return new if dims == new.dims else facts.shape_from(tuple(map(canonical, dims)))
-
-
-def _said(dim: Dim) -> int:
-    """How much a dimension says; no more of two expressions than of one."""
-    return 2 if is_known(dim) and not is_invented(dim) else int(is_known(dim))
 
 
 def _is_loose(value: ir.Value) -> bool:
