@@ -56,8 +56,8 @@ MODELS = {
         z = Expand (y, target)
     }""",
     "a pattern below its root becomes whole late": """<ir_version: 10, opset_import: ["" : 20]>
-        main (float[2,4] x) => (float[2,4] y) <float[1] three = {3}, float linear = {0.7978846}, float cube = {0.044715},
-        float[1] one = {1}, float[1] half = {0.5}> {
+        main (float[2,4] x) => (float[2,4] y) <float[1] three = {3}, float linear = {0.7978846},
+        float cube = {0.044715}, float[1] one = {1}, float[1] half = {0.5}> {
         p = Pow (x, three)
         q = Mul (cube, p)
         r = Add (q, x)

@@ -257,7 +257,7 @@ def test_no_weight_is_dequantized(body: str) -> None:
 
 
 def test_no_fusion_group_is_folded() -> None:
-    """What it computes from weights alone has been left as it is: folding it whole would store the dequantized weight."""
+    """What it computes from weights alone has been left: folding it whole would store the dequantized weight."""
     check_keeps(
         PASS,
         """<ir_version: 10, opset_import: ["" : 21, "ortopt.group" : 1]>
