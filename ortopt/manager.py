@@ -242,6 +242,7 @@ class GraphTransformerManager:
             else:
                 changed = True
                 self._modified = True
+                workspace.learn(cancellation)
         return changed
 
     def _run_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, discard, new_nodes
+from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match
 from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.transformer import Context, GraphTransformer
@@ -63,11 +65,14 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
         roots: The ops at which the rule is tried: ``Add``, or ``com.microsoft::Gelu``.
         opsets: The first and last version of the root's domain for which the rule holds.
         reach: How many nodes above the root the match looks at: a change there tries the root again.
+        wide: Whether it also looks below the root, or at other users of its operands: any change tries the root again,
+            in the next step.
     """
 
     roots: ClassVar[tuple[str, ...]] = ()
     opsets: ClassVar[tuple[int, int]] = (1, NEWEST_OPSET)
     reach: ClassVar[int] = 2
+    wide: ClassVar[bool] = False
     offers_rewrites = True
 
     @abc.abstractmethod
@@ -181,20 +186,26 @@ class RuleDriver:
                 domain = root.partition("::")[0] if "::" in root else ""
                 self.roots.setdefault(root, []).append(_Entry(rule, rule.opsets[0], rule.opsets[1], domain))
                 self._reach[root] = max(self._reach.get(root, 0), rule.reach)
+        self._wide = tuple(dict.fromkeys(root for rule in self.rules if rule.wide for root in rule.roots))
         self._furthest = max(self._reach.values(), default=0)
 
     def seeds(
-        self, graph: ir.Graph, touched: Iterable[ir.Node] | None, token: CancellationToken = NEVER
+        self,
+        graph: ir.Graph,
+        index: OpIndex,
+        touched: Iterable[ir.Node] | None,
+        token: CancellationToken = NEVER,
     ) -> list[ir.Node]:
         """The nodes to start from.
 
         Args:
             graph: The graph.
+            index: The nodes of the model.
             touched: Nodes that changed since the rules last ran on it to the end; None is all of them.
             token: Who may stop it.
 
         Returns:
-            All nodes of root ops in order, or those within reach of what changed.
+            All nodes of root ops in order, or those within reach of what changed and the roots of wide rules.
         """
         if touched is None:
             table = self.roots
@@ -203,7 +214,8 @@ class RuleDriver:
                 for node in token.watch(graph)
                 if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
-        return [node for node in self._downstream(touched, token) if node.graph is graph]
+        near = [node for node in self._downstream(touched, token) if node.graph is graph]
+        return list(dict.fromkeys(itertools.chain(near, *(index.nodes(graph, root) for root in self._wide))))
 
     def run(
         self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], touched: Iterable[ir.Node] | None = None
@@ -228,8 +240,9 @@ class RuleDriver:
             for root, entries in self.roots.items()
             if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
         }
-        cancellation = next(iter(contexts.values())).cancellation
-        queue = deque(self.seeds(graph, touched, cancellation))
+        anyone = next(iter(contexts.values()))
+        cancellation = anyone.cancellation
+        queue = deque(self.seeds(graph, anyone.edit.index, touched, cancellation))
         queued = set(queue)
         modified = False
         clock = time.perf_counter

@@ -196,6 +196,14 @@ class Workspace:
         edit.added_bytes = added_bytes
         return edit
 
+    def learn(self, token: CancellationToken) -> None:
+        """Infer again what has become better known through edits.
+
+        Raises:
+            OptimizationCancelled: If the token was set; what is known stays true.
+        """
+        self.edit.learn(shapes.infer_again, token)
+
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""
         own = self.model
