@@ -22,6 +22,7 @@ from ortopt.verification_worker import open_session, run_stored
 PATIENCE: Final = 120.0
 """Seconds that any model may take to be loaded and run."""
 
+_COMMAND: Final = (sys.executable, "-m", "ortopt.verification_worker")
 _BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
 _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
@@ -68,7 +69,7 @@ class Worker:
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ortopt.verification_worker", folder, str(memory.remaining() or 0)],
+            [*_COMMAND, folder, str(memory.remaining() or 0), str(os.getpid())],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -342,6 +342,15 @@ def test_a_full_device_is_one_line(ortopt: Any, tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.parametrize("option", ["-o", "--json", "--trace", "--dump-dir", "--inputs", "in"])
+def test_a_name_that_is_too_long_is_one_line(ortopt: Any, tmp_path: Path, option: str) -> None:
+    path, long = written(tmp_path, lambda: parsed(NEG)), tmp_path / ("n" * 300)
+    done = ortopt("optimize", long if option == "in" else path, *(() if option == "in" else (option, long)), code=2)
+    assert done.stderr.count("\n") == 1
+    assert "File name too long" in done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+
+
 def test_a_disk_that_fills_leaves_the_old_model(tmp_path: Path) -> None:
     path = large(tmp_path)
     (tmp_path / "out.onnx").write_bytes(b"old")
