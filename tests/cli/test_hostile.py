@@ -202,7 +202,7 @@ FINE: dict[str, Build] = {
     "sums doubled": repeated(
         "main (float[N] t0) => (float[a] y) {", "t{j} = Concat <axis = 0> (t{i}, t{i})", "y = Neg (t{i})", 100
     ),
-    "a dimension of many brackets": dim("(" * 10_000 + "a" + ")" * 10_000),
+    "a dimension of many brackets": dim("(" * 50_000 + "a" + ")" * 50_000),
     "a dimension that is a product of sums": dim("*".join(f"(a{i}+b{i})" for i in range(40))),
     "a dimension of many digits": dim("9" * 100_000),
     "a dimension that is a power": dim("9**9**9**9"),
