@@ -769,6 +769,7 @@ def _run_in_child(
             np.save(folder / f"{i}.npy", array, allow_pickle=False)
         space = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
         job = {
+            "parent": os.getpid(),
             "feeds": list(feeds),
             "fetch": list(fetch),
             "seconds": seconds,

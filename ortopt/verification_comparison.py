@@ -9,7 +9,8 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
   ``usual`` where nobody asks. What is computed from something of a coarser dtype, or quantized, is held to that
   one's.
 
-Zeros of the other sign are counted and do not decide: -0.0 + 0.0 is 0.0, and leaving such an addition out is right.
+A zero of the other sign is a difference, too (its reciprocal is the other infinity), unless a copy of the original that
+differs from it by rounding only has such zeros in the same output: then their signs are the kernels' whim.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class OutputRow:
         got: What it is.
         noise: The model's own noise, as `worst` is measured; None where nobody asked for it.
         zeros: How many zeros have the other sign.
+        first_zero: Where the first of them stands.
         doubtful: Whether the model's own noise decides.
     """
 
@@ -114,6 +116,7 @@ class OutputRow:
     got: str = ""
     noise: float | None = None
     zeros: int = 0
+    first_zero: tuple[int, ...] = ()
     doubtful: bool = False
 
 
@@ -360,9 +363,9 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
     scale = most * float(np.sqrt(np.sum((sizes / most) ** 2) / finite.sum())) or 1.0
     errors = differences / np.maximum(scale, sizes)
     where = tuple(int(one) for one in np.unravel_index(int(errors.argmax()), errors.shape))
-    zeros = (wanted == 0) & (given == 0) & finite
+    turned = finite & (wanted == 0) & (given == 0) & (np.signbit(wanted.real) != np.signbit(given.real))
     texts = _texts(expected[where], got[where])
-    signs = int((np.signbit(wanted.real) != np.signbit(given.real))[zeros].sum())
+    zeros = int(turned.sum())
     return OutputRow(
         name,
         float(errors[where]),
@@ -373,17 +376,25 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
         index=where,
         expected=texts[0],
         got=texts[1],
-        zeros=signs,
+        zeros=zeros,
+        first_zero=_first(turned) if zeros else (),
     )
 
 
 def _judged(row: OutputRow) -> OutputRow:
     """A row by what is usual; doubtful if the noise may say otherwise."""
     limits = LIMITS[row.tolerance]
-    doubtful = limits.sure < row.worst <= limits.cap
-    if row.worst <= row.tolerance:
-        return dataclasses.replace(row, doubtful=doubtful)
-    return dataclasses.replace(row, agrees=False, detail=_allowed(row), doubtful=doubtful)
+    doubtful = row.worst <= limits.cap and (row.worst > limits.sure or row.zeros > 0)
+    if row.worst > row.tolerance:
+        return dataclasses.replace(row, agrees=False, detail=_allowed(row), doubtful=doubtful)
+    if row.zeros:
+        return dataclasses.replace(row, agrees=False, detail=_zeros(row), doubtful=doubtful)
+    return dataclasses.replace(row, doubtful=doubtful)
+
+
+def _zeros(row: OutputRow) -> str:
+    places = f"{row.zeros} places, the first at " if row.zeros > 1 else ""
+    return f"a zero has the other sign at {places}{list(row.first_zero)}"
 
 
 def _allowed(row: OutputRow) -> str:
@@ -391,13 +402,14 @@ def _allowed(row: OutputRow) -> str:
     return f"{where}: an error of {row.worst:.2g} of the output's scale, where {row.tolerance:.2g} is allowed"
 
 
-def settled(row: OutputRow, noise: float, mean: float) -> OutputRow:
+def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> OutputRow:
     """A doubtful row of floats, once the model's own noise is known.
 
     Args:
         row: The row.
         noise: The greatest error that the original makes itself, relative to the scale.
         mean: The root mean square of these errors.
+        zeros: How many zeros of copies of the original have another sign than its own.
     """
     limits = LIMITS[row.tolerance]
     allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), limits.cap)
@@ -409,6 +421,8 @@ def settled(row: OutputRow, noise: float, mean: float) -> OutputRow:
     if row.mean > mean_allowed:
         said = f"the errors are {row.mean:.2g} of the output's scale on average, where {mean_allowed:.2g} is allowed"
         return dataclasses.replace(row, agrees=False, detail=f"{said} (the model's own noise is {mean:.2g})")
+    if row.zeros and not zeros:
+        return dataclasses.replace(row, agrees=False, detail=_zeros(row))
     return row
 
 

@@ -24,6 +24,7 @@ PATIENCE: Final = 120.0
 """Seconds that any model may take to be loaded and run."""
 
 _BETWEEN_LOOKS: Final = 0.03  # seconds after which the token is asked again
+_COMMAND: Final = (sys.executable, "-m", "ortopt.verification_worker")
 _BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
 _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
@@ -77,7 +78,7 @@ class Worker:
         self._providers = list(providers)
         self._token = token
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ortopt.verification_worker", folder, str(memory.remaining() or 0)],
+            [*_COMMAND, folder, str(memory.remaining() or 0), str(os.getpid())],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -39,6 +39,7 @@ from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
 from ortopt.verification_comparison import (
+    TOLERANCES,
     Comparison,
     OutputRow,
     expected_elsewhere,
@@ -47,7 +48,7 @@ from ortopt.verification_comparison import (
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, draw_inputs
+from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, draw_inputs, further
 from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
 from ortopt.verification_worker import restore, store
 
@@ -90,6 +91,8 @@ _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
 _FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
+_FURTHER_WITHIN = 0.5  # seconds that a set may take for others to be run that show what it may hide
+_FURTHER_BYTES = 1 << 26  # of the original, for the same
 
 
 def verify(
@@ -470,9 +473,11 @@ class _Run:
     def _run_original(self, worker: Worker, plan: _Plan, inputs: Inputs | None) -> list[_Set]:
         """Input sets on which the original runs, with its outputs.
 
-        The first that works, one of other sizes, and, if the model takes it, one of no elements.
+        The first that works, one of other sizes, and, if the model takes them, one of no elements and, if it is quick,
+        some `further` ones.
         """
         worker.wait()
+        assert self._original is not None
         if inputs is not None:
             return [self.attempt(worker, inputs)]
         found: list[_Set] = []
@@ -480,7 +485,7 @@ class _Run:
         first_error: WorkerError | None = None
         seen: set[tuple[Any, ...]] = set()
         first = 0
-        quick = True
+        took = 0.0
         begun = time.monotonic()
         for how in attempts():
             drawn = plan.draw(how)
@@ -502,14 +507,41 @@ class _Run:
                 continue
             (found if one.says_something else poor).append(one)
             first = first or self._tried
-            quick = time.monotonic() - start < _SECOND_SET_WITHIN
-            if len(found) == 2 or (found and not quick):
+            took = time.monotonic() - start
+            if len(found) == 2 or (found and took >= _SECOND_SET_WITHIN):
                 break
             if len(poor) > 3:
                 break
         if not found and not poor:
             raise first_error or WorkerError("no inputs")
-        return (found or poor[:1]) + (self._try_nothing(worker, plan) if quick else [])
+        sets = found or poor[:1]
+        if took < _SECOND_SET_WITHIN:
+            sets += self._try_nothing(worker, plan)
+        if found and took < _FURTHER_WITHIN and _nbytes(self._original) <= _FURTHER_BYTES and not worker.dead:
+            sets += self._try_further(worker, plan, seen)
+        return sets
+
+    def _try_further(self, worker: Worker, plan: _Plan, seen: set[tuple[Any, ...]]) -> list[_Set]:
+        """Other input sets, as far as the model takes them and gives plain numbers for them."""
+        sets: list[_Set] = []
+        for how in further(wide=plan.is_fine, symbols=len(plan.interface.symbols)):
+            try:
+                drawn = plan.draw(how)
+                contents = tuple(_digest(value) for value in drawn.values())
+                if contents in seen:
+                    continue
+                seen.add(contents)
+                sizes = plan.interface.sizes(plan.sizes, how).items()
+                one = self.attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
+            except UsageError:
+                continue
+            except WorkerError as error:
+                if error.died or error.late:
+                    break
+                continue
+            if one.is_plain:
+                sets.append(one)
+        return sets
 
     def _try_nothing(self, worker: Worker, plan: _Plan) -> list[_Set]:
         """An input set with a dimension of 0; a model that does not take it is not asked for more."""
@@ -566,6 +598,7 @@ class _Run:
             others = [restore(copy.folder, copy.rows[i]) for copy in copies if copy is not None]
             return expected_elsewhere(row, expected, given, others)
         spread = {}
+        zeros = 0
         for kind in ("jitter0", "jitter1", "wide", "optimized"):
             copy = self._copy(kind, number)
             if copy is None:
@@ -573,6 +606,7 @@ class _Run:
             other = _in_dtype_of(restore(copy.folder, copy.rows[i]), expected, type_)
             compared = kept.comparison.of(row.name, type_, expected, other)
             if math.isfinite(compared.worst):
+                zeros = max(zeros, compared.zeros)
                 spread[kind] = compared.worst, compared.mean
         if not spread:
             return row
@@ -580,7 +614,7 @@ class _Run:
         noise, mean = (max((one[k] for one in spread.values()), default=0.0) for k in (0, 1))
         if optimized is not None and (not spread or optimized[0] <= verification_noise.TRUSTED_TIMES * noise):
             noise, mean = max(noise, optimized[0]), max(mean, optimized[1])
-        return settled(row, noise, mean)
+        return settled(row, noise, mean, zeros)
 
     def _copy(self, kind: str, number: int) -> _Evidence | None:
         """What a copy of the original gives for an input set; None where there is none, or it does not run."""
@@ -655,6 +689,11 @@ class _Plan:
         self.seed = seed
         self.sizes = dict(sizes)
 
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing is computed in less than single precision, which large numbers would overflow."""
+        return max(self.comparison.tolerances.values(), default=0.0) <= TOLERANCES[ir.DataType.FLOAT]
+
     def draw(self, how: Draw) -> Inputs:
         """Inputs."""
         return self.interface.draw(seed=self.seed, sizes=self.sizes, how=how)
@@ -699,9 +738,16 @@ class _Set:
     @functools.cached_property
     def says_something(self) -> bool:
         """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
+        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no float is NaN or infinite."""
+        return all(bool(np.isfinite(one).all()) for one in self._floats())
+
+    def _floats(self) -> list[Any]:
         arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
-        floats = [one for one in arrays if one.dtype.kind == "f" and one.size]
-        return all(float(np.isnan(one).mean()) <= 0.5 for one in floats)
+        return [one for one in arrays if one.dtype.kind == "f" and one.size]
 
 
 def _store(inputs: Inputs, folder: Path) -> None:

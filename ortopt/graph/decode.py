@@ -34,6 +34,9 @@ DEVICES_FROM_IR: Final = 11
 FUNCTION_TYPES_FROM_IR: Final = 10
 _OPSETS_FROM_IR: Final = 3
 
+_CONTRIB: Final = "com.microsoft"
+"""A domain of which there is one version only: ONNX Runtime reads models that use it without saying so."""
+
 _DataType = ir.DataType
 _TYPED_FIELDS: Final = {
     **dict.fromkeys((_DataType.FLOAT, _DataType.COMPLEX64), "float_data"),
@@ -167,6 +170,8 @@ class _Decoder:
         graph.opset_imports.update(_opsets(proto.opset_import))
         if not proto.opset_import and proto.ir_version < _OPSETS_FROM_IR:
             graph.opset_imports[""] = 1
+        if any(domain == _CONTRIB for domain, _, _ in self._operators):
+            graph.opset_imports.setdefault(_CONTRIB, 1)
         functions = []
         for function in proto.functions:
             typed = self.typed
