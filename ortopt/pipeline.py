@@ -198,14 +198,6 @@ class Pipeline:
             attempt.model = opset_conversion.convert(attempt.model, options.opset)
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
-        for _ in range(MOST_ROUNDS):
-            self._apply_levels_once(manager, workspace, token)
-            if not workspace.learn():
-                return
-
-    def _apply_levels_once(
-        self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken
-    ) -> None:
         top = self.options.level
         manager.run(workspace, TransformerLevel.LEVEL1, token)
         for _ in range(MOST_ROUNDS):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx_ir as ir
 
-from ortopt.analysis import kernels, relearning, shapes
+from ortopt.analysis import kernels, shapes
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph import scope
@@ -169,22 +169,7 @@ class Workspace:
         edit = Editor(self.model, shapes.infer_node)
         edit.allowance = self.allowance
         edit.added_bytes = added_bytes
-        self._learnt = edit.clock
         return edit
-
-    def learn(self) -> bool:
-        """Infer the whole model again if it has changed since: a rewrite is inferred alone, and not what follows it.
-
-        Returns:
-            Whether anything is known otherwise than before: transformers may have more to do.
-        """
-        edit = self.edit
-        if edit.clock == self._learnt:
-            return False
-        learnt = relearning.learn(self.model, edit.index.graphs())
-        edit.notice(learnt)
-        self._learnt = edit.clock
-        return bool(learnt)
 
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""

@@ -20,7 +20,6 @@ from ortopt.errors import InvalidModelError
 from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
 from ortopt.graph.wire import Stripped
-from ortopt.semantics import GROUP_DOMAIN
 
 QUANTIZATION_KEY: Final = "quant_parameter_tensor_names"
 """Where onnx-ir keeps a value's quantization annotation in ``value.meta``."""
@@ -104,9 +103,7 @@ class ExternalFiles:
         return self._files[location]
 
 
-def decode(
-    proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles
-) -> tuple[ir.Model, bool]:
+def decode(proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles) -> ir.Model:
     """Build the IR of a model.
 
     Args:
@@ -115,14 +112,10 @@ def decode(
         source: What the cuts point into.
         files: Opens files of external data.
 
-    Returns:
-        The model, and whether it tells types of intermediate values anywhere but in fusion groups, which always do.
-
     Raises:
         InvalidModelError: The model is broken, or has something that the IR cannot carry.
     """
-    decoder = _Decoder(proto, stripped, source, files)
-    return decoder.model(proto), decoder.tells_types
+    return _Decoder(proto, stripped, source, files).model(proto)
 
 
 class _Decoder:
@@ -135,7 +128,6 @@ class _Decoder:
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
         self._operators: set[tuple[str, str, str]] = set()
-        self.tells_types = False
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if not proto.HasField("graph"):
@@ -179,7 +171,6 @@ class _Decoder:
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
         infos = {info.name: info for info in proto.value_info}
-        self.tells_types |= bool(infos)
         initializers: dict[str, ir.Value] = {}
         for tensor_proto in proto.initializer:
             name = tensor_proto.name
@@ -221,17 +212,9 @@ class _Decoder:
         )
 
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
-        told = self.tells_types
-        function = self._body(proto)
-        if proto.domain == GROUP_DOMAIN:
-            self.tells_types = told
-        return function
-
-    def _body(self, proto: onnx.FunctionProto) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
         infos = {info.name: info for info in proto.value_info}
-        self.tells_types |= bool(infos)
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
             if value.name in infos:

@@ -824,8 +824,7 @@ class Editor:
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
         if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
-            better = old if facts.shape_of(old) is not old.shape else new if old.shape is None else None
-            known = None if better is None else facts.dims_of(better)
+            known = facts.dims_of(new) if old.shape is None else None
             self.set_type(new, old.type or new.type, old.shape)
             if known is not None:
                 self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
@@ -931,14 +930,6 @@ class Editor:
                     self.touched.append(use.node)
                     if (above := scope.ancestor_in(graph, use.node)) is not None:
                         pending.add(above)
-
-    def notice(self, values: Iterable[ir.Value]) -> None:
-        """Say that something else is known of values than before: what makes and what reads them is touched."""
-        for value in values:
-            if (producer := value.producer()) is not None:
-                self.touched.append(producer)
-            self.touched.extend(use.node for use in value.uses())
-            self.clock += 1
 
     def needs_order(self, graph: ir.Graph) -> None:
         """Say that new nodes of a graph may stand before what they use (see `restore_order`)."""
