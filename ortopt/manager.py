@@ -231,6 +231,7 @@ class GraphTransformerManager:
             else:
                 changed = True
                 self._modified = True
+                workspace.settle()
         return changed
 
     def _run_on(

@@ -198,14 +198,13 @@ class Pipeline:
             attempt.model = opset_conversion.convert(attempt.model, options.opset)
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
-        top = self.options.level
-        manager.run(workspace, TransformerLevel.LEVEL1, token)
+        levels = [level for level in TransformerLevel if level <= self.options.level]
         for _ in range(MOST_ROUNDS):
-            again = False
-            for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3, TransformerLevel.LEVEL4):
-                if level <= top:
-                    again = manager.run(workspace, level, token)
-            if top < TransformerLevel.LEVEL4 or not again:
+            above = False
+            for level in levels:
+                changed = manager.run(workspace, level, token)
+                above |= changed and level > TransformerLevel.LEVEL1
+            if not above:
                 return
 
     def replay(

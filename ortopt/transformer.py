@@ -171,6 +171,10 @@ class Workspace:
         edit.added_bytes = added_bytes
         return edit
 
+    def settle(self) -> None:
+        """Learn what has become better known through edits."""
+        self.edit.settle(shapes.infer_again)
+
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""
         own = self.model

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import facts, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.graph.structure import node_key
@@ -29,7 +29,6 @@ class CommonSubexpressionElimination(GraphTransformer):
         if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
             return False  # level 4 only looks at what has just been grouped
         changed = False
-        readers: list[ir.Node] = []
         numbering = _Numbering(graph)
         while numbering.stack:
             item = next(numbering.stack[-1].walk, None)
@@ -41,12 +40,9 @@ class CommonSubexpressionElimination(GraphTransformer):
                 first = numbering.first_equal(item)
                 if first is not None:
                     alone = _only_users(first)
-                    learned = _better_known(item, first)
                     if _merge(item, first, context):
                         changed = True
                         numbering.take_up(alone)
-                        readers.extend(learned)
-        context.edit.infer_again(graph, readers)
         return changed
 
 
@@ -129,16 +125,6 @@ def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:
         yield node
         if node.attributes and node.graph is not None:
             yield from semantics.subgraphs(node)
-
-
-def _better_known(node: ir.Node, first: ir.Node) -> list[ir.Node]:
-    """Who reads results that inference took for others than those of the equal node: with sizes that it invented."""
-    return [
-        use.node
-        for value, other in zip(node.outputs, first.outputs, strict=False)
-        if facts.dims_of(value) != facts.dims_of(other) or facts.contents(value) != facts.contents(other)
-        for use in value.uses()
-    ]
 
 
 def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import facts, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.match import Refusal, plain_attributes, shape_of
 from ortopt.options import MEGABYTE, TransformerLevel
@@ -174,7 +174,6 @@ class _Wave:
         """Replace what the rest of the graph needs of the wave, and what stands behind it goes."""
         taken = tuple(self._members)
         changed = False
-        learned: dict[ir.Node, None] = {}
         failed: list[ir.Node] = []
         for number in range(ROUNDS):
             wanted = self._frontier() if not number else self._below(failed)
@@ -183,15 +182,13 @@ class _Wave:
             tensors = self._evaluate(wanted)
             failed = []
             for node in self._cheapest_first(wanted, tensors):
-                if not self._replace(node, tensors, learned):
+                if not self._replace(node, tensors):
                     failed.append(node)
                 else:
                     changed = True
             if not failed:
                 break
         self._context.rewrites = self._rewrites_before + sum(node.graph is None for node in taken)
-        if changed:
-            self._context.edit.infer_again(self._graph, learned)
         return changed
 
     def _frontier(self) -> list[ir.Node]:
@@ -300,7 +297,7 @@ class _Wave:
 
         return sorted(nodes, key=lambda node: nbytes(node) // MEGABYTE)
 
-    def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol], learned: dict[ir.Node, None]) -> bool:
+    def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol]) -> bool:
         """Let constants stand for a node's results; whether they do, or nobody needs them any more."""
         context = self._context
         if node.graph is None:
@@ -314,13 +311,11 @@ class _Wave:
         else:
             reason = self._reason_against_size(node, sum(tensors[value].nbytes for value in used))
         if reason is None:
-            users = [use.node for value in used if _says_more(value, tensors[value]) for use in value.uses()]
             try:
                 context.replace({value: constant(tensors[value]) for value in used}, before=node, origin=(node,))
             except Conflict as conflict:
                 reason = conflict
             else:
-                learned.update(dict.fromkeys(users))
                 context.mark = context.edit.version
                 context.cancellation.check()
                 return True
@@ -339,16 +334,6 @@ def _inferred_bytes(value: ir.Value) -> int | None:
         return None
     known = [dim for dim in dims if isinstance(dim, int)]
     return math.ceil(math.prod(known) * value.dtype.itemsize) if len(known) == len(dims) else None
-
-
-def _says_more(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """Whether a constant tells inference more than it knew of a value: dimensions, or elements of a shape."""
-    if _inferred_bytes(value) is None:
-        return True
-    known = facts.contents(value)
-    if known is not None:
-        return any(not isinstance(dim, int) for dim in known)
-    return len(tensor.shape) <= 1 and tensor.size <= facts.MOST_ELEMENTS and tensor.dtype in facts.INTEGERS
 
 
 def _steps(node: ir.Node) -> int:

@@ -24,7 +24,6 @@ class LoopUnrolling(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Unroll the decided Loops of a graph, and those that come into it."""
         pending = list(reversed(context.edit.index.nodes(graph, "Loop")))
-        better: list[ir.Node] = []
         changed = False
         while pending:
             node = pending.pop()
@@ -47,9 +46,7 @@ class LoopUnrolling(GraphTransformer):
                 continue
             changed = True
             context.observers.rewrote(self, moved, context.workspace.offered)
-            better.extend(moved)
             pending.extend(inner for inner in reversed(moved) if inner.op_type == "Loop" and not inner.domain)
-        context.edit.infer_again(graph, better)
         context.mark = context.edit.version
         return changed
 

@@ -42,6 +42,7 @@ class PowCanonicalization(RewriteRule[Found]):
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
     reach = 4
+    wide = True
 
     def match(self, root: ir.Node) -> Found:
         """One of the three exponents, which leaves the shape."""

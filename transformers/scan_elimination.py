@@ -21,7 +21,6 @@ class ScanElimination(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Look at the Scans of a graph, and at those that come into it."""
         pending = list(reversed(context.edit.index.nodes(graph, "Scan")))
-        better: list[ir.Node] = []
         changed = False
         while pending:
             node = pending.pop()
@@ -47,9 +46,7 @@ class ScanElimination(GraphTransformer):
                 continue
             changed = True
             context.observers.rewrote(self, moved, context.workspace.offered)
-            better.extend(moved)
             pending.extend(inner for inner in reversed(moved) if inner.op_type == "Scan" and not inner.domain)
-        context.edit.infer_again(graph, better)
         context.mark = context.edit.version
         return changed
 
