@@ -74,22 +74,22 @@ def _as(content: Array, dtype: int) -> Array:
 def _inputs(w: Writer) -> None:
     theme = w.one("sequence", "sequence", "image", "image", "matrix", "mixed")
     dtype = w.sheet.dtype
-    batch = w.one("N", "N", 1, 2)
+    batch = w.size("N", "N", 1, 2)
     if theme == "image":
         side = w.one(2, 4, 6)
         w.input(dtype, [batch, w.one(1, 2, 4, 6), side, w.one(side, 4)])
         if w.chance(0.2):
             w.input(dtype, [batch, 4, "S", "S"])
     elif theme == "sequence":
-        w.input(dtype, [batch, w.one("S", "S", 4), w.one(4, 6, 8)])
+        w.input(dtype, [batch, w.size("S", "S", 4), w.one(4, 6, 8)])
         if w.chance(0.5):
-            w.input(dtype, [batch, w.one("S", 4), w.one(4, 6)])
+            w.input(dtype, [batch, w.size("S", 4), w.one(4, 6)])
     elif theme == "matrix":
         w.input(dtype, [batch, w.one(4, 6, 3)])
     else:
-        w.input(dtype, [w.one("N", "S", "Z", 0, 1, 2, 3) for _ in range(w.one(0, 1, 2, 3, 4))])
+        w.input(dtype, [w.size("N", "S", "Z", 0, 1, 2, 3) for _ in range(w.one(0, 1, 2, 3, 4))])
     if w.chance(0.3):
-        w.input(I64, [w.one(batch, 1, 3), w.one("S", 2)][: w.one(0, 1, 2)])
+        w.input(I64, [w.size(batch, 1, 3), w.size("S", 2)][: w.one(0, 1, 2)])
     if w.chance(0.3):
         w.input(BOOL, [])
     if w.chance(0.1):

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import onnx
@@ -46,7 +46,7 @@ class Way:
     """
 
     level: int
-    target: str = "ort"
+    target: Literal["onnx", "ort"] = "ort"
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -322,7 +322,7 @@ def optimized(model: bytes, way: Way) -> tuple[bytes, list[str]]:
     """The result's bytes, and the transformers that made it."""
     with warnings.catch_warnings(action="error"):
         try:
-            result = optimize(model, level=way.level, target=way.target, verify=False, **way.more)  # type: ignore[arg-type]
+            result = optimize(model, level=way.level, target=way.target, verify=False, **way.more)
         except RuntimeWarning as warning:
             raise _Unfinished(str(warning)) from warning
     if result.summary.bound_reached:

@@ -29,9 +29,9 @@ def test_moves_and_cancels(shape: str) -> None:
 
 
 DEAD = {
-    "reads what is turned": "a = Transpose <perm = [2, 0, 1]> (x) d = Relu (a) b = Neg (a)",
+    "reads what is turned": "r = Abs (x) a = Transpose <perm = [2, 0, 1]> (r) d = Relu (a) b = Neg (a)",
     "reads what was turned": "a = Transpose <perm = [2, 0, 1]> (x) b = Neg (a) d = Relu (b)",
-    "is turned back": "a = Transpose <perm = [2, 0, 1]> (x) b = Neg (a) d = Relu (b) e = Transpose <perm = [1, 2, 0]> (d)",
+    "is turned back": "a = Transpose <perm = [2, 0, 1]> (x) b = Neg (a) d = Relu (b) e = Transpose (d)",
     "further up": "r = Abs (x) a = Transpose <perm = [2, 0, 1]> (r) b = Neg (a) d = Relu (b) e = Exp (d)",
 }
 
