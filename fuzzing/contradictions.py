@@ -18,7 +18,9 @@ from typing import Final
 import numpy as np
 import onnx
 import onnx.inliner
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from fuzzing.protos import graphs_of
 
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _BESIDE_NAN: Final = ("ReduceMax", "ReduceMin")
@@ -37,10 +39,10 @@ def tamed(model: ModelProto) -> ModelProto | None:
     found = False
     twin = _typed(model)
     kinds: dict[str, int] = {}
-    for graph in _graphs(twin.graph):
+    for graph in graphs_of(twin.graph):
         kinds |= {one.name: one.type.tensor_type.elem_type for one in (*graph.input, *graph.value_info, *graph.output)}
         kinds |= {one.name: one.data_type for one in graph.initializer}
-    for graph in _graphs(twin.graph):
+    for graph in graphs_of(twin.graph):
         nodes = list(graph.node)
         del graph.node[:]
         for node in nodes:
@@ -72,17 +74,9 @@ def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
     node.input[i] = new
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    pending = [graph]
-    while pending:
-        graph = pending.pop()
-        yield graph
-        pending.extend(attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g"))
-
-
 def is_meaningless(model: ModelProto) -> bool:
     """Whether a model gathers strings in blocks of more than one."""
-    for graph in _graphs(_typed(model).graph):
+    for graph in graphs_of(_typed(model).graph):
         infos = {one.name: one.type.tensor_type for one in (*graph.input, *graph.value_info, *graph.output)}
         ranks = {name: len(info.shape.dim) for name, info in infos.items() if info.elem_type == TensorProto.STRING}
         ranks |= {one.name: len(one.dims) for one in graph.initializer if one.data_type == TensorProto.STRING}

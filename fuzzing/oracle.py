@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fuzzing.contradictions import is_meaningless, tamed
 from fuzzing.generator import Case
+from fuzzing.protos import nodes_of
 from fuzzing.writer import Array
 from ortopt import optimize, registry, semantics
 from ortopt.errors import OrtoptError
@@ -363,15 +364,6 @@ def _other_bits(expected: Any, got: Any) -> str:
     where = tuple(int(index[0]) for index in np.nonzero(np.atleast_1d(different)))
     pair = np.atleast_1d(other)[where], np.atleast_1d(one)[where]
     return f"{pair[0]!r} instead of {pair[1]!r} at {list(where)}, {int(different.sum())} of {one.size}"
-
-
-def nodes_of(model: ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of a model, those of subgraphs and functions included."""
-    pending: list[Any] = [model.graph, *model.functions]
-    while pending:
-        for node in pending.pop().node:
-            yield node
-            pending.extend(attribute.g for attribute in node.attribute if attribute.HasField("g"))
 
 
 def _dtypes(model: ModelProto) -> Iterator[int]:

@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from fuzzing.protos import reads
+
 Array = np.ndarray[Any, Any]
 Attributes: TypeAlias = dict[str, Any]
 Size: TypeAlias = int | str
@@ -425,16 +427,7 @@ class Writer:
 
     def used(self) -> set[str]:
         """The names that the nodes of this graph read, those inside included."""
-        names: set[str] = set()
-        pending = list(self.nodes)
-        while pending:
-            node = pending.pop()
-            names.update(node.input)
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    pending.extend(attribute.g.node)
-                    names.update(one.name for one in attribute.g.output)
-        return names
+        return set(reads(self.nodes))
 
     def info(self, value: Value, *, exact: bool = False) -> onnx.ValueInfoProto:
         """How a graph declares a value: with all that is known, or less."""
