@@ -119,7 +119,7 @@ def _keep(out: Path, seed: int, case: Case, failure: Failure, oracle: Oracle) ->
     else:
         small, given = minimize(case.model, feeds, fails)
         onnx.save(small, folder / "small.onnx")
-        np.savez(folder / "inputs.npz", **given)
+        np.savez(folder / "inputs.npz", **given)  # type: ignore[arg-type]
         lines += [onnx.printer.to_text(small), "", *(f"{name} = {array!r}" for name, array in given.items())]
     (folder / "finding.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -180,8 +180,8 @@ def _one_worker(
     seed, stage = first, "start"
     try:
         for line in _lines(process):
-            answer = json.loads(line)
-            seed = answer["seed"]
+            answer: dict[str, Any] = json.loads(line)
+            seed = int(answer["seed"])
             if "stage" in answer:
                 stage = answer["stage"]
                 continue

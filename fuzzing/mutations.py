@@ -11,7 +11,7 @@ import copy
 import functools
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fuzzing.generator import Case
 from fuzzing.oracle import run, session
+from fuzzing.protos import kind_of, reads, watched
 from fuzzing.writer import Array, Unsuitable
 from ortopt import zoo
 
@@ -46,12 +47,7 @@ class Recording:
             self.model = onnx.load(path)
         feeds = zoo.inputs(name)
         self.weights = {tensor.name: tensor for tensor in self.model.graph.initializer}
-        told = {one.name for one in self.model.graph.output}
-        names = [each for node in self.model.graph.node for each in node.output if each and each not in told]
-        twin = ModelProto()
-        twin.CopyFrom(self.model)
-        twin.graph.output.extend(onnx.ValueInfoProto(name=each) for each in names)
-        runs = session(twin.SerializeToString())
+        runs = session(watched(self.model).SerializeToString())
         got = zip((one.name for one in runs.get_outputs()), run(runs, feeds), strict=True)
         self.values: dict[str, Array] = {
             each: np.array(value)
@@ -66,7 +62,7 @@ class Recording:
                     self.symbols.setdefault(size, f"d{size}")
         self.consumers: dict[str, list[int]] = {}
         for at, node in enumerate(self.model.graph.node):
-            for each in reads(node):
+            for each in reads([node]):
                 self.consumers.setdefault(each, []).append(at)
         self.producers = {each: at for at, node in enumerate(self.model.graph.node) for each in node.output if each}
 
@@ -75,16 +71,6 @@ class Recording:
 def recording(name: str) -> Recording:
     """The recording of a model, made once."""
     return Recording(name)
-
-
-def reads(node: NodeProto) -> Iterator[str]:
-    """What a node reads, its subgraphs included; their own values too."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from (one.name for one in attribute.g.output)
-            for inner in attribute.g.node:
-                yield from reads(inner)
 
 
 def mutated(seed: int, names: tuple[str, ...] | None = None) -> Case:
@@ -129,7 +115,7 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
     wanted = draw.choice((6, 12, 20, 30, 45))
     while frontier and len(chosen) < wanted:
         at = frontier.pop(draw.randrange(len(frontier)) if draw.random() < 0.5 else 0)
-        around = [record.producers[name] for name in reads(nodes[at]) if name in record.producers]
+        around = [record.producers[name] for name in reads([nodes[at]]) if name in record.producers]
         if draw.random() < 0.8:
             around += [user for name in nodes[at].output for user in record.consumers.get(name, ())][:6]
         for one in around:
@@ -140,7 +126,7 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
     made = {name for node in taken for name in node.output if name}
     feeds: dict[str, Array] = {}
     weights: dict[str, TensorProto] = {}
-    for name in dict.fromkeys(name for node in taken for name in reads(node)):
+    for name in dict.fromkeys(reads(taken)):
         if name in made:
             continue
         if name in record.weights:
@@ -173,9 +159,8 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
 
 
 def _info(name: str, array: Array, symbols: dict[int, str] | None) -> onnx.ValueInfoProto:
-    kind = TensorProto.STRING if array.dtype.kind in "OU" else helper.np_dtype_to_tensor_dtype(array.dtype)
     dims = None if symbols is None else [symbols.get(dim, dim) for dim in array.shape]
-    return helper.make_tensor_value_info(name, kind, dims)
+    return helper.make_tensor_value_info(name, kind_of(array), dims)
 
 
 class Mutator:
@@ -256,7 +241,7 @@ class Mutator:
     def _casts(self, name: str, array: Array) -> list[NodeProto]:
         middle = self._name()
         between = self.draw.choice((TensorProto.DOUBLE, TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16))
-        own = helper.np_dtype_to_tensor_dtype(array.dtype)
+        own = kind_of(array)
         return [
             helper.make_node("Cast", [name], [middle], to=between),
             helper.make_node("Cast", [middle], [self._name()], to=own),

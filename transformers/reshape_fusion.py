@@ -112,15 +112,17 @@ def _check_for_copies(
 ) -> None:
     """Refuse a target that means something else once a dimension is 0.
 
-    A computed 0 copies the input's dimension on the same axis. Beside a -1 that gives a shape, and another one than the
-    dimensions say; without a -1 there would be elements where the input has none, and the model fails.
+    A computed 0 copies the input's dimension on the same axis. Beside a -1, or another dimension of 0, that gives a
+    shape, and another one than the dimensions say; else there would be elements where the input has none, and the model
+    fails.
     """
     literal = [_literal(computed, axis) for axis in range(len(result))]
-    if INFER not in literal:
-        return
     for axis, dim in enumerate(result):
-        may_copy = literal[axis] != INFER and not _is_copied(dim, source, axis)
-        need(not may_copy or _is_positive(dim, positive), "a dimension that is 0 would be copied", computed)
+        if literal[axis] == INFER or _is_copied(dim, source, axis) or _is_positive(dim, positive):
+            continue
+        others = [other for at, other in enumerate(result) if at != axis]
+        fails = INFER not in literal and all(_is_positive(other, positive) for other in others)
+        need(fails or _is_multiple(dim, source, axis), "a dimension that is 0 would be copied", computed)
 
 
 def _reshape(x: ir.Value, target: Sequence[int], *, allow_zero: bool = False) -> ir.Node:
@@ -137,6 +139,14 @@ def _element(dim: Dim, source: Sequence[Dim] | None, axis: int) -> int:
 
 def _is_copied(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
     return source is not None and axis < len(source) and symbolic.equal(dim, source[axis])
+
+
+def _is_multiple(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
+    """Whether a dimension is 0 only where the input's on the same axis is too."""
+    if source is None or axis >= len(source):
+        return False
+    factor = symbolic.quotient_exact(dim, source[axis])
+    return factor is not None and symbolic.at_least(factor, 1)
 
 
 def _flatten_axis(source: Sequence[Dim] | None, result: Sequence[Dim]) -> int | None:
