@@ -12,6 +12,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from ortopt.errors import InvalidModelError, OutputError
+from ortopt.graph import names
 from ortopt.graph.decode import ExternalFiles, decode
 from ortopt.graph.encode import encode
 from ortopt.graph.pauses import without_garbage_collection
@@ -185,6 +186,8 @@ def _finish(model: ir.Model, origin: Origin) -> None:
     if not validate(model, any_order=True):
         _sort(model)
         validate(model)
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        names.separate(graph)
     if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again
         graph = model.graph
         graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]

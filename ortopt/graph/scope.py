@@ -94,7 +94,7 @@ def below(graph: ir.Graph) -> Iterator[ir.Graph]:
         yield current
         inner: list[ir.Graph] = []
         for node in current:
-            if node.attributes:
+            if node.attributes.data:  # the plain dict behind: there may be 100,000 nodes
                 inner.extend(subgraphs(node))
         pending.extend(reversed(inner))
 

@@ -147,7 +147,7 @@ def settle(
     if may_move and motions.improve(edit, graph, cut, offer):
         found = partition_graph(graph, placement, options, token)
     for _ in range(_MOST_ROUNDS):
-        if not exemplars.drop(edit, [cluster.nodes for cluster in found.clusters], offer):
+        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], offer):
             break
         edit.restore_order()
         found = partition_graph(graph, placement, options, token)

@@ -18,6 +18,7 @@ from ortopt import registry
 from ortopt.analysis.kernels import CPU, CUDA, Support
 from ortopt.api import optimize
 from ortopt.errors import UsageError
+from ortopt.graph import scope
 from ortopt.graph.load import load
 from ortopt.graph.save import to_bytes
 from ortopt.options import Options
@@ -309,6 +310,31 @@ def test_row_d_size_expressions_are_computed() -> None:
     found = groups[0]
     assert names(found.outputs) == ["z"]
     assert "Conv" in ops(found)
+
+
+def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
+    """What one branch computes the other does not see."""
+    branch = "{ s = Shape (t) q = Gather (s, one) }"
+    model, groups = grouped(
+        f"""main (float[N,M] x, float[M,K] w, bool go) => (float[N,K] y, int64 z) <int64 one = {{1}}> {{
+        t = MatMul (x, w) u = Relu (t) y = Neg (u)
+        z = If <then_branch = a () => (int64 q) {branch}, else_branch = b () => (int64 q) {branch}> (go) }}""",
+        deny="Neg,Shape,Gather",
+    )
+    assert [names(found.outputs) for found in groups] == [["u"]]
+
+
+def test_row_d_a_size_wanted_inside_the_group_only_is_left_alone() -> None:
+    model, (found,) = grouped(
+        f"""{WORK.replace("=> (", "=> (int64[2] z, ").replace("w)", "w, bool go)")} {{
+        t = MatMul (x, w)
+        z = If <then_branch = a () => (int64[2] s) {{ s = Shape (t) }},
+                else_branch = b () => (int64[2] r) {{ o = Shape (t) r = Mul (o, o) }}> (go)
+        y = Relu (t) }}"""
+    )
+    assert ops(found) == ["MatMul", "If", "Relu"]
+    held = [node.op_type for graph in scope.nested(found.nodes[-2]) for node in graph]
+    assert held == ["Shape", "Shape", "Mul"]
 
 
 def test_row_d_a_size_that_depends_on_data_keeps_its_output() -> None:
