@@ -53,9 +53,7 @@ def _graphs(model: ModelProto) -> Iterator[GraphProto]:
     while pending:
         graph = pending.pop()
         yield graph
-        pending.extend(
-            attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")
-        )
+        pending.extend(attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g"))
 
 
 def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
@@ -181,9 +179,7 @@ def _a_branch_around_nodes(model: ModelProto, draw: random.Random) -> bool:
     fresh = {name: f"{name}_inside" for name in given}
     _rename(nodes, fresh)
     branches = [
-        helper.make_graph(
-            copy.deepcopy(nodes), f"branch{i}", [], [_typed(types[name], fresh[name]) for name in given]
-        )
+        helper.make_graph(copy.deepcopy(nodes), f"branch{i}", [], [_typed(types[name], fresh[name]) for name in given])
         for i in range(2)
     ]
     condition = _fresh(model, "condition")

@@ -6,6 +6,7 @@ that inference has found. ``CastLike(x, v)`` is a Cast to v's type. Then nobody 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -72,7 +73,8 @@ def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node
             return True
     except Conflict:
         edit.rollback(start)
-    discard(new_nodes([*(value for _, value in made), *(shape for known in shapes.values() for shape in known.values())]))
+    built = itertools.chain((value for _, value in made), *(known.values() for known in shapes.values()))
+    discard(new_nodes(built))
     return False
 
 

@@ -315,7 +315,7 @@ def test_row_d_size_expressions_are_computed() -> None:
 def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
     """What one branch computes the other does not see."""
     branch = "{ s = Shape (t) q = Gather (s, one) }"
-    model, groups = grouped(
+    _, groups = grouped(
         f"""main (float[N,M] x, float[M,K] w, bool go) => (float[N,K] y, int64 z) <int64 one = {{1}}> {{
         t = MatMul (x, w) u = Relu (t) y = Neg (u)
         z = If <then_branch = a () => (int64 q) {branch}, else_branch = b () => (int64 q) {branch}> (go) }}""",
@@ -325,7 +325,7 @@ def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
 
 
 def test_row_d_a_size_wanted_inside_the_group_only_is_left_alone() -> None:
-    model, (found,) = grouped(
+    _, (found,) = grouped(
         f"""{WORK.replace("=> (", "=> (int64[2] z, ").replace("w)", "w, bool go)")} {{
         t = MatMul (x, w)
         z = If <then_branch = a () => (int64[2] s) {{ s = Shape (t) }},
