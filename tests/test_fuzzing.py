@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fuzzing import groups
 from fuzzing.generator import generate
 from fuzzing.oracle import Rejected, failures
 from fuzzing.writer import Unsuitable
@@ -37,6 +38,14 @@ def test_random_models_compute_the_same_at_every_level(first: int) -> None:
         ran += 1
         assert not found, f"seed {seed}: {found[0]}"
     assert ran > 12
+
+
+def test_random_models_with_oddities_compute_the_same_in_groups() -> None:
+    done = [groups.examine(seed, None) for seed in range(12)]
+    ran = [one for one in done if "rejected" not in one]
+    assert len(ran) > 8
+    assert [text for one in ran for text in one["found"]] == []
+    assert len({name for one in ran for name in one["rewrites"]}) > 5
 
 
 def test_random_models_give_the_same_bytes_with_any_hash_seed() -> None:
