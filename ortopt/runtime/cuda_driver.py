@@ -67,10 +67,8 @@ class Driver:
         self._context = context
         # The context is the process's and stays as long as anybody retains it. At the end of the process the driver
         # may be gone already, and in a forked child nothing of it works.
-        release = weakref.finalize(
-            self, _unless_forked, os.getpid(), self._library.cuDevicePrimaryCtxRelease_v2, device
-        )
-        release.atexit = False
+        release = self._library.cuDevicePrimaryCtxRelease_v2
+        weakref.finalize(self, _unless_forked, os.getpid(), release, device).atexit = False
 
     def create_stream(self) -> int:
         """A stream that keeps its order with the default stream, on which ONNX Runtime's own copies run."""

@@ -176,20 +176,23 @@ class Captured:
         if self._refused or len(self._tokens) >= MOST_THREADS:
             return False
         try:
-            self._capture(values)
+            return self._capture(values)
         except Exception as error:  # whatever ONNX Runtime raises
             self._refused = True
             self._tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
             return False
-        return True
 
-    def _capture(self, values: Sequence[Any]) -> None:
+    def _capture(self, values: Sequence[Any]) -> bool:
+        """Capture in this thread; False if as many threads as may have captured."""
         with self._device.alone():
+            if len(self._tokens) >= MOST_THREADS:
+                return False
             self._fill(values)
             self.session.run_with_iobinding(self._binding, self._options)
+            self._threads.token = _Token()
+            self._tokens.add(self._threads.token)
         self._count("captures")
-        self._threads.token = _Token()
-        self._tokens.add(self._threads.token)
+        return True
 
     def _fill(self, values: Sequence[Any]) -> list[Any]:
         """Copy arguments into the buffers; those that came from the host."""

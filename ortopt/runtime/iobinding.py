@@ -132,7 +132,7 @@ class IOBinding:
         for name, target in self._outputs.items():
             value = as_value(results[name], name)
             if isinstance(target, tuple):
-                found.append(onnxruntime.OrtValue(_placed(value, *target, device, name)))
+                found.append(onnxruntime.OrtValue(_placed(value, target, device, name)))
                 continue
             if target.data_type() != value.data_type() or list(target.shape()) != list(value.shape()):
                 raise ValueError(
@@ -147,10 +147,11 @@ class IOBinding:
         self._results = found
 
 
-def _placed(value: Any, kind: str, index: int, device: CudaDevice | None, name: str) -> Any:
+def _placed(value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
     """A result on the device that its output is bound to."""
     import onnxruntime
 
+    kind, index = place
     if device is not None and kind == "cuda" and index == device.index:
         return device.upload(value, f"output {name}")
     at_host = value if device is None else device.download(value, f"output {name}")

@@ -366,14 +366,9 @@ class _GraphPlan:
         body = node.attributes["body"].as_graph()
         has_count, has_condition = (len(node.inputs) > i and node.inputs[i] is not None for i in (0, 1))
         carried = len(node.inputs) - 2
-        at_host = (0, *range(1 + carried, len(body.outputs)))
-        return control_flow.Loop(
-            self._planner.body(body, given, at_host),
-            carried,
-            tuple(body.outputs[1 + carried :]),
-            has_count,
-            has_condition,
-        )
+        stacked = tuple(body.outputs[1 + carried :])
+        plan = self._planner.body(body, given, (0, *range(1 + carried, len(body.outputs))))
+        return control_flow.Loop(plan, carried, stacked, has_count, has_condition)
 
     def _scan(self, node: ir.Node, given: list[ir.Value]) -> Action:
         body = node.attributes["body"].as_graph()

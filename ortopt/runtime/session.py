@@ -221,7 +221,24 @@ class InferenceSession:
             if self._settings.run_type is RunType.REFERENCE and level is not None:
                 options.graph_optimization_level = level
         self._counters.add("compiles")
+        self._check_whole(providers or ())
         return None
+
+    def _check_whole(self, wanted: Sequence[str]) -> None:
+        """Say which providers ONNX Runtime left out in making a session, as it only does on stderr.
+
+        Raises:
+            UsageError: The caller wanted no fallback, or named no other.
+        """
+        missing = [name for name in wanted if name not in self._whole.get_providers()]
+        if not missing:
+            return
+        said = f"ONNX Runtime made no {', '.join(missing)}: its own words are on stderr"
+        if len(missing) == len(wanted) or not self._enable_fallback:
+            self._whole = None
+            raise UsageError(said)
+        self._counters.add("fallbacks")
+        warnings.warn(f"{said}; falling back to {', '.join(self._whole.get_providers())}", RuntimeWarning, stacklevel=5)
 
     def _open_plan(
         self,
@@ -259,6 +276,7 @@ class InferenceSession:
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
         said = ""
+        graphs = self._provider_options.get(CUDA, {}).pop("enable_cuda_graph", "0")
         if CUDA in working and self._settings.run_type is not RunType.HOST:
             from ortopt.runtime.cuda_device import open_device
 
@@ -282,6 +300,11 @@ class InferenceSession:
         )
         if said:
             self._workshop.tell(f"the groups on {CUDA} share no stream: {said}")
+        if str(graphs).lower() in {"1", "true"}:
+            self._workshop.tell(
+                "enable_cuda_graph is left out, as values between groups do not stay in one place: ask for"
+                " specialize_after=1, cuda_graphs=True"
+            )
         plan = Planner(model, self._workshop).plan()
         if self._settings.dump_graph:
             from ortopt.runtime.debugging import dump_graph

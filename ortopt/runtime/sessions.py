@@ -104,6 +104,9 @@ class SessionMaker:
                 for one in providers
             ]
             session.initialize_session(list(providers), chosen, self._disabled)
+        missing = [one for one in providers if one not in session.get_providers()]
+        if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
+            raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
         return session
 
     @contextlib.contextmanager

@@ -197,7 +197,7 @@ class Specializing:
                 from ortopt.runtime.cuda_graphs import captured
 
                 try:
-                    return captured(group, workshop, recipe, values, options, self._general)
+                    return captured(group, workshop, recipe, values, options)
                 except Exception as error:  # whatever ONNX Runtime raises: a session without a graph does as well
                     workshop.tell(f"group {group.recipe.name} is not captured as a CUDA graph: {one_line(error)}")
             session = workshop.maker.make(
