@@ -27,7 +27,7 @@ from ortopt.runtime.cache import Cache
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
-from ortopt.runtime.plan import ParallelPlan, Plan
+from ortopt.runtime.plan import ParallelPlan, Plan, ToHost
 from ortopt.runtime.planner import Planner
 from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
@@ -35,7 +35,6 @@ from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, taken, to_numpy, to_ort
-from ortopt.runtime.views import View
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -325,7 +324,8 @@ class InferenceSession:
         self._formals = [_Formal(value) for value in model.graph.inputs]
         self._output_names = [value.name or "" for value in model.graph.outputs]
         self._positions = {name: i for i, name in enumerate(self._output_names)}
-        from_run = {slot for step in plan.steps for slot in step.outputs if not isinstance(step.action, View)}
+        # A view, and control flow that passes something on, give memory that is the caller's, or a constant.
+        from_run = {slot for step in plan.steps for slot in step.outputs if isinstance(step.action, Group | ToHost)}
         seen: set[int] = set()
         self._shared = []  # whether an output shares memory with an input, a constant or another output
         for slot in plan.outputs:

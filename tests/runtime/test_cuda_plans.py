@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from typing import Any
@@ -511,13 +512,15 @@ def test_parallel_plans_put_one_thing_at_a_time_on_the_device(fake_cuda: Log) ->
 def test_types_that_numpy_lacks_come_down(fake_cuda: Log) -> None:
     import ml_dtypes
 
-    text = f"""{HEADER} main (bfloat16[N] x) => (bfloat16[N] y) {{ y = ortopt.group.group_0 (x) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Identity (p) }}"""
-    mine = cuda(text, specialize_after=99)
-    x = np.arange(4).astype(ml_dtypes.bfloat16)
-    found = mine.run(None, {"x": x})[0]
-    assert found.dtype == x.dtype
-    assert (found == x).all()
+    text = f"""{HEADER} main (float[N] x) => (bfloat16[N] y) {{ y = ortopt.group.group_0 (x) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Cast <to = 16> (p) }}"""
+    for stream in (True, False):
+        fake_cuda.no_stream = not stream
+        with contextlib.nullcontext() if stream else pytest.warns(RuntimeWarning, match="share no stream"):
+            mine = cuda(text, specialize_after=99)
+        found = mine.run(None, {"x": np.arange(4, dtype=np.float32)})[0]
+        assert found.dtype == ml_dtypes.bfloat16
+        assert found.astype(np.float32).tolist() == [0, 1, 2, 3]
 
 
 # A provider that is there, and yet does not come up
