@@ -129,6 +129,7 @@ class IOBinding:
         import onnxruntime
 
         found = []
+        filled = False
         for name, target in self._outputs.items():
             value = as_value(results[name], name)
             if isinstance(target, tuple):
@@ -141,8 +142,9 @@ class IOBinding:
                 )
             if value.tensor_size_in_bytes():
                 _fill(target, value, device, name)
+                filled = True
             found.append(target)
-        if device is not None:
+        if filled and device is not None:
             device.synchronize()
         self._results = found
 
