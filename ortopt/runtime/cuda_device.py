@@ -27,7 +27,7 @@ import numpy as np
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import UsageError
 from ortopt.graph.text import one_line
-from ortopt.runtime.cuda_driver import Driver
+from ortopt.runtime.cuda_driver import Copy, Driver
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import binding, device, has_no_array, nbytes_of, to_ort
@@ -147,7 +147,7 @@ class CudaDevice:
         with self._copying(value, name):
             found = self.allocate(value.shape(), value.element_type())
             with self.lock:
-                self.fill(found, value)
+                self.fill([found], [value])
         return found
 
     def download(self, value: Any, name: str) -> Any:
@@ -179,21 +179,29 @@ class CudaDevice:
         if self._driver is not None and self.stream is not None:
             self._wait()
 
-    def fill(self, target: Any, source: Any) -> None:
-        """Copy a tensor into one on the device, of the same type and sizes; hold the lock."""
-        nbytes = nbytes_of(source)
-        if nbytes == 0:
-            return
+    def fill(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        """Copy tensors into others on the device, of the same types and sizes; hold the lock."""
         if self._driver is None or self.stream is None:
-            array = not self.is_resident(source) and not has_no_array(source.data_type())
-            target.update_inplace(source.numpy() if array else source)
+            for target, source in zip(targets, sources, strict=True):
+                if nbytes_of(source):
+                    array = not self.is_resident(source) and not has_no_array(source.data_type())
+                    target.update_inplace(source.numpy() if array else source)
             return
-        copy = self._driver.copy if self.is_resident(source) else self._driver.copy_to_device
-        copy(target.data_ptr(), source.data_ptr(), nbytes, self.stream)
-        if self.waits:
+        there: list[Copy] = []
+        here: list[Copy] = []
+        for target, source in zip(targets, sources, strict=True):
+            nbytes = nbytes_of(source)
+            if nbytes:
+                copies = there if self.is_resident(source) else here
+                copies.append((target.data_ptr(), source.data_ptr(), nbytes))
+        if there:
+            self._driver.copy(there, self.stream)
+        if here:
+            self._driver.copy_to_device(here, self.stream)
+        if not self.waits:
+            self._kept.extend(sources)
+        elif there or here:
             self._wait()
-        else:
-            self._kept.append(source)
 
     def crossed(self, values: Sequence[Any]) -> None:
         """Count copies that ONNX Runtime makes by itself."""

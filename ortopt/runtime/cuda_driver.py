@@ -11,10 +11,13 @@ import contextlib
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ortopt.analysis.providers import cuda_driver
+
+Copy = tuple[int, int, int]
+"""A copy to an address, from an address, of so many bytes."""
 
 _POINTER: Final = ctypes.c_void_p
 _ADDRESS: Final = ctypes.c_uint64
@@ -87,20 +90,22 @@ class Driver:
         with self._current():
             self._call("cuStreamSynchronize", stream)
 
-    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Put a copy from device memory to device memory on a stream."""
+    def copy(self, copies: Sequence[Copy], stream: int) -> None:
+        """Put copies from device memory to device memory on a stream."""
         with self._current():
-            self._call("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
+            for target, source, nbytes in copies:
+                self._call("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
 
     def copy_to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Put a copy from device memory to the host's on a stream; it has ended after `synchronize`."""
         with self._current():
             self._call("cuMemcpyDtoHAsync_v2", target, source, nbytes, stream)
 
-    def copy_to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Put a copy from the host's memory to the device's on a stream; it has ended after `synchronize`."""
+    def copy_to_device(self, copies: Sequence[Copy], stream: int) -> None:
+        """Put copies from the host's memory to the device's on a stream; they have ended after `synchronize`."""
         with self._current():
-            self._call("cuMemcpyHtoDAsync_v2", target, source, nbytes, stream)
+            for target, source, nbytes in copies:
+                self._call("cuMemcpyHtoDAsync_v2", target, source, nbytes, stream)
 
     def end_capture(self, stream: int) -> bool:
         """Take a stream out of a capture that failed; whether it was in one. Call it in the thread that captured."""

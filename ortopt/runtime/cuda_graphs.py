@@ -149,18 +149,19 @@ class Captured:
                 for value, wanted in zip(found, self._places, strict=True)
             ]
         device = self._device
-        results = []
         with device.lock:
             crossing = self._fill(values)
             self.session.run_with_iobinding(self._binding, self._options)
+            results: list[Any] = []
+            copied: list[tuple[Any, Any]] = []
             for buffer, wanted in zip(self._outputs, self._places, strict=True):
                 if wanted == "cpu":
                     results.append(device.fetch(buffer))
                     crossing.append(buffer)
-                    continue
-                found = device.allocate(buffer.shape(), buffer.element_type())
-                device.fill(found, buffer)
-                results.append(found)
+                else:
+                    results.append(device.allocate(buffer.shape(), buffer.element_type()))
+                    copied.append((results[-1], buffer))
+            device.fill([target for target, _ in copied], [buffer for _, buffer in copied])
         if "cpu" in self._places:
             device.settle()
         device.crossed(crossing)
@@ -196,6 +197,5 @@ class Captured:
 
     def _fill(self, values: Sequence[Any]) -> list[Any]:
         """Copy arguments into the buffers; those that came from the host."""
-        for buffer, value in zip(self._inputs, values, strict=True):
-            self._device.fill(buffer, value)
+        self._device.fill(self._inputs, values)
         return [value for value in values if not self._device.is_resident(value)]

@@ -169,7 +169,7 @@ def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None
     elif device.is_resident(target._ortvalue):
         device.crossed([] if device.is_resident(value) else [value])
         with device.lock:
-            device.fill(target._ortvalue, value)
+            device.fill([target._ortvalue], [value])
     else:
         target.update_inplace(to_numpy(device.download(value, f"output {name}")))
 

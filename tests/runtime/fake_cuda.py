@@ -20,6 +20,7 @@ import pytest
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime import cuda_device, session, sessions
 from ortopt.runtime.cuda_device import NO_WAITING, STREAM_KEY, CudaDevice
+from ortopt.runtime.cuda_driver import Copy
 from ortopt.runtime.cuda_graphs import GRAPH_KEY
 from ortopt.runtime.values import binding, device
 
@@ -45,20 +46,22 @@ class Driver:
         self.log.pending = 0
         self.log.add("wait", stream)
 
-    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._copy("on device", target, source, nbytes, stream)
+    def copy(self, copies: Sequence[Copy], stream: int) -> None:
+        for one in copies:
+            self._copy("on device", *one)
 
     def copy_to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._copy("download", target, source, nbytes, stream)
+        self._copy("download", target, source, nbytes)
 
-    def copy_to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._copy("upload", target, source, nbytes, stream)
+    def copy_to_device(self, copies: Sequence[Copy], stream: int) -> None:
+        for one in copies:
+            self._copy("upload", *one)
 
     def end_capture(self, stream: int) -> bool:
         self.log.add("end capture", stream)
         return True
 
-    def _copy(self, kind: str, target: int, source: int, nbytes: int, stream: int) -> None:
+    def _copy(self, kind: str, target: int, source: int, nbytes: int) -> None:
         self.log.pending += 1
         self.log.add(kind, nbytes)
         ctypes.memmove(target, source, nbytes)

@@ -585,12 +585,15 @@ def test_the_driver_makes_a_stream_in_the_primary_context() -> None:
     assert context.value == 0xC0
     assert flags == 0  # CU_STREAM_DEFAULT: in order with the default stream
     assert library.names() == ["cuCtxPushCurrent_v2", "cuStreamCreate", "cuCtxPopCurrent_v2"]
-    driver.copy(1, 2, 3, stream)
+    driver.copy([(1, 2, 3), (4, 5, 6)], stream)
     driver.copy_to_host(1, 2, 3, stream)
-    driver.copy_to_device(1, 2, 3, stream)
+    driver.copy_to_device([(1, 2, 3)], stream)
     driver.synchronize(stream)
-    assert [arguments for name, arguments in library.calls if name.startswith("cuMemcpy")] == [(1, 2, 3, stream)] * 3
-    assert library.names()[1::3] == [
+    copies = [arguments for name, arguments in library.calls if name.startswith("cuMemcpy")]
+    assert copies == [(1, 2, 3, stream), (4, 5, 6, stream), (1, 2, 3, stream), (1, 2, 3, stream)]
+    inside = [name for name in library.names() if not name.startswith("cuCtx")]
+    assert inside == [
+        "cuMemcpyDtoDAsync_v2",
         "cuMemcpyDtoDAsync_v2",
         "cuMemcpyDtoHAsync_v2",
         "cuMemcpyHtoDAsync_v2",
