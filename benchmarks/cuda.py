@@ -71,7 +71,7 @@ def main() -> None:
         works, reason = usable(CUDA)
         if not works:
             raise SystemExit(f"CUDA does not work here: {reason} (--provider cpu is a dry run)")
-    facts = {
+    facts: dict[str, Any] = {
         "machine": {**machine(), "gpu": gpu()},
         "versions": {name: _version(name) for name in ("ortopt", "onnxruntime-gpu", "onnx")},
         "provider": given.provider,
@@ -85,9 +85,9 @@ def main() -> None:
             path = Path(folder, f"{name}.onnx")
             model, feeds = models()[name]()
             onnx.save(model, path)
-            np.savez(path.with_suffix(".npz"), **feeds)
+            np.savez(path.with_suffix(".npz"), **feeds)  # type: ignore[arg-type]  # allow_pickle is no name of ours
             rounds = _measure(path, given.provider, given.rounds, given.seconds)
-            facts["models"][name] = rounds  # type: ignore[index]
+            facts["models"][name] = rounds
             print(f"\n{name}\n\n{table(rounds)}")
     given.json.parent.mkdir(parents=True, exist_ok=True)
     given.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -309,7 +309,7 @@ def child(way: str, path: Path, provider: str, seconds: float) -> dict[str, floa
             np.testing.assert_allclose(got, expected, rtol=_NEAR, atol=_NEAR)
     for _ in range(20):
         call()
-    samples = []
+    samples: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(samples) < 20:
         begun = time.perf_counter()
