@@ -40,6 +40,8 @@ NO_WAITING: Final = "disable_synchronize_execution_providers"
 
 _FOREIGN_ALLOCATOR: Final = "gpu_external_alloc"  # ONNX Runtime refuses it together with a stream
 
+_HOST_MEMORIES: Final = frozenset({"cpu", "cudapinned"})
+
 _live: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
 _numbers = itertools.count()
 _capture = threading.Lock()
@@ -117,7 +119,7 @@ class CudaDevice:
         Args:
             memories: ``input_meminfos`` or ``output_meminfos`` of ONNX Runtime's C++ session.
         """
-        return frozenset(i for i, memory in enumerate(memories) if memory.name.lower() == "cpu")
+        return frozenset(i for i, memory in enumerate(memories) if memory.name.lower() in _HOST_MEMORIES)
 
     # Values
 
