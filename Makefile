@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups faults fuzz-loader gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -63,8 +63,11 @@ faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, 
 fuzz-loader: $(VENV_TEST)/.fuzz ## broken files, guided by coverage; FUZZ="--seconds 3600" for an hour
 	$(TEST)/python -m fuzzing.loader $(FUZZ)
 
-gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
+gpu: $(VENV_TEST)/.cuda ## the tests that need a CUDA device; without one they are skipped
 	$(TEST)/python -m pytest -m gpu
+
+bench-gpu: $(VENV_TEST)/.cuda ## small models on CUDA against plain ONNX Runtime; BENCH="--provider cpu" is a dry run
+	$(TEST)/python -m benchmarks.cuda $(BENCH)
 
 wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
 	$(TEST)/python -m build --no-isolation
@@ -85,6 +88,10 @@ $(VENV_TEST)/.installed: pyproject.toml
 
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV_TEST)/.cuda: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda]'
 	@touch $@
 
 $(VENV_TEST)/.fuzz: $(VENV_TEST)/.installed

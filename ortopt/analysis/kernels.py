@@ -3,6 +3,10 @@
 Three answers: the provider has a kernel for the op and its types; ORT inserts casts (float16 on CPU is computed in
 float); ORT expands the op, which is a function, into ops that it can run. The tables are ORT's own registry: asking
 it live crashes the process in one common set-up (``tools/refresh_kernels.py`` knows how).
+
+Each table says which release it is of (`release`). The CPU's is of the release that ortopt is tested with. CUDA's is of
+an older one, from ORT's documentation, because asking takes a GPU: a kernel that came later is not made use of, and a
+node whose kernel has gone is run on the CPU by ORT, inside the group's session.
 """
 
 from __future__ import annotations
@@ -97,6 +101,11 @@ class _Op:
 _ANSWERS: dict[tuple[Any, ...], Support | None] = {}
 _ASKS_ATTRIBUTES: set[tuple[Any, ...]] = set()
 """Signatures for which the attributes decide too: what an op is expanded into may hang on them."""
+
+
+def release(provider: str) -> str:
+    """The release of ONNX Runtime that a provider's table is of; empty where there is no table."""
+    return _kernels(provider).version
 
 
 def support(provider: str, node: ir.Node, opset: int) -> Support | None:
@@ -447,4 +456,15 @@ def _sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
     return [frozenset(names[index] for index in one) for one in data["sets"]]
 
 
-__all__ = ["CPU", "CUDA", "Schema", "Support", "has_kernel", "schema", "support", "support_of", "type_string"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "Schema",
+    "Support",
+    "has_kernel",
+    "release",
+    "schema",
+    "support",
+    "support_of",
+    "type_string",
+]

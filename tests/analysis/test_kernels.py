@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -220,3 +221,35 @@ def test_attributes_decide_what_an_op_is_expanded_into() -> None:
 
     for stash, expected in ((1, Support.EXPANDED), (16, None), (1, Support.EXPANDED), (16, None)):
         assert support(CPU, node(stash), 21) is expected
+
+
+def test_each_table_says_which_release_it_is_of():
+    """CUDA's cannot be asked without a GPU: what the documentation of another release says will do, and is said."""
+    assert kernels.release(CPU).count(".") == 2
+    assert kernels.release(CUDA) == "1.30"
+    assert kernels.release("CoreMLExecutionProvider") == ""
+
+
+def test_what_a_live_registry_answers_becomes_a_table(monkeypatch):
+    from tools import refresh_kernels
+
+    rows = [
+        [CUDA, "", "Abs", 13, 2**31 - 1, {"T": ["tensor(float)"]}],
+        [CUDA, "", "Abs", 13, 2**31 - 1, {"T": ["tensor(double)"]}],
+        [CUDA, "", "Abs", 6, 12, {"T": ["tensor(float)"]}],
+        [CPU, "", "Abs", 13, 2**31 - 1, {"T": ["tensor(float)"]}],
+    ]
+    asked = []
+
+    def run(command, **options):
+        asked.append((command, options))
+        return subprocess.CompletedProcess(command, 0, f"a library speaks\n{json.dumps(rows)}", "")
+
+    monkeypatch.setattr(refresh_kernels.subprocess, "run", run)
+    found = [one for one in refresh_kernels.live_kernels() if one.provider == CUDA]
+    table = refresh_kernels.pack(found, "1.31.1", 26)
+    assert table["kernels"] == {"": {"Abs": [[6, 12, {"T": 0}], [13, None, {"T": 1}]]}}
+    assert {table["types"][i] for i in table["sets"][1]} == {"tensor(float)", "tensor(double)"}
+    ((command, options),) = asked
+    compile(command[-1], "ask", "exec")
+    assert (options["cwd"] / "ortopt").is_dir()  # the child imports ortopt, which finds CUDA's libraries
