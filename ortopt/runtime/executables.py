@@ -12,7 +12,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, device, from_session, has_no_array, is_plain, to_numpy, to_ort
+from ortopt.runtime.containers import wrapped
+from ortopt.runtime.values import binding, device, has_no_array, is_plain, to_numpy, to_ort
 
 Executable = Callable[[list[Any], Any], Sequence[Any]]
 
@@ -61,7 +62,9 @@ class Prepared:
 
 
 class Converted:
-    """A session with inputs or outputs that are strings, sequences, maps or optionals: Python's objects go in and out.
+    """A session with inputs or outputs that are strings, sequences, maps or optionals.
+
+    OrtValues go in and out as they are; where one of the values is a Python object, the results are such objects too.
 
     Args:
         session: ONNX Runtime's C++ session.
@@ -83,11 +86,12 @@ class Converted:
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session."""
         own = binding().OrtValue
-        if self._exotic and all(isinstance(value, own) for value in values):
-            found = self.session.run_with_ort_values(
-                dict(zip(self._feeds, values, strict=True)), self._fetches, options
-            )
-            return [from_session(value) for value in found]
+        if self._exotic:
+            values = [value if value is None else wrapped(value) for value in values]
+        if all(value is None or isinstance(value, own) for value in values):
+            given = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
+            found = self.session.run_with_ort_values(given, self._fetches, options)
+            return [value if value.has_value() else None for value in found]
         feeds = {
             name: self._wrap(value) if isinstance(value, own) else value
             for name, value in zip(self._feeds, values, strict=True)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import onnx_ir as ir
+
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.graph.text import one_line
@@ -21,7 +23,7 @@ from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import RunType, Settings
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import on_cpu, type_of
+from ortopt.runtime.values import PLAIN, is_plain, on_cpu, type_of
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
@@ -125,18 +127,18 @@ class Group:
             if known is not None:
                 return known
             self._workshop.counters.missed()
-            made = self._complete(self.compile(types or ()))
+            made = self._complete(self.compile(types or ()), types or ())
             if types is None:
                 self._executable = made
             else:
                 self._by_types[types] = made
         return made
 
-    def _complete(self, general: Executable) -> Executable:
+    def _complete(self, general: Executable, types: Sequence[str]) -> Executable:
         """What is called instead of the general executable: the same, unless somebody watches or specialises."""
         workshop = self._workshop
         made = general
-        if workshop.specialize is not None and self.provider != HOST and not self.recipe.random:
+        if workshop.specialize is not None and self._can_specialize(types):
             from ortopt.runtime.specialization import Specializing
 
             made = Specializing(self, workshop, workshop.specialize, general)
@@ -147,6 +149,15 @@ class Group:
         if workshop.timeline is not None:
             made = _Recorded(made, workshop.timeline, self)
         return made
+
+    def _can_specialize(self, types: Sequence[str]) -> bool:
+        """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
+        if self.provider == HOST or self.recipe.random:
+            return False
+        return all(
+            is_plain(seen) if one.type is None else isinstance(one.type, ir.TensorType) and one.type.dtype in PLAIN
+            for one, seen in zip(self.recipe.inputs, types or [""] * len(self.recipe.inputs), strict=True)
+        )
 
     def compile(self, types: Sequence[str] = ()) -> Executable:
         """Make the general executable: on its provider, or the next that can, or the host.

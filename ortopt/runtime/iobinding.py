@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import as_value, to_numpy, to_ort
+from ortopt.runtime.values import is_away, is_plain, to_numpy, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.session import InferenceSession
@@ -104,7 +104,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        return [to_numpy(value._ortvalue) for value in self._results]
+        return [to_numpy(value._ortvalue) if value.has_value() else None for value in self._results]
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
@@ -116,7 +116,7 @@ class IOBinding:
         self._results = []
 
     def finish(self, results: dict[str, Any]) -> None:
-        """Take the results of a run, as a plan's values: they go where outputs are bound to.
+        """Take the results of a run, as ONNX Runtime's C++ OrtValues: they go where outputs are bound to.
 
         Raises:
             ValueError: An output's memory has another type or shape than its result.
@@ -125,15 +125,16 @@ class IOBinding:
 
         found = []
         for name, target in self._outputs.items():
-            value = as_value(results[name], name)
+            value = results[name]
             if isinstance(target, str):
-                if target not in {"cpu", value.device_name().lower()}:
-                    array = to_numpy(value)
-                    value = onnxruntime.OrtValue.ortvalue_from_numpy(array, target, 0)._ortvalue
-                elif target == "cpu" and value.device_name().lower() != "cpu":
+                if target == "cpu" and is_away(value):
                     value = to_ort(to_numpy(value))
+                elif target != "cpu" and is_plain(value.data_type()) and target != value.device_name().lower():
+                    value = onnxruntime.OrtValue.ortvalue_from_numpy(to_numpy(value), target, 0)._ortvalue
                 found.append(onnxruntime.OrtValue(value))
                 continue
+            if not (value.has_value() and value.is_tensor() and target.is_tensor()):
+                raise ValueError(f"output {name!r}: only tensors are written to bound memory")
             if target.data_type() != value.data_type() or list(target.shape()) != list(value.shape()):
                 raise ValueError(
                     f"output {name!r} is {value.data_type()}{list(value.shape())}; what is bound to it is"

@@ -19,11 +19,13 @@ from ortopt.analysis.providers import CPU, normalize, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.evaluate import share_threads
 from ortopt.graph.load import load
-from ortopt.graph.text import one_line
+from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.cache import Cache
+from ortopt.runtime.containers import wrapped
+from ortopt.runtime.control_flow import If, Loop, Scan
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
@@ -34,7 +36,7 @@ from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, rea
 from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, taken, to_numpy, to_ort
+from ortopt.runtime.values import alone, binding, device, is_plain, own, taken, to_numpy, to_ort
 from ortopt.runtime.views import View
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
@@ -247,6 +249,7 @@ class InferenceSession:
             and self._whole is not None
         ):
             return
+        _check_types(model)
         if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
             names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
             deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
@@ -287,7 +290,7 @@ class InferenceSession:
         self._formals = [_Formal(value) for value in model.graph.inputs]
         self._output_names = [value.name or "" for value in model.graph.outputs]
         self._positions = {name: i for i, name in enumerate(self._output_names)}
-        from_run = {slot for step in plan.steps for slot in step.outputs if not isinstance(step.action, View)}
+        from_run = {slot for step in plan.steps for slot in step.outputs if not isinstance(step.action, _PASS_ON)}
         seen: set[int] = set()
         self._shared = []  # whether an output shares memory with an input, a constant or another output
         for slot in plan.outputs:
@@ -388,6 +391,7 @@ class InferenceSession:
         values: list[Any] = []
         kept: list[Any] = []
         given = 0
+        feed = _present(feed)
         borrow, cpu = self._borrow, self._cpu
         for name, formal, default in zip(self._names, self._formals, self._defaults, strict=True):
             value = feed.get(name, _MISSING)
@@ -430,8 +434,8 @@ class InferenceSession:
         found = []
         for name in names:
             i = self._positions[name]
-            value = as_value(results[i], name)
-            found.append(onnxruntime.OrtValue(to_ort(own(to_numpy(value))) if self._shared[i] else value))
+            value = alone(results[i]) if self._shared[i] else results[i]
+            found.append(onnxruntime.OrtValue(wrapped(value, self._interface.outputs[i].type)))
         return found
 
     def io_binding(self) -> Any:
@@ -459,8 +463,9 @@ class InferenceSession:
         results = self._execute(values, run_options)
         iobinding.finish(
             {
-                name: to_ort(own(to_numpy(value))) if shared else value
-                for name, value, shared in zip(self._output_names, results, self._shared, strict=True)
+                one.name: wrapped(alone(value) if shared else value, one.type)
+                for one, value, shared in zip(self._interface.outputs, results, self._shared, strict=True)
+                if one.name in iobinding.outputs
             }
         )
 
@@ -605,6 +610,8 @@ class _Closed:
 
 
 _MISSING: Final = object()
+_PASS_ON: Final = (View, If, Loop, Scan)
+"""What may give what it was given: other views of it, what is carried through no iteration at all."""
 
 
 class _Formal:
@@ -634,19 +641,20 @@ class _Formal:
         """What a plan holds for something that ONNX Runtime accepts, and what must be kept as long as it is used."""
         inner = getattr(value, "_ortvalue", None)
         if inner is not None:
-            if NAMES.get(inner.data_type()) is None or inner.data_type() == "tensor(string)":
-                return self._python(value), value
             return inner, value
         if self._numpy is not None and not isinstance(value, np.ndarray):
             value = np.asarray(value, self._numpy)
-        return (to_ort(np.array(value)), None) if isinstance(value, np.ndarray) and self._dtype else (value, value)
+        return (to_ort(np.array(value)), None) if isinstance(value, np.ndarray) else (value, value)
 
-    @staticmethod
-    def _python(value: Any) -> Any:
-        """A Python object for an OrtValue that is no tensor of numbers."""
-        raise NotImplementedError(
-            f"an OrtValue of type {value.data_type()} cannot be given to several groups: give the array or list"
-        )
+
+def _present(feed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the OrtValues that hold nothing: ONNX Runtime leaves them out too, or crashes."""
+    absent = [
+        name
+        for name, value in feed.items()
+        if type(value) is not np.ndarray and hasattr(value, "has_value") and not value.has_value()
+    ]
+    return {name: value for name, value in feed.items() if name not in absent} if absent else feed
 
 
 def _is_one_group(model: ir.Model) -> bool:
@@ -708,6 +716,13 @@ def _check_host_ops(ops: Sequence[type]) -> None:
     for op in ops:
         if not (isinstance(op, type) and issubclass(op, OpRun)):
             raise UsageError(f"host_ops takes subclasses of onnx.reference.op_run.OpRun, not {one_line(op)}")
+
+
+def _check_types(model: ir.Model) -> None:
+    """Refuse what ONNX Runtime's Python API can neither take apart nor make."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if isinstance(value.type, ir.SparseTensorType):
+            raise UsageError(f"{quoted(value.name)} is a sparse tensor: those cannot pass between groups")
 
 
 def _check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: int) -> None:

@@ -28,7 +28,7 @@ from ortopt.runtime import executables
 from ortopt.runtime.disk_cache import Folder
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.recipes import Library, Recipe
-from ortopt.runtime.values import binding, to_numpy
+from ortopt.runtime.values import to_numpy
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
@@ -109,17 +109,11 @@ class Specializing:
         self._lock = threading.Lock()
         self._profiles: OrderedDict[Specification, _Profile] = OrderedDict()
         self._folder = None if policy.folder is None else Folder(policy.folder, workshop.counters)
-        self._tensor = binding().OrtValue
         self._unguarded: set[Specification] = set()
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the executable that holds for these values."""
-        key: list[tuple[int, ...]] = []
-        for value in values:
-            if type(value) is not self._tensor:  # a sequence or strings: they have no specification
-                return self._general(values, options)
-            key.append((value.element_type(), *value.shape()))
-        specification = tuple(key)
+        specification = tuple((value.element_type(), *value.shape()) for value in values)
         found: _Specialized | None = self._workshop.cache.get((id(self), specification))
         if found is None:
             if not self._is_due(specification, values):
