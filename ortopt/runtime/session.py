@@ -23,6 +23,7 @@ from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.runtime import session_options
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.containers import wrapped
 from ortopt.runtime.control_flow import If, Loop, Scan
@@ -250,6 +251,17 @@ class InferenceSession:
         ):
             return
         _check_types(model)
+        has_initializers = False
+        if options is not None:
+            session_options.check(options)
+            has_initializers = session_options.apply(options, model)
+        if has_initializers:
+            warnings.warn(
+                "the session options have initializers: of their configuration entries only those that ortopt knows"
+                " reach the groups",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
             names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
             deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
@@ -259,6 +271,7 @@ class InferenceSession:
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
         self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
+        self._maker.has_initializers = has_initializers
         self._cache: Cache[Any] = Cache(cache_entries, cache_bytes, lambda _: self._counters.add("evictions"))
         self._workshop = Workshop(
             self._settings,
@@ -271,6 +284,10 @@ class InferenceSession:
             specialize,
         )
         plan = Planner(model, self._workshop).plan()
+        if session_options.has_affinities(self._maker.options) and any(one.threads for one in self.groups):
+            warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=3)
+        if has_initializers and self._maker.needs_original:
+            raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
         if self._settings.dump_graph:
             from ortopt.runtime.debugging import dump_graph
 

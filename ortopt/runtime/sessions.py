@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ortopt.analysis.providers import CUDA, usable
 from ortopt.errors import InvalidModelError
+from ortopt.runtime import session_options
 from ortopt.runtime.weights import FOLDER_KEY, Placed
 
 _lock = threading.Lock()
@@ -29,6 +30,7 @@ class SessionMaker:
 
     Attributes:
         needs_original: Whether the model has ops that only a library in the caller's options can bring.
+        has_initializers: Whether the caller's options have initializers, which the model has by now.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class SessionMaker:
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
         self.needs_original = False
+        self.has_initializers = False
 
     @property
     def options(self) -> Any:
@@ -95,19 +98,29 @@ class SessionMaker:
             session.initialize_session(list(providers), chosen, self._disabled)
         return session
 
+    def _copy(self) -> Any:
+        """Options like the caller's."""
+        import onnxruntime
+
+        if self._given is None:
+            return onnxruntime.SessionOptions()
+        if self.has_initializers or session_options.has_affinities(self._given):  # these count one session's threads
+            return _known(self._given)
+        return session_options.copied(self._given)
+
     @contextlib.contextmanager
     def _own(self, entries: Mapping[str, str], label: str, threads: int | None, optimize: bool) -> Iterator[Any]:
         """Options for one session.
 
-        They are a copy of what can be read of the caller's. What cannot is a library of custom ops: where the model
-        needs one, the caller's own object is used and changed back, at the price of ONNX Runtime's warnings about it.
+        They are a copy of the caller's. What a copy lacks is a library of custom ops: where the model needs one, the
+        caller's own object is used and changed back, at the price of ONNX Runtime's warnings about it.
         """
         import onnxruntime
 
         with _lock if self.needs_original else contextlib.nullcontext():
-            options = self._options if self.needs_original else copied(self._given)
+            options = self._options if self.needs_original else self._copy()
             saved = {name: getattr(options, name) for name in _CHANGED}
-            before = {key: _entry(options, key) for key in entries}
+            before = {key: session_options.entry(options, key) for key in entries}
             try:
                 if threads is not None:
                     options.intra_op_num_threads = threads
@@ -130,21 +143,17 @@ class SessionMaker:
                             options.add_session_config_entry(key, _DEFAULTS.get(key, "") if old is None else old)
 
 
-def copied(given: Any) -> Any:
-    """A copy of what can be read of ``onnxruntime.SessionOptions``; the defaults for None."""
+def _known(given: Any) -> Any:
+    """Options like others, initializers apart: what ONNX Runtime tells of them, and the entries that ortopt knows."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    if given is None:
-        return options
     for name in _ATTRIBUTES:
         value = getattr(given, name)
         if value != getattr(options, name):
             setattr(options, name, value)
-    for key in _ENTRIES:
-        entry = _entry(given, key)
-        if entry is not None:
-            options.add_session_config_entry(key, entry)
+    for key, text in session_options.named(_ENTRIES, given).items():
+        options.add_session_config_entry(key, text)
     return options
 
 
@@ -176,6 +185,8 @@ _ENTRIES: Final = (
         "nchwc_pointwise_conv_max_input_channel_batch", "use_lut_gemm",
     )),
     "ep.cuda.fpa_intb_gemm",
+    "ep.cuda.fpa_intb_profile_m",
+    "ep.cuda.gqa_workspace_max_total_sequence_length",
     *(f"optimization.{name}" for name in (
         "constant_folding_max_output_size_in_bytes", "disable_specified_optimizers", "enable_cast_chain_elimination",
         "enable_gelu_approximation", "minimal_build_optimizations",
@@ -184,20 +195,15 @@ _ENTRIES: Final = (
         "allow_released_opsets_only", "debug_layout_transformation", "disable_aot_function_inlining",
         "disable_cpu_ep_fallback", "disable_double_qdq_remover", "disable_prepacking", "disable_qdq_constant_folding",
         "disable_quant_qdq", "dynamic_block_base", "enable_dq_matmulnbits_fusion", "enable_quant_qdq_cleanup",
-        "force_spinning_stop", "graph_optimizations_loop_level", "inter_op.allow_spinning",
+        "force_spinning_stop", "function_expansion_byte_limit", "function_expansion_node_limit", "gqa_value_layout",
+        "graph_optimizations_loop_level", "inter_op.allow_spinning",
         "inter_op.spin_backoff_max", "inter_op.spin_duration_us", "intra_op.allow_spinning",
         "intra_op.spin_backoff_max", "intra_op.spin_duration_us", "prepack.enable_parallel",
         "qdq_matmulnbits_accuracy_level", "qdq_matmulnbits_block_size", "qdqisint8allowed",
+        "max_shape_override", "strict_workspace_verification",
         "record_ep_graph_assignment_info", "set_denormal_as_zero", "strict_shape_type_inference",
         "use_device_allocator_for_initializers", "use_env_allocators", "x64quantprecision",
     )),
 )
 # fmt: on
 _DEFAULTS: Final = dict.fromkeys(_SPINNING, "1")
-
-
-def _entry(options: Any, key: str) -> str | None:
-    try:
-        return str(options.get_session_config_entry(key))
-    except RuntimeError:
-        return None
