@@ -33,7 +33,7 @@ HOST: Final = "host"
 """Where a group runs that no provider takes."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Workshop:
     """What all groups of a session share.
 
@@ -46,6 +46,7 @@ class Workshop:
         host_ops: Users' own ops, subclasses of ``OpRun``.
         timeline: Where compiles and runs are recorded, if anybody wants to know.
         specialize: When groups are specialised, None for never.
+        falls_back: Whether a group that its provider cannot compile runs on another, or on the host.
     """
 
     settings: Settings
@@ -56,6 +57,7 @@ class Workshop:
     host_ops: tuple[type, ...] = ()
     timeline: Timeline | None = None
     specialize: Policy | None = None
+    falls_back: bool = True
     groups: list[Group] = field(default_factory=list)
 
     def span(self, category: str, name: str, **details: Any) -> contextlib.AbstractContextManager[None]:
@@ -159,6 +161,14 @@ class Group:
             for one, seen in zip(self.recipe.inputs, types or [""] * len(self.recipe.inputs), strict=True)
         )
 
+    def prepare(self) -> None:
+        """Compile it now rather than at the first run, if its types are known."""
+        if not self.recipe.typed or self._executable is not None:
+            return
+        with self._lock:
+            if self._executable is None:
+                self._executable = self._complete(self.compile(), ())
+
     def compile(self, types: Sequence[str] = ()) -> Executable:
         """Make the general executable: on its provider, or the next that can, or the host.
 
@@ -178,6 +188,8 @@ class Group:
             try:
                 made = self.compile_on(provider, types, optimize=optimize)
             except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
+                if not workshop.falls_back:
+                    raise
                 if first is None:
                     first = error
                 continue

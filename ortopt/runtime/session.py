@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Self, SupportsIndex
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +28,7 @@ from ortopt.runtime import session_options
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.containers import wrapped
 from ortopt.runtime.control_flow import If, Loop, Scan
+from ortopt.runtime.further_methods import FurtherMethods
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortopt.runtime.specialization import Policy
+
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
@@ -58,7 +62,7 @@ _FORKED: Final = (
 )
 
 
-class InferenceSession:
+class InferenceSession(FurtherMethods):
     """A drop-in for ``onnxruntime.InferenceSession`` that executes fusion groups.
 
     Each group (a local function of domain ``ortopt.group``, as ``ortopt optimize -O4`` makes them) runs in an ONNX
@@ -124,14 +128,12 @@ class InferenceSession:
         dump_folder: str | PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        if not _is_source(path_or_bytes):
+            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         self._settings = read_settings(run_type, rtol, atol, dump_folder)
         self._unusable: str | None = None
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
-        self._whole: Any = None
-        self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
-        self._executor: ThreadPoolExecutor | None = None
-        self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
         self._disabled = tuple(kwargs.pop("disabled_optimizers", None) or ())
         self._enable_fallback = bool(int(kwargs.pop("enable_fallback", 1)))
         kwargs.pop("read_config_from_model", None)
@@ -148,41 +150,55 @@ class InferenceSession:
                 (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
             )
             share_threads(intra, inter)
-        simple = (
-            not host_ops
-            and self._settings.run_type in (RunType.ORT, RunType.REFERENCE)
-            and not (self._settings.dump_graph or self._settings.dump_groups or self._settings.watches_groups)
-            and specialize_after is None
-            and thread_pool == "session"
-        )
-        refused: Exception | None = None
-        if simple and not mentions_groups(path_or_bytes):
-            refused = self._open_whole(path_or_bytes, sess_options, chosen)
-        if self._whole is None:
-            specialize = None
-            if specialize_after is not None:
-                from ortopt.runtime.specialization import Policy
+        specialize = None
+        if specialize_after is not None:
+            from ortopt.runtime.specialization import Policy
 
-                specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
-            try:
-                self._open_plan(
-                    path_or_bytes, sess_options, chosen, tuple(host_ops), specialize, cache_entries, cache_bytes,
-                    global_pool=thread_pool == "global",
-                    simple=simple,
-                )  # fmt: skip
-            except (UsageError, InvalidModelError) as error:
-                if refused is None:
-                    raise
-                raise refused from error
-            if (
-                refused is not None
-                and self._whole is None
-                and not any(one.wanted_provider == HOST for one in self.groups)
-            ):
-                raise refused
+            specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
+        self._request = _Request(
+            path_or_bytes,
+            sess_options,
+            tuple(host_ops),
+            specialize,
+            cache_entries,
+            cache_bytes,
+            thread_pool == "global",
+        )
+        self._giving_up = threading.Lock()
+        self._gave_up = False  # a provider, after it failed in a run
+        self._open(chosen)
         _live.add(self)
 
     # Opening
+
+    def _open(self, chosen: Mapping[str, Mapping[str, Any]] | None) -> None:
+        """Make what runs the model, on the providers that the caller named."""
+        self._whole: Any = None
+        self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
+        self._executor: ThreadPoolExecutor | None = None
+        self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
+        request = self._request
+        simple = (
+            not request.host_ops
+            and self._settings.run_type in (RunType.ORT, RunType.REFERENCE)
+            and not (self._settings.dump_graph or self._settings.dump_groups or self._settings.watches_groups)
+            and request.specialize is None
+            and not request.global_pool
+        )
+        refused: Exception | None = None
+        if simple and not mentions_groups(request.source):
+            refused = self._open_whole(request.source, request.options, chosen)
+        if self._whole is not None:
+            return
+        try:
+            self._open_plan(chosen, simple=simple)
+        except (UsageError, InvalidModelError) as error:
+            if refused is None:
+                raise
+            raise refused from error
+        on_host = self._whole is None and any(one.wanted_provider == HOST for one in self.groups)
+        if refused is not None and self._whole is None and not on_host:
+            raise refused
 
     def _open_whole(
         self, source: Any, options: Any, chosen: Mapping[str, Mapping[str, Any]] | None
@@ -223,19 +239,9 @@ class InferenceSession:
         self._counters.add("compiles")
         return None
 
-    def _open_plan(
-        self,
-        source: Any,
-        options: Any,
-        chosen: Mapping[str, Mapping[str, Any]] | None,
-        host_ops: tuple[type, ...],
-        specialize: Any,
-        cache_entries: int,
-        cache_bytes: int,
-        *,
-        global_pool: bool,
-        simple: bool,
-    ) -> None:
+    def _open_plan(self, chosen: Mapping[str, Mapping[str, Any]] | None, *, simple: bool) -> None:
+        request = self._request
+        source, options, host_ops = request.source, request.options, request.host_ops
         model = load(source)
         if chosen is None:
             made_for = [one.metadata_props.get(PROVIDER_KEY) for one in model.functions.values()]
@@ -270,9 +276,11 @@ class InferenceSession:
             shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
-        self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
+        self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=request.global_pool)
         self._maker.has_initializers = has_initializers
-        self._cache: Cache[Any] = Cache(cache_entries, cache_bytes, lambda _: self._counters.add("evictions"))
+        self._cache: Cache[Any] = Cache(
+            request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)
+        )
         self._workshop = Workshop(
             self._settings,
             self._maker,
@@ -281,7 +289,8 @@ class InferenceSession:
             self._cache,
             host_ops,
             self._timeline,
-            specialize,
+            request.specialize,
+            self._enable_fallback,
         )
         plan = Planner(model, self._workshop).plan()
         if session_options.has_affinities(self._maker.options) and any(one.threads for one in self.groups):
@@ -365,14 +374,14 @@ class InferenceSession:
         """
         if self._unusable is not None:
             raise UsageError(self._unusable)
-        if self._timeline is not None:
+        try:
+            if self._timeline is None:
+                return self._run(output_names, input_feed, run_options)
             with self._timeline.span("call", "run"):
                 return self._run(output_names, input_feed, run_options)
-        if self._whole is None:
-            return self._run(output_names, input_feed, run_options)
-        found: list[Any] = self._whole.run(output_names, taken(input_feed), run_options)
-        self._counters.called()
-        return found
+        except binding().EPFail as error:
+            self._after_failure(error)
+        return self._run(output_names, input_feed, run_options)
 
     def _run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         if self._whole is not None:
@@ -436,10 +445,19 @@ class InferenceSession:
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
         """As `run`, from and to ``onnxruntime.OrtValue``: nothing is copied."""
-        import onnxruntime
-
         if self._unusable is not None:
             raise UsageError(self._unusable)
+        try:
+            return self._run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        except binding().EPFail as error:
+            self._after_failure(error)
+        return self._run_with_ort_values(output_names, input_dict_ort_values, run_options)
+
+    def _run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any
+    ) -> list[Any]:
+        import onnxruntime
+
         if self._whole is not None:
             outputs: list[Any] = self._whole.run_with_ort_values(output_names, input_dict_ort_values, run_options)
             self._counters.called()
@@ -501,6 +519,8 @@ class InferenceSession:
             self._whole.run_async(output_names, input_feed, callback, user_data, run_options)
             return
 
+        self._interface.check_names(input_feed)
+
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
@@ -544,21 +564,55 @@ class InferenceSession:
         return self._maker.options if self._whole is None else self._whole.get_session_options()
 
     def disable_fallback(self) -> None:
-        """ONNX Runtime's: a run that fails is not tried again on other providers."""
-        if self._whole is not None:
-            self._whole.disable_fallback()
+        """From now on a provider that cannot compile a group, or fails in a run, is an error."""
+        self._let_fall_back(False)
 
     def enable_fallback(self) -> None:
-        """ONNX Runtime's: a run of a whole model that fails in its provider is tried again on others."""
-        if self._whole is not None:
-            self._whole.enable_fallback()
+        """From now on other providers take over, the CPU or the host; that is how a session is made."""
+        self._let_fall_back(True)
+
+    def _let_fall_back(self, allowed: bool) -> None:
+        self._enable_fallback = allowed
+        if self._whole is None:
+            self._workshop.falls_back = allowed
+
+    def set_providers(
+        self, providers: Providers | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Open the model again, on other execution providers; calls that are running end on the old ones.
+
+        Where that fails, the session stays as it was. The statistics go on.
+
+        Raises:
+            UsageError: As for the constructor.
+        """
+        if self._unusable is not None:
+            raise UsageError(self._unusable)
+        fresh = object.__new__(type(self))
+        for name in ("_settings", "_unusable", "_counters", "_timeline", "_disabled", "_enable_fallback", "_request"):
+            setattr(fresh, name, getattr(self, name))
+        fresh._open(_named(providers, provider_options))
+        old = self._executor
+        self.__dict__.update(fresh.__dict__)
+        if old is not None:
+            old.shutdown(wait=False)
+
+    def _after_failure(self, error: Exception) -> None:
+        """Go over to the CPU after a provider failed in a run, once; raises the error if that is not wanted."""
+        with self._giving_up:
+            if self._gave_up:
+                return  # in another thread's call
+            if not self._enable_fallback:
+                raise error
+            self._gave_up = True
+            self._counters.add("fallbacks")
+            warnings.warn(f"a run failed: {one_line(error)}; falling back to {CPU}", RuntimeWarning, stacklevel=4)
+            self.set_providers([CPU])
+            self.disable_fallback()
 
     def end_profiling(self) -> str:
-        """End ONNX Runtime's profile; the file of the first group, the others' names differ by the group's name."""
-        if self._whole is not None:
-            return str(self._whole.end_profiling())
-        files = [str(session.end_profiling()) for group in self._workshop.groups for session in group.sessions()]
-        return next((file for file in files if file), "")
+        """End ONNX Runtime's profile; its file. With several groups it has all their events, each with its group."""
+        return str(self._alive().end_profiling()) if self._whole else self._workshop.maker.profiles.end()
 
     @property
     def statistics(self) -> Statistics:
@@ -609,8 +663,18 @@ class InferenceSession:
         if self._whole is None and self._run_plan is not None:
             self._cache.clear()
             self._workshop.groups.clear()
+            self._workshop.maker.profiles.forget()
+            del self._plan, self._interface
         self._whole = _Closed()
         self._run_plan = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """A session cannot be copied or sent to another process.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("an InferenceSession can be neither pickled nor copied: make one of the model in each process")
 
     def __enter__(self) -> Self:
         return self
@@ -624,6 +688,22 @@ class _Closed:
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(_CLOSED)
+
+
+def _count_eviction(counters: Counters, _: object) -> None:
+    counters.add("evictions")
+
+
+class _Request(NamedTuple):
+    """What a caller asked for, providers apart: what is needed to open the model again."""
+
+    source: Any
+    options: Any
+    host_ops: tuple[type, ...]
+    specialize: Policy | None
+    cache_entries: int
+    cache_bytes: int
+    global_pool: bool
 
 
 _MISSING: Final = object()
@@ -733,6 +813,15 @@ def _check_host_ops(ops: Sequence[type]) -> None:
     for op in ops:
         if not (isinstance(op, type) and issubclass(op, OpRun)):
             raise UsageError(f"host_ops takes subclasses of onnx.reference.op_run.OpRun, not {one_line(op)}")
+
+
+def _is_source(source: Any) -> bool:
+    """Whether a model can be loaded from something."""
+    if isinstance(source, str | os.PathLike | bytes | ir.Model):
+        return True
+    import onnx
+
+    return isinstance(source, onnx.ModelProto)
 
 
 def _check_types(model: ir.Model) -> None:

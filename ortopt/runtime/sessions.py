@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ortopt.analysis.providers import CUDA, usable
 from ortopt.errors import InvalidModelError
 from ortopt.runtime import session_options
+from ortopt.runtime.profiling import Profiles
 from ortopt.runtime.weights import FOLDER_KEY, Placed
 
 _lock = threading.Lock()
@@ -31,6 +33,7 @@ class SessionMaker:
     Attributes:
         needs_original: Whether the model has ops that only a library in the caller's options can bring.
         has_initializers: Whether the caller's options have initializers, which the model has by now.
+        profiles: ONNX Runtime's profiles of the sessions.
     """
 
     def __init__(
@@ -50,6 +53,20 @@ class SessionMaker:
         self._global_pool = global_pool
         self.needs_original = False
         self.has_initializers = False
+        self.profiles = Profiles(self._options)
+        self._afterwards: dict[str, Callable[[Any], object]] = {}
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def of_all(self, what: str, change: Callable[[Any], object]) -> None:
+        """Change all sessions that there are, and those that will be made.
+
+        Args:
+            what: What is changed: a later change of the same replaces it.
+            change: Called with ONNX Runtime's C++ session.
+        """
+        self._afterwards[what] = change
+        for session in list(self._made):
+            change(session)
 
     @property
     def options(self) -> Any:
@@ -96,6 +113,11 @@ class SessionMaker:
                 for one in providers
             ]
             session.initialize_session(list(providers), chosen, self._disabled)
+            if options.enable_profiling:
+                self.profiles.add(label, session)
+        self._made.add(session)
+        for change in list(self._afterwards.values()):
+            change(session)
         return session
 
     def _copy(self) -> Any:
@@ -128,6 +150,8 @@ class SessionMaker:
                     options.profile_file_prefix = f"{options.profile_file_prefix}-{label}"
                 if not optimize:
                     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+                if not self.profiles.goes_on:
+                    options.enable_profiling = False
                 if self._global_pool:
                     options.use_per_session_threads = False
                 for key, value in entries.items():
@@ -162,6 +186,7 @@ _CHANGED: Final = (
     "graph_optimization_level",
     "optimized_model_filepath",
     "profile_file_prefix",
+    "enable_profiling",
     "use_per_session_threads",
 )
 _ATTRIBUTES: Final = (
@@ -169,7 +194,6 @@ _ATTRIBUTES: Final = (
     "enable_cpu_mem_arena",
     "enable_mem_pattern",
     "enable_mem_reuse",
-    "enable_profiling",
     "execution_mode",
     "execution_order",
     "inter_op_num_threads",
