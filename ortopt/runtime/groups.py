@@ -27,7 +27,7 @@ from ortopt.runtime.values import PLAIN, is_plain, on_cpu, type_of
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
-    from ortopt.runtime.specialization import Policy
+    from ortopt.runtime.specialization import Policy, Specialization, Specializing
 
 HOST: Final = "host"
 """Where a group runs that no provider takes."""
@@ -79,6 +79,7 @@ class Group:
         recipe: What it computes.
         workshop: What all groups share.
         on_host: Whether no provider is asked.
+        specializes: Whether it may be specialised; not what is special already.
 
     Attributes:
         recipe: What it computes.
@@ -88,7 +89,7 @@ class Group:
         provider: Where it runs; None as long as it is not compiled.
     """
 
-    def __init__(self, recipe: Recipe, workshop: Workshop, *, on_host: bool = False) -> None:
+    def __init__(self, recipe: Recipe, workshop: Workshop, *, on_host: bool = False, specializes: bool = True) -> None:
         self.recipe = recipe
         self.threads: int | None = None
         self.devices: tuple[str, ...] = ()
@@ -100,6 +101,8 @@ class Group:
         self._executable: Executable | None = None
         self._by_types: dict[tuple[str, ...], Executable] = {}
         self._sessions: list[Any] = []
+        self._specializes = specializes
+        self._specializing: list[Specializing] = []
         workshop.groups.append(self)
 
     @property
@@ -144,6 +147,7 @@ class Group:
             from ortopt.runtime.specialization import Specializing
 
             made = Specializing(self, workshop, workshop.specialize, general)
+            self._specializing.append(made)
         if workshop.settings.watches_groups:
             from ortopt.runtime.debugging import Watching
 
@@ -154,7 +158,7 @@ class Group:
 
     def _can_specialize(self, types: Sequence[str]) -> bool:
         """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
-        if self.provider == HOST or self.recipe.random:
+        if self.provider == HOST or self.recipe.random or not self._specializes:
             return False
         return all(
             is_plain(seen) if one.type is None else isinstance(one.type, ir.TensorType) and one.type.dtype in PLAIN
@@ -226,6 +230,10 @@ class Group:
     def sessions(self) -> list[Any]:
         """ONNX Runtime's C++ sessions of the general executables that have been made."""
         return list(self._sessions)
+
+    def specializations(self) -> list[Specialization]:
+        """What it has been specialised for, the one that was used last first."""
+        return [one for made in self._specializing for one in made.found()]
 
     def executable_of(self, session: Any, provider: str) -> Executable:
         """What runs a session of this group."""

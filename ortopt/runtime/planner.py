@@ -23,8 +23,9 @@ from ortopt.options import Options
 from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
 from ortopt.runtime.groups import HOST, Group, Workshop
+from ortopt.runtime.guards import Choice, Guarded, choice_of
 from ortopt.runtime.plan import Action, Plan, Step, ToHost
-from ortopt.runtime.recipes import Library
+from ortopt.runtime.recipes import Library, Recipe
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
@@ -64,6 +65,7 @@ class Planner:
         self._function_kinds: dict[ir.OperatorIdentifier, _Kind] = {}
         self._kinds: dict[ir.Node, _Kind] = {}
         self._groups: list[Group] = []
+        self._versions: list[tuple[Group, Group]] = []
         self._leftovers = 0
         scope.attach(model, Options())
 
@@ -81,6 +83,8 @@ class Planner:
             threads = deal(options.intra_op_num_threads, [group.recipe.work for group in sessions])
             for group, count in zip(sessions, threads, strict=True):
                 group.threads = count
+        for version, group in self._versions:
+            version.threads = group.threads
         return plan
 
     # What runs a node
@@ -146,9 +150,17 @@ class Planner:
     def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value]) -> Plan:
         return _GraphPlan(self, graph, captured).finish()
 
-    def group(self, group: Group) -> Group:
-        """Remember a group that has been made."""
-        self._groups.append(group)
+    def group(self, group: Group, *, version_of: Group | None = None) -> Group:
+        """Remember a group that has been made.
+
+        Args:
+            group: The group.
+            version_of: The group that never runs when it does: both have the same number of threads.
+        """
+        if version_of is None:
+            self._groups.append(group)
+        else:
+            self._versions.append((group, version_of))
         return group
 
     def leftover_name(self) -> str:
@@ -195,14 +207,21 @@ class _GraphPlan:
         self._template: list[object] = []
         self._steps: list[Step] = []
         self._step_groups: list[Group | None] = []
+        self._choices: dict[ir.Node, Choice] = {}
         for value in (*graph.inputs, *captured):
             default = _default(value)
             self._slots[value] = len(self._template)
             self._template.append(None if default is None else tensor_to_ort(default))
 
     def finish(self) -> Plan:
-        nodes = [node for node in self._graph if not _is_constant(node)]
-        operands = {node: _operands(node) for node in nodes}
+        skipped: set[ir.Node] = set()
+        for node in self._graph:
+            choice = choice_of(node, self._planner.library.functions) if node.op_type == "If" else None
+            if choice is not None:
+                self._choices[node] = choice
+                skipped |= choice.condition
+        nodes = [node for node in self._graph if node not in skipped and not _is_constant(node)]
+        operands = {node: self._choices[node].operands if node in self._choices else _operands(node) for node in nodes}
         for kind, block in self._blocks(nodes, operands):
             self._add(kind, block, operands)
         outputs = tuple(self._slot(value) for value in self._graph.outputs)
@@ -215,7 +234,7 @@ class _GraphPlan:
             outputs,
             tuple(self._steps),
             self._planner.workshop.counters,
-            sum(group is not None for group in self._step_groups),
+            sum(group is not None for group in self._step_groups) + len(self._choices),
             plan_copies,
         )
 
@@ -326,7 +345,46 @@ class _GraphPlan:
             self._template.append(tensor_to_ort(tensor))
         return slot
 
+    def _add_choice(self, node: ir.Node, choice: Choice) -> None:
+        """An If that chooses between versions of a group: no If is run, and no condition."""
+        planner = self._planner
+        wanted = [i for i, value in enumerate(node.outputs) if value.uses() or value.is_graph_output()]
+        given: dict[ir.Value, int] = {}
+        recipe, group, places, order = self._version(choice.general, choice.order, wanted, given)
+        versions = []
+        for version in choice.versions:
+            _, special, own, positions = self._version(version.call, version.order, wanted, given, general=group)
+            expected = [(given.setdefault(value, len(given)), asked) for value, asked in version.expected]
+            versions.append((expected, own, special, positions))
+        workshop = planner.workshop
+        action = Guarded(versions, (places, group, order), recipe.name, workshop.counters, workshop.timeline)
+        self._append(recipe.name, action, list(given), [node.outputs[i] for i in wanted], ordered=recipe.random)
+
+    def _version(
+        self,
+        call: ir.Node,
+        order: Sequence[int],
+        wanted: Sequence[int],
+        given: dict[ir.Value, int],
+        *,
+        general: Group | None = None,
+    ) -> tuple[Recipe, Group, list[int], list[int]]:
+        """One version: its group, the places of what it is given, and of the wanted results among its own."""
+        planner = self._planner
+        function = planner.library.group_of(call)
+        assert function is not None
+        asked = {order[i] for i in wanted}
+        recipe, values, _ = planner.library.of_call(call, function, [i in asked for i in range(len(call.outputs))])
+        group = Group(recipe, planner.workshop, specializes=general is None)
+        planner.group(group, version_of=general)
+        positions = {place: i for i, place in enumerate(sorted(asked))}
+        places = [given.setdefault(value, len(given)) for value in values]
+        return recipe, group, places, [positions[order[i]] for i in wanted]
+
     def _add_control(self, node: ir.Node) -> None:
+        if node in self._choices:
+            self._add_choice(node, self._choices[node])
+            return
         name = f"{node.op_type} {node.name or ''}".strip()
         random = semantics.is_random(node, self._planner.library.functions)
         given: list[ir.Value] = [value for value in node.inputs if value is not None]

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortopt.runtime.specialization import Policy
+    from ortopt.runtime.specialized_export import Exported
 
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
@@ -174,6 +175,7 @@ class InferenceSession(FurtherMethods):
     def _open(self, chosen: Mapping[str, Mapping[str, Any]] | None) -> None:
         """Make what runs the model, on the providers that the caller named."""
         self._whole: Any = None
+        self._model: ir.Model | None = None  # as it was grouped, if somebody may ask for it
         self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
         self._executor: ThreadPoolExecutor | None = None
         self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
@@ -301,6 +303,7 @@ class InferenceSession(FurtherMethods):
             from ortopt.runtime.debugging import dump_graph
 
             dump_graph(model, plan, self._settings.dump_folder)
+        self._model = model if request.specialize is not None else None
         self._interface = Interface(model)
         self._take(model, plan)
 
@@ -624,6 +627,37 @@ class InferenceSession(FurtherMethods):
         """What is executed apart, in the order in which it was planned; empty where the model is one session."""
         return () if self._whole is not None else tuple(self._workshop.groups)
 
+    def export_specialized(
+        self,
+        path: str | PathLike[str],
+        *,
+        external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
+    ) -> Exported:
+        """Write what this session has been specialised for, for any runtime: a grouped ONNX model with guards.
+
+        In it an If stands for each group that has an executable of its own for some sizes, or contents: it compares
+        the arguments, and calls the version that ortopt has optimized for them, or the group as it was. The version
+        that was used last is asked first.
+
+        Args:
+            path: The file.
+            external_data: Where large weights go, as `ortopt.graph.save.save` has it.
+
+        Returns:
+            The file, the versions in it, and what could not be said there.
+
+        Raises:
+            UsageError: The session does not specialise, or nothing has been specialised yet.
+            OutputError: The file cannot be written.
+        """
+        if self._unusable is not None:
+            raise UsageError(self._unusable)
+        if self._model is None:
+            raise UsageError("this session does not specialise: make it with specialize_after=")
+        from ortopt.runtime.specialized_export import export
+
+        return export(self._model, self.groups, path, external_data)
+
     def write_trace(self, path: str | PathLike[str]) -> None:
         """Write a timeline of every compile, run and copy so far, in Chrome's trace format.
 
@@ -665,6 +699,7 @@ class InferenceSession(FurtherMethods):
             self._workshop.groups.clear()
             self._workshop.maker.profiles.forget()
             del self._plan, self._interface
+            self._model = None
         self._whole = _Closed()
         self._run_plan = None
 

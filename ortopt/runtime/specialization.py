@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 Specification = tuple[tuple[int, ...], ...]
 """For each argument its element type and its sizes."""
 
+Specialization = tuple[Specification, tuple[tuple[int, bytes], ...]]
+"""A specification, and the arguments that were folded in, with their bytes."""
+
 _MOST_COUNTED: Final = 1024
 _LARGEST_CONSTANT: Final = 64  # elements
 _SESSION_BYTES: Final = 256 << 10  # an estimate of what a session takes apart from its weights
@@ -127,7 +130,16 @@ class Specializing:
             if _bytes_of(values[i]) != expected:
                 self._guard_failed(specification, found)
                 return self._general(values, options)
+        self._workshop.counters.add("specialized_runs")
         return found.executable([values[i] for i in found.varying], options)
+
+    def found(self) -> list[Specialization]:
+        """What there are executables for, the one that was used last first: sizes, and arguments folded in."""
+        return [
+            (key[1], one.guarded)
+            for key, one in reversed(self._workshop.cache.items())
+            if key[0] == id(self) and one.executable is not None
+        ]
 
     def _is_due(self, specification: Specification, values: list[Any]) -> bool:
         """Count a call; whether its specification has been seen often enough."""
