@@ -104,7 +104,8 @@ class _Run:
                 list(providers) or None,
                 run_type=given["run_type"],
                 trace=given["trace_file"] is not None,
-                specialize_after=given["specialize"] or (1 if given["export_specialized"] else None),
+                specialize_after=given["specialize"]
+                or (1 if given["export_specialized"] or given["specialize_constants"] else None),
                 specialize_constants=given["specialize_constants"],
             )
         except (OrtoptError, MemoryError):

@@ -253,7 +253,7 @@ def trained(tmp_path: Path, *feeds: dict[str, Any], text: str = TEXT, **options:
 
 
 def test_a_session_writes_what_it_was_specialized_for(tmp_path: Path) -> None:
-    mine, written = trained(tmp_path, feed(2, 4, (8,)), feed(s=3.0), feed(2, 4, (8,)))
+    mine, written = trained(tmp_path, feed(2, 4, (8,)), feed(s=4.0), feed(2, 4, (8,)))
     assert written.path == str(tmp_path / "model.onnx")
     assert written.versions == ("group_0_specialized", "group_0_specialized_2")
     assert {text.split(":")[0] for text in written.skipped} == {"leftover_0"}
@@ -261,9 +261,9 @@ def test_a_session_writes_what_it_was_specialized_for(tmp_path: Path) -> None:
     model = load(written.path)
     guard = [group.guard for group in groups_of(model) if group.guard is not None]
     assert guard[0]["p"] == {"shape": [2, 4]}  # the last first
-    assert guard[1]["r"] == {"shape": [], "value": [3.0]}
+    assert guard[1]["r"] == {"shape": [], "value": [4.0]}
     again = InferenceSession(written.path, providers=["cpu"])
-    feeds = [feed(2, 4, (8,)), feed(s=3.0), feed(s=4.0), feed(5, 4, (20,))]
+    feeds = [feed(2, 4, (8,)), feed(s=4.0), feed(s=8.0), feed(5, 4, (20,))]
     same(model, again, *feeds)
     for one in feeds:
         for expected, got in zip(plain(grouped()).run(None, one), again.run(None, one), strict=True):
