@@ -113,6 +113,7 @@ class Specializing:
         self._profiles: OrderedDict[Specification, _Profile] = OrderedDict()
         self._folder = None if policy.folder is None else Folder(policy.folder, workshop.counters)
         self._unguarded: set[Specification] = set()
+        self._is_counted = policy.after == 1  # the first call waited for the general executable, which is one miss
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the executable that holds for these values."""
@@ -178,7 +179,10 @@ class Specializing:
         with self._lock:
             profile = self._profiles.pop(specification, None) or _Profile()
         guarded = tuple(sorted(profile.constant.items()))
-        workshop.counters.missed()
+        if self._is_counted:
+            self._is_counted = False
+        else:
+            workshop.counters.missed()
         try:
             recipe = self._recipe(specification, guarded)
             provider = group.provider or CPU
