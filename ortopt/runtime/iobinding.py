@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import is_away, is_plain, to_numpy, to_ort
+from ortopt.runtime.values import binding, has_no_array, is_away, is_plain, to_numpy, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.session import InferenceSession
@@ -24,6 +24,7 @@ class IOBinding:
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
+        self._checks = binding().SessionIOBinding(session._interface.session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
@@ -40,9 +41,10 @@ class IOBinding:
         return self._outputs
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an array to an input."""
+        """Bind an array to an input. Raises what ONNX Runtime raises, here and below."""
         import onnxruntime
 
+        self._checks.bind_input(name, arr_on_cpu)
         array = np.ascontiguousarray(arr_on_cpu).reshape(np.shape(arr_on_cpu))
         self._inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
@@ -54,10 +56,14 @@ class IOBinding:
         Raises:
             NotImplementedError: It is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_input`.
         """
-        self._inputs[name] = _at(device_type, element_type, shape, buffer_ptr)
+        value = _at(device_type, element_type, shape, buffer_ptr)
+        self._checks.bind_ortvalue_input(name, value._ortvalue)
+        self._inputs[name] = value
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
+        if ortvalue.has_value():
+            self._checks.bind_ortvalue_input(name, ortvalue._ortvalue)
         self._inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -76,11 +82,17 @@ class IOBinding:
 
         Raises:
             NotImplementedError: The memory is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_output`.
+            ValueError: An address comes without a type or a shape.
         """
+        import onnxruntime
+
         if buffer_ptr is None:
+            onnxruntime.OrtDevice.make(device_type, device_id)  # is there such a thing?
             self._outputs[name] = device_type
             return
-        self._outputs[name] = _at(device_type, element_type, shape or (), buffer_ptr)
+        if element_type is None or shape is None:
+            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+        self._outputs[name] = _at(device_type, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
@@ -108,6 +120,7 @@ class IOBinding:
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
+        self._checks.clear_binding_inputs()
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
@@ -123,13 +136,15 @@ class IOBinding:
         """
         import onnxruntime
 
+        places = {one.upper().removesuffix("EXECUTIONPROVIDER") for one in self._session.get_providers()}
         found = []
         for name, target in self._outputs.items():
             value = results[name]
             if isinstance(target, str):
-                if target == "cpu" and is_away(value):
+                here = target == "cpu" or target.upper() not in places
+                if here and is_away(value):
                     value = to_ort(to_numpy(value))
-                elif target != "cpu" and is_plain(value.data_type()) and target != value.device_name().lower():
+                elif not here and is_plain(value.data_type()) and target != value.device_name().lower():
                     value = onnxruntime.OrtValue.ortvalue_from_numpy(to_numpy(value), target, 0)._ortvalue
                 found.append(onnxruntime.OrtValue(value))
                 continue
@@ -141,7 +156,10 @@ class IOBinding:
                     f" {target.data_type()}{list(target.shape())}"
                 )
             if value.tensor_size_in_bytes():
-                target.update_inplace(to_numpy(value))
+                if has_no_array(value.data_type()) and target.device_name() == "cpu" and not is_away(value):
+                    ctypes.memmove(target.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
+                else:
+                    target.update_inplace(to_numpy(value))
             found.append(target)
         self._results = found
 
@@ -155,6 +173,10 @@ def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int)
     dtype = ir.DataType(element_type).numpy() if isinstance(element_type, int) else np.dtype(element_type)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address)
+    kind = ir.DataType(element_type) if isinstance(element_type, int) else ir.DataType.from_numpy(dtype)
+    if has_no_array(f"tensor({kind.name.lower()})"):
+        raw = np.frombuffer(memoryview(memory).cast("B"), np.uint16 if dtype.itemsize == 2 else np.uint8)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw.reshape(tuple(shape)), kind.value)
     array = np.frombuffer(memoryview(memory).cast("B"), dtype).reshape(tuple(shape))
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 

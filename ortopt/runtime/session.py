@@ -421,6 +421,7 @@ class InferenceSession(FurtherMethods):
         kept: list[Any] = []
         given = 0
         feed = _present(feed)
+        checked = False
         borrow, cpu = self._borrow, self._cpu
         for name, formal, default in zip(self._names, self._formals, self._defaults, strict=True):
             value = feed.get(name, _MISSING)
@@ -436,7 +437,14 @@ class InferenceSession(FurtherMethods):
                     kept.append(value)
                 values.append(borrow(value, cpu))
                 continue
-            self._interface.check_inputs(feed)
+            inner = getattr(value, "_ortvalue", None)
+            if inner is not None and formal.fits(inner):
+                values.append(inner)
+                kept.append(value)
+                continue
+            if not checked:
+                self._interface.check_inputs(feed)
+                checked = True
             converted, keep = formal.converted(value)
             values.append(converted)
             kept.append(keep)
@@ -487,6 +495,7 @@ class InferenceSession(FurtherMethods):
 
         Raises:
             ValueError: The binding is another session's, or an input is not bound.
+            RuntimeError: What is bound does not fit the model.
         """
         if self._unusable is not None:
             raise UsageError(self._unusable)
@@ -496,8 +505,15 @@ class InferenceSession(FurtherMethods):
             return
         if not isinstance(iobinding, IOBinding) or iobinding._session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
-        self._interface.check_outputs(list(iobinding.outputs))
-        values, _ = self._arguments(iobinding.inputs)
+        if not iobinding.outputs:
+            raise RuntimeError("Error in execution: At least one output should be requested.")
+        for name in iobinding.outputs:
+            if name not in self._positions:
+                raise RuntimeError(f"Error in execution: Invalid output name: {name}")
+        try:
+            values, _ = self._arguments(iobinding.inputs)
+        except binding().InvalidArgument as error:  # so ONNX Runtime says it, of what is bound
+            raise RuntimeError(f"Error in execution: {str(error).partition('INVALID_ARGUMENT : ')[2]}") from error
         results = self._execute(values, run_options)
         iobinding.finish(
             {
@@ -749,12 +765,13 @@ _PASS_ON: Final = (View, If, Loop, Scan)
 class _Formal:
     """An input of the model, and what may be given for it without asking ONNX Runtime."""
 
-    __slots__ = ("_dims", "_dtype", "_numpy", "_rank", "optional")
+    __slots__ = ("_dims", "_dtype", "_kind", "_numpy", "_rank", "optional")
 
     def __init__(self, value: ir.Value) -> None:
         self.optional = isinstance(value.type, ir.OptionalType)
         self._dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
         plain = self._dtype is not None and is_plain(f"tensor({self._dtype.name.lower()})")
+        self._kind = self._dtype.value if plain and self._dtype is not None else None
         numpy = self._dtype.numpy() if plain and self._dtype is not None else None
         self._numpy = numpy if numpy is not None and numpy.isbuiltin == 1 and self._dtype.bitwidth >= 8 else None  # type: ignore[union-attr]
         self._rank = None if value.shape is None else len(value.shape)
@@ -768,6 +785,13 @@ class _Formal:
             return False
         shape = array.shape
         return all(shape[i] == size for i, size in self._dims)
+
+    def fits(self, value: Any) -> bool:
+        """Whether an OrtValue, ONNX Runtime's C++ object, is certainly what the model takes."""
+        if self._kind is None or not value.is_tensor() or value.element_type() != self._kind:
+            return False
+        shape = value.shape()
+        return (self._rank is None or len(shape) == self._rank) and all(shape[i] == size for i, size in self._dims)
 
     def converted(self, value: Any) -> tuple[Any, Any]:
         """What a plan holds for something that ONNX Runtime accepts, and what must be kept as long as it is used."""
