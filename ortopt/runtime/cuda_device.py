@@ -30,7 +30,7 @@ from ortopt.graph.text import one_line
 from ortopt.runtime.cuda_driver import Copy, Driver
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import binding, device, has_no_array, nbytes_of, to_ort
+from ortopt.runtime.values import binding, device, has_no_array, holds_numbers, nbytes_of, to_ort
 
 STREAM_KEY: Final = "user_compute_stream"
 """The provider option that says on which stream a session runs."""
@@ -128,8 +128,10 @@ class CudaDevice:
         return device(name, self.index if name == "cuda" else 0)
 
     def is_resident(self, value: Any) -> bool:
-        """Whether a value of a plan is on a device."""
-        return isinstance(value, self._tensor) and value.device_name().lower() != "cpu"
+        """Whether a value of a plan is a tensor on a device."""
+        if not isinstance(value, self._tensor) or not value.has_value() or not value.is_tensor():
+            return False
+        return bool(value.device_name().lower() != "cpu")
 
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
         """A tensor on the device, with any content."""
@@ -144,7 +146,7 @@ class CudaDevice:
 
     def upload(self, value: Any, name: str) -> Any:
         """A copy of a tensor on the device; a value that is there, or is no tensor of numbers, as it is."""
-        if not isinstance(value, self._tensor) or self.is_resident(value):
+        if not holds_numbers(value) or self.is_resident(value):
             return value
         with self._copying(value, name):
             found = self.allocate(value.shape(), value.element_type())

@@ -19,7 +19,7 @@ from ortopt.runtime.executables import Executable
 from ortopt.runtime.plan import Plan
 from ortopt.runtime.recipes import Recipe
 from ortopt.runtime.settings import RunType
-from ortopt.runtime.values import on_cpu, to_numpy, type_of
+from ortopt.runtime.values import to_numpy, type_of
 from ortopt.verification_comparison import Comparison
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class Watching:
             reference = self._reference[types]
         if reference is None:
             return
-        at_host = [on_cpu(value) for value in values]
-        expected = list(reference(at_host, options))
+        expected = list(reference(values, options))
         for one, good, got in zip(self._group.recipe.outputs, expected, found, strict=True):
             detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.recipe.random)
             if detail:

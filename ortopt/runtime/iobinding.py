@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import as_value, on_cpu, to_numpy
+from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy
+from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
@@ -25,10 +26,12 @@ class IOBinding:
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
+        self._checks = binding().SessionIOBinding(session._interface.session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
         self._results: list[Any] = []
+        self._device: CudaDevice | None = None  # where they may be
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -41,9 +44,10 @@ class IOBinding:
         return self._outputs
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an array to an input."""
+        """Bind an array to an input. Raises what ONNX Runtime raises, here and below."""
         import onnxruntime
 
+        self._checks.bind_input(name, arr_on_cpu)
         array = np.ascontiguousarray(arr_on_cpu).reshape(np.shape(arr_on_cpu))
         self._inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
@@ -55,10 +59,14 @@ class IOBinding:
         Raises:
             NotImplementedError: It is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_input`.
         """
-        self._inputs[name] = _at(device_type, element_type, shape, buffer_ptr)
+        value = _at(device_type, element_type, shape, buffer_ptr)
+        self._checks.bind_ortvalue_input(name, value._ortvalue)
+        self._inputs[name] = value
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
+        if ortvalue.has_value():
+            self._checks.bind_ortvalue_input(name, ortvalue._ortvalue)
         self._inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -77,11 +85,17 @@ class IOBinding:
 
         Raises:
             NotImplementedError: The memory is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_output`.
+            ValueError: An address comes without a type or a shape.
         """
+        import onnxruntime
+
         if buffer_ptr is None:
-            self._outputs[name] = (device_type, device_id)
+            onnxruntime.OrtDevice.make(device_type, device_id)  # is there such a thing?
+            self._outputs[name] = (device_type.lower(), device_id)
             return
-        self._outputs[name] = _at(device_type, element_type, shape or (), buffer_ptr)
+        if element_type is None or shape is None:
+            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+        self._outputs[name] = _at(device_type, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
@@ -105,10 +119,14 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        return [to_numpy(on_cpu(value._ortvalue)) for value in self._results]
+        device = self._device
+        values = [value._ortvalue for value in self._results]
+        at_host = values if device is None else [device.download(value, "bound output") for value in values]
+        return [to_numpy(value) if value.has_value() else None for value in at_host]
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
+        self._checks.clear_binding_inputs()
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
@@ -131,10 +149,12 @@ class IOBinding:
         found = []
         filled = False
         for name, target in self._outputs.items():
-            value = as_value(results[name], name)
+            value = results[name]
             if isinstance(target, tuple):
-                found.append(onnxruntime.OrtValue(_placed(value, target, device, name)))
+                found.append(onnxruntime.OrtValue(self._placed(value, target, device, name)))
                 continue
+            if not (value.has_value() and value.is_tensor() and target.is_tensor()):
+                raise ValueError(f"output {name!r}: only tensors are written to bound memory")
             if target.data_type() != value.data_type() or list(target.shape()) != list(value.shape()):
                 raise ValueError(
                     f"output {name!r} is {value.data_type()}{list(value.shape())}; what is bound to it is"
@@ -147,31 +167,32 @@ class IOBinding:
         if filled and device is not None:
             device.synchronize()
         self._results = found
+        self._device = device
 
-
-def _placed(value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
-    """A result on the device that its output is bound to."""
-    import onnxruntime
-
-    kind, index = place
-    if device is not None and kind == "cuda" and index == device.index:
-        return device.upload(value, f"output {name}")
-    at_host = value if device is None else device.download(value, f"output {name}")
-    if kind == "cpu":
-        return at_host
-    return onnxruntime.OrtValue.ortvalue_from_numpy(to_numpy(at_host), kind, index)._ortvalue
+    def _placed(self, value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
+        """A result on the device that its output is bound to; where nothing runs on that, in the host's memory."""
+        kind, index = place
+        if device is not None and kind == "cuda" and index == device.index:
+            return device.upload(value, f"output {name}")
+        at_host = value if device is None else device.download(value, f"output {name}")
+        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
+        if kind == "cpu" or kind not in kinds or not holds_numbers(at_host):
+            return at_host
+        return type(at_host).ortvalue_from_numpy(to_numpy(at_host), device_of(kind, index))
 
 
 def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
     """Copy a result to bound memory."""
-    if device is None:
-        target.update_inplace(to_numpy(value))
-    elif device.is_resident(target._ortvalue):
+    if device is not None and device.is_resident(target._ortvalue):
         device.crossed([] if device.is_resident(value) else [value])
         with device.lock:
             device.fill([target._ortvalue], [value])
+        return
+    at_host = value if device is None else device.download(value, f"output {name}")
+    if has_no_array(at_host.data_type()) and target.device_name() == "cpu":
+        ctypes.memmove(target.data_ptr(), at_host.data_ptr(), at_host.tensor_size_in_bytes())
     else:
-        target.update_inplace(to_numpy(device.download(value, f"output {name}")))
+        target.update_inplace(to_numpy(at_host))
 
 
 def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Any:
@@ -183,6 +204,10 @@ def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int)
     dtype = ir.DataType(element_type).numpy() if isinstance(element_type, int) else np.dtype(element_type)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address)
+    kind = ir.DataType(element_type) if isinstance(element_type, int) else ir.DataType.from_numpy(dtype)
+    if has_no_array(f"tensor({kind.name.lower()})"):
+        raw = np.frombuffer(memoryview(memory).cast("B"), np.uint16 if dtype.itemsize == 2 else np.uint8)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw.reshape(tuple(shape)), kind.value)
     array = np.frombuffer(memoryview(memory).cast("B"), dtype).reshape(tuple(shape))
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 

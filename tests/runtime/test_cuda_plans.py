@@ -244,6 +244,8 @@ def test_iobinding_on_device_memory_copies_nothing(fake_cuda: Log) -> None:
     (found,) = binding.get_outputs()
     assert device.is_resident(found._ortvalue)
     assert_allclose(binding.copy_outputs_to_cpu()[0], chain(X), rtol=1e-6)
+    assert mine.statistics.copies == before + 1
+    before += 1
     binding.bind_ortvalue_output("y", onnxruntime.OrtValue(y))
     fake_cuda.events.clear()
     mine.run_with_iobinding(binding)
