@@ -113,24 +113,30 @@ class OnDevice(Prepared):
 
 
 class AtHost:
-    """An executable that takes values in the host's memory only, wherever they are.
+    """An executable that reads values in the host's memory, wherever they are.
 
     Args:
         executable: What runs.
         device: Where values may be.
         name: What to call it on the timeline.
+        reads: Whether the value at a position is read there; the others are passed on.
     """
 
-    __slots__ = ("_device", "_executable", "_name")
+    __slots__ = ("_device", "_executable", "_name", "_reads")
 
-    def __init__(self, executable: Executable, device: CudaDevice, name: str) -> None:
+    def __init__(
+        self, executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
+    ) -> None:
         self._executable = executable
         self._device = device
         self._name = name
+        self._reads = reads
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Copy what is on a device, and run."""
-        return self._executable([self._device.download(value, self._name) for value in values], options)
+        device, reads = self._device, self._reads
+        at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
+        return self._executable(at_host, options)
 
 
 class Converted:
