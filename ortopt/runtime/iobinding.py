@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import as_value, on_cpu, to_numpy
+from ortopt.runtime.values import as_value, to_numpy
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
@@ -107,7 +107,9 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        return [to_numpy(on_cpu(value._ortvalue)) for value in self._results]
+        device = self._session._device
+        values = [value._ortvalue for value in self._results]
+        return [to_numpy(value if device is None else device.download(value, "bound output")) for value in values]
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""

@@ -244,6 +244,8 @@ def test_iobinding_on_device_memory_copies_nothing(fake_cuda: Log) -> None:
     (found,) = binding.get_outputs()
     assert device.is_resident(found._ortvalue)
     assert_allclose(binding.copy_outputs_to_cpu()[0], chain(X), rtol=1e-6)
+    assert mine.statistics.copies == before + 1
+    before += 1
     binding.bind_ortvalue_output("y", onnxruntime.OrtValue(y))
     fake_cuda.events.clear()
     mine.run_with_iobinding(binding)
@@ -441,6 +443,18 @@ def test_cuda_graphs_of_groups_whose_host_inputs_are_folded_in_have_a_guard(fake
     assert mine.statistics.captures == 1
     assert mine.statistics.guard_failures == 1
     assert mine.statistics.fallbacks == 0
+
+
+def test_cuda_graphs_without_a_shared_stream(fake_cuda: Log) -> None:
+    """Each session has ONNX Runtime's own stream: every run and every copy waits for its end."""
+    fake_cuda.no_stream = True
+    with pytest.warns(RuntimeWarning, match="share no stream"):
+        mine = graphs()
+    for i in range(6):
+        x = floats(3 + i % 2, 4, seed=i)
+        assert_allclose(mine.run(None, {"x": x})[0], chain(x), rtol=1e-6)
+    assert mine.statistics.captures == 6
+    assert mine.statistics.synchronizations == 0
 
 
 def test_cuda_graphs_of_nothing(fake_cuda: Log) -> None:
