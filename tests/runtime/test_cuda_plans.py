@@ -118,6 +118,15 @@ def test_one_stream_and_an_allocator_of_the_callers_do_not_go_together(fake_cuda
     assert all(STREAM_KEY not in one.options for one in fake_cuda.sessions)
 
 
+def test_one_stream_gives_no_memory_to_others_that_it_still_reads(fake_cuda: Log) -> None:
+    """What is uploaded is of the process's allocator: another session's stream would write to it at once."""
+    mine = cuda(CHAIN)
+    for _ in range(2):
+        mine.run(None, {"x": X})
+    # at the end of each call the argument on the device is there, though nobody needs it, and then it is gone
+    assert fake_cuda.alive == [1, 0, 1, 0]
+
+
 def test_one_stream_and_an_arena_of_the_process_do_not_go_together(fake_cuda: Log) -> None:
     """What one stream still reads would be given to another."""
     options = onnxruntime.SessionOptions()
