@@ -220,6 +220,8 @@ class _Wave:
         """Why a node's results are not to be stored; empty where another pass has a better way."""
         if any(value in self._dequantized for value in node.outputs):
             return "a dequantized weight would be stored"
+        if node.domain == semantics.GROUP_DOMAIN:
+            return "what a fusion group holds has been left as it is"
         if node.op_type == "Identity" and not node.domain and not node.outputs[0].is_graph_output():
             return ""
         nbytes = 0

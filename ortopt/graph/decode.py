@@ -20,6 +20,7 @@ from ortopt.errors import InvalidModelError
 from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
 from ortopt.graph.wire import Stripped
+from ortopt.semantics import GROUP_DOMAIN
 
 QUANTIZATION_KEY: Final = "quant_parameter_tensor_names"
 """Where onnx-ir keeps a value's quantization annotation in ``value.meta``."""
@@ -103,7 +104,9 @@ class ExternalFiles:
         return self._files[location]
 
 
-def decode(proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles) -> ir.Model:
+def decode(
+    proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles
+) -> tuple[ir.Model, bool]:
     """Build the IR of a model.
 
     Args:
@@ -112,10 +115,15 @@ def decode(proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | byte
         source: What the cuts point into.
         files: Opens files of external data.
 
+    Returns:
+        The model, and whether the file states types of intermediate values; those in groups do not count, which always
+        state theirs.
+
     Raises:
         InvalidModelError: The model is broken, or has something that the IR cannot carry.
     """
-    return _Decoder(proto, stripped, source, files).model(proto)
+    decoder = _Decoder(proto, stripped, source, files)
+    return decoder.model(proto), decoder.typed
 
 
 class _Decoder:
@@ -128,6 +136,7 @@ class _Decoder:
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
         self._operators: set[tuple[str, str, str]] = set()
+        self.typed = False
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if not proto.HasField("graph"):
@@ -145,7 +154,12 @@ class _Decoder:
         graph.opset_imports.update(_opsets(proto.opset_import))
         if not proto.opset_import and proto.ir_version < _OPSETS_FROM_IR:
             graph.opset_imports[""] = 1
-        functions = [self._function(function) for function in proto.functions]
+        functions = []
+        for function in proto.functions:
+            typed = self.typed
+            functions.append(self._function(function))
+            if function.domain == GROUP_DOMAIN:
+                self.typed = typed
         model = ir.Model(
             graph,
             ir_version=proto.ir_version,
@@ -171,6 +185,7 @@ class _Decoder:
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
         infos = {info.name: info for info in proto.value_info}
+        self.typed |= bool(infos)
         initializers: dict[str, ir.Value] = {}
         for tensor_proto in proto.initializer:
             name = tensor_proto.name
@@ -215,6 +230,7 @@ class _Decoder:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
         infos = {info.name: info for info in proto.value_info}
+        self.typed |= bool(infos)
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
             if value.name in infos:

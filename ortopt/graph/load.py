@@ -19,7 +19,6 @@ from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.validate import validate
 from ortopt.graph.wire import strip
-from ortopt.semantics import GROUP_DOMAIN
 
 if TYPE_CHECKING:
     Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model
@@ -120,10 +119,7 @@ def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
     except DecodeError as error:
         raise InvalidModelError(f"not an ONNX model, or nested too deeply for protobuf: {error}") from None
     files = ExternalFiles(None if path is None else os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
-    model = decode(proto, stripped, source, files)
-    typed = bool(proto.graph.value_info) or any(
-        function.value_info for function in proto.functions if function.domain != GROUP_DOMAIN
-    )
+    model, typed = decode(proto, stripped, source, files)
     _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed))
     return model
 
