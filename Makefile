@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,6 +53,9 @@ zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in e
 
 fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ_SECONDS and FUZZ_SEED bound it
 	$(TEST)/python -m fuzzing --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
+fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into groups in many ways
+	$(TEST)/python -m fuzzing.groups --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
 
 faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
 	$(TEST)/python -m fuzzing.faults $(FUZZ)

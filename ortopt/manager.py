@@ -12,9 +12,10 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError
 from ortopt.graph import scope
+from ortopt.graph.onnx_ir_internals import clone
 from ortopt.observers import Again, Defect, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
 from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
@@ -87,6 +88,8 @@ class GraphTransformerManager:
         self._history: list[HistoryEntry] = []
         self._modified = False
         self._left_out: set[GraphTransformer] = set()
+        self._seen_elsewhere: dict[GraphTransformer, dict[ir.Graph, tuple[object, int]]] = {}
+        self._slots: dict[TransformerLevel, tuple[Workspace, tuple[GraphTransformer, ...], list[_Slot]]] = {}
         self._endless = ""
 
     # -- what ONNX Runtime's manager has ------------------------------------------------------------------------------
@@ -178,20 +181,37 @@ class GraphTransformerManager:
             TransformerError: If a transformer raised, and errors are not skipped.
             OptimizationCancelled: If it was stopped; the model holds exactly the rewrites that had completed.
         """
-        workspace = Workspace(model, self.options)
-        return self.run(workspace, TransformerLevel(level), cancellation or CancellationToken())
+        token = cancellation or NEVER
+        workspace = Workspace(model, self.options, token=token)
+        try:
+            return self.run(workspace, TransformerLevel(level), token)
+        except OptimizationCancelled:
+            workspace.settle()
+            raise
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self, workspace: Workspace, level: TransformerLevel, cancellation: CancellationToken) -> bool:
-        """Apply a level's transformers in a workspace (see `apply_transformers`)."""
+    def run(
+        self,
+        workspace: Workspace,
+        level: TransformerLevel,
+        cancellation: CancellationToken,
+        *,
+        rules_only: bool = False,
+    ) -> bool:
+        """Apply a level's transformers, or only its rules, in a workspace (see `apply_transformers`).
+
+        Raises:
+            TransformerError: As there.
+            OptimizationCancelled: If it was stopped; `Workspace.settle` is the caller's to call.
+        """
         self._modified = False
         self._endless = ""
-        slots = [_Slot(transformers) for transformers in in_slots(self.transformers(level))]
+        slots = self._slots_of(workspace, level)
         for step in range(1, self._steps + 1):
             changed = False
             for slot in slots:
-                if slot.apply_once and step > 1:
+                if (slot.apply_once and step > 1) or (rules_only and not slot.is_rules):
                     continue
                 changed |= self._run_slot(slot, workspace, level, step, cancellation)
             self._modified |= changed
@@ -206,6 +226,15 @@ class GraphTransformerManager:
             )
         return self._modified
 
+    def _slots_of(self, workspace: Workspace, level: TransformerLevel) -> list[_Slot]:
+        """The slots of a level; those of the last run on this workspace, which know what they have seen."""
+        transformers = self.transformers(level)
+        kept = self._slots.get(level)
+        if kept is None or kept[0] is not workspace or kept[1] != transformers:
+            kept = workspace, transformers, [_Slot(members) for members in in_slots(transformers)]
+            self._slots[level] = kept
+        return kept[2]
+
     def _say_bound(self, level: TransformerLevel, what: str) -> None:
         self.bound_reached.append(level)
         warnings.warn(what, RuntimeWarning, stacklevel=3)
@@ -217,7 +246,8 @@ class GraphTransformerManager:
             return self._run_raw(slot, workspace, level, step, cancellation)
         changed = False
         for graph in workspace.edit.index.graphs():
-            if slot.seen.get(graph) == (workspace.edit, workspace.edit.clock):
+            seen = self._seen_elsewhere.setdefault(slot.transformers[0], {}) if slot.alike else slot.seen
+            if seen.get(graph) == (workspace.edit, workspace.edit.clock):
                 continue  # nothing has changed since it said that there is nothing to do
             if graph not in workspace.edit.index:
                 continue  # a transformer has taken it away meanwhile
@@ -227,10 +257,11 @@ class GraphTransformerManager:
             while ran:
                 ran = self._run_on(slot, workspace, graph, level, step, cancellation)
             if workspace.edit.version == before:
-                slot.seen[graph] = (workspace.edit, workspace.edit.clock)
+                seen[graph] = (workspace.edit, workspace.edit.clock)
             else:
                 changed = True
                 self._modified = True
+                workspace.learn(cancellation)
         return changed
 
     def _run_on(
@@ -265,13 +296,11 @@ class GraphTransformerManager:
                 (transformer,) = active
                 edit.author = transformer.name
                 entries = self._apply(transformer, contexts[transformer], graph, level, step)
-            edit.restore_order()
+            edit.restore_order(cancellation)
             edit.drop_freed_initializers()
             self.observers.inspect(workspace.model, edit.version != start)
         except OptimizationCancelled:
-            edit.rollback(max((context.mark for context in contexts.values()), default=start))
-            edit.restore_order()
-            edit.drop_freed_initializers()
+            workspace.stop_at(max((context.mark for context in contexts.values()), default=start))
             raise
         except Exception as error:
             culprit, cause = _blamed(error, active)
@@ -367,19 +396,19 @@ class GraphTransformerManager:
             return False
         self.observers.before(transformer, level.value, step, model.graph)
         started, nodes_before, label = time.perf_counter(), len(model.graph), scope.label(model.graph)
-        clone = model.clone()
-        scope.attach(clone, workspace.options)
-        twin = Context(_Borrowed(clone, workspace), transformer, level, step, cancellation, self.observers)
+        copy = clone(model, cancellation)
+        scope.attach(copy, workspace.options, cancellation)
+        twin = Context(_Borrowed(copy, workspace), transformer, level, step, cancellation, self.observers)
         try:
-            modified = transformer.apply(clone.graph, twin)
-            self.observers.inspect(clone, modified)
+            modified = transformer.apply(copy.graph, twin)
+            self.observers.inspect(copy, modified)
         except OptimizationCancelled:
             raise
         except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
             return False
         if modified:
-            workspace.swap_in(clone)
+            workspace.swap_in(copy)
             self._modified = True
         else:
             slot.seen[model.graph] = (workspace.edit, workspace.edit.clock)
@@ -436,6 +465,7 @@ class _Slot:
         self.is_rules = isinstance(transformers[0], RewriteRule)
         self.apply_once = transformers[0].apply_once
         self.raw = transformers[0].edits == "raw"
+        self.alike = not self.is_rules and transformers[0].alike_at_all_levels
         self.roots = frozenset(
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import onnx_ir as ir
 
 from ortopt.analysis import kernels, shapes
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
@@ -52,6 +52,8 @@ class GraphTransformer(abc.ABC):
         name: The name that users know: the file's stem for passes of ortopt, else the class name in snake case.
         levels: When it runs.
         apply_once: Whether it is skipped after the first step of its level.
+        alike_at_all_levels: Whether it does the same at each of its levels: it then does not look at another level at
+            what it has just left as it is.
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which a node must be placed; empty is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
@@ -66,6 +68,7 @@ class GraphTransformer(abc.ABC):
     name: ClassVar[str] = ""
     levels: ClassVar[tuple[TransformerLevel, ...]] = (TransformerLevel.LEVEL1,)
     apply_once: ClassVar[bool] = False
+    alike_at_all_levels: ClassVar[bool] = False
     after: ClassVar[tuple[str, ...]] = ()
     providers: ClassVar[tuple[str, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -140,6 +143,7 @@ class Workspace:
         model: The model; changed in place.
         options: What the run wants.
         allowance: Bytes by which its constants may grow.
+        token: Who may stop it from being made.
 
     Attributes:
         edit: The editor: the one way to change the model.
@@ -149,7 +153,13 @@ class Workspace:
         patience: Seconds that are left, in the whole run, to evaluate constants by ops that are not known to be safe.
     """
 
-    def __init__(self, model: ir.Model, options: Options, allowance: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        options: Options,
+        allowance: int = sys.maxsize,
+        token: CancellationToken = NEVER,
+    ) -> None:
         self.model = model
         self.options = options
         self.allowance = allowance
@@ -157,19 +167,45 @@ class Workspace:
         self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
-        self.edit = self._start(0)
+        self._unsettled: int | None = None
+        self.edit = self._start(0, token)
 
     def refresh(self) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
-        self.edit = self._start(self.edit.added_bytes)
+        self.edit = self._start(self.edit.added_bytes, NEVER)
 
-    def _start(self, added_bytes: int) -> Editor:
-        scope.attach(self.model, self.options)
-        shapes.infer_model(self.model)
-        edit = Editor(self.model, shapes.infer_node)
+    def stop_at(self, version: int) -> None:
+        """Say that a run was stopped: what was changed since this version of the editor is `settle`'s to take back."""
+        self._unsettled = version
+
+    def settle(self) -> ir.Model:
+        """Bring the model of a stopped run in order.
+
+        Returns:
+            The model; it holds exactly the rewrites that had completed.
+        """
+        version, self._unsettled = self._unsettled, None
+        if version is not None:
+            self.edit.rollback(version)
+            self.edit.restore_order()
+            self.edit.drop_freed_initializers()
+        return self.model
+
+    def _start(self, added_bytes: int, token: CancellationToken) -> Editor:
+        scope.attach(self.model, self.options, token)
+        shapes.infer_model(self.model, token)
+        edit = Editor(self.model, shapes.infer_node, token)
         edit.allowance = self.allowance
         edit.added_bytes = added_bytes
         return edit
+
+    def learn(self, token: CancellationToken) -> None:
+        """Infer again what has become better known through edits.
+
+        Raises:
+            OptimizationCancelled: If the token was set; what is known stays true.
+        """
+        self.edit.learn(shapes.infer_again, token)
 
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""
@@ -248,6 +284,7 @@ class Context:
         """
         self.mark = self.edit.version
         self.cancellation.check()
+        self.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
         candidate = (self.transformer.name, tuple(nodes))
         if candidate in self.workspace.left_out:
             return False  # said once, said for good: an offer made again would renumber those after it

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import facts, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.match import Refusal, plain_attributes, shape_of
 from ortopt.options import MEGABYTE, TransformerLevel
@@ -59,7 +59,7 @@ class ConstantFolding(GraphTransformer):
             limit = max(MEGABYTE, context.options.max_growth or 0)
         wave = _Wave(graph, context, limit)
         literals = []
-        for node in tuple(graph):
+        for node in context.cancellation.watch(tuple(graph)):
             if node.op_type == "Constant" and not node.domain:
                 if move and semantics.constant_tensor(node.outputs[0]) is not None:
                     literals.append(node)
@@ -174,7 +174,6 @@ class _Wave:
         """Replace what the rest of the graph needs of the wave, and what stands behind it goes."""
         taken = tuple(self._members)
         changed = False
-        learned: dict[ir.Node, None] = {}
         failed: list[ir.Node] = []
         for number in range(ROUNDS):
             wanted = self._frontier() if not number else self._below(failed)
@@ -183,15 +182,13 @@ class _Wave:
             tensors = self._evaluate(wanted)
             failed = []
             for node in self._cheapest_first(wanted, tensors):
-                if not self._replace(node, tensors, learned):
+                if not self._replace(node, tensors):
                     failed.append(node)
                 else:
                     changed = True
             if not failed:
                 break
         self._context.rewrites = self._rewrites_before + sum(node.graph is None for node in taken)
-        if changed:
-            self._context.edit.infer_again(self._graph, learned)
         return changed
 
     def _frontier(self) -> list[ir.Node]:
@@ -223,6 +220,8 @@ class _Wave:
         """Why a node's results are not to be stored; empty where another pass has a better way."""
         if any(value in self._dequantized for value in node.outputs):
             return "a dequantized weight would be stored"
+        if node.domain == semantics.GROUP_DOMAIN:
+            return "what a fusion group holds has been left as it is"
         if node.op_type == "Identity" and not node.domain and not node.outputs[0].is_graph_output():
             return ""
         nbytes = 0
@@ -290,6 +289,7 @@ class _Wave:
             limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
             timeout=min(DEFAULT_TIMEOUT, workspace.patience),
             spent=spent,
+            left=lambda: self._context.cancellation.left,
         )
 
     def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:
@@ -300,7 +300,7 @@ class _Wave:
 
         return sorted(nodes, key=lambda node: nbytes(node) // MEGABYTE)
 
-    def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol], learned: dict[ir.Node, None]) -> bool:
+    def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol]) -> bool:
         """Let constants stand for a node's results; whether they do, or nobody needs them any more."""
         context = self._context
         if node.graph is None:
@@ -314,13 +314,11 @@ class _Wave:
         else:
             reason = self._reason_against_size(node, sum(tensors[value].nbytes for value in used))
         if reason is None:
-            users = [use.node for value in used if _says_more(value, tensors[value]) for use in value.uses()]
             try:
                 context.replace({value: constant(tensors[value]) for value in used}, before=node, origin=(node,))
             except Conflict as conflict:
                 reason = conflict
             else:
-                learned.update(dict.fromkeys(users))
                 context.mark = context.edit.version
                 context.cancellation.check()
                 return True
@@ -339,16 +337,6 @@ def _inferred_bytes(value: ir.Value) -> int | None:
         return None
     known = [dim for dim in dims if isinstance(dim, int)]
     return math.ceil(math.prod(known) * value.dtype.itemsize) if len(known) == len(dims) else None
-
-
-def _says_more(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """Whether a constant tells inference more than it knew of a value: dimensions, or elements of a shape."""
-    if _inferred_bytes(value) is None:
-        return True
-    known = facts.contents(value)
-    if known is not None:
-        return any(not isinstance(dim, int) for dim in known)
-    return len(tensor.shape) <= 1 and tensor.size <= facts.MOST_ELEMENTS and tensor.dtype in facts.INTEGERS
 
 
 def _steps(node: ir.Node) -> int:

@@ -70,6 +70,7 @@ class ExpandAbsorption(RewriteRule[Found]):
     roots = ("And", "ConstantOfShape", "Expand", "Or")
     opsets = (8, NEWEST_OPSET)  # the first with Expand; before 7, an attribute said how operands broadcast
     reach = 6
+    wide = True
 
     def match(self, root: ir.Node) -> Found:
         """Elementwise users only, and each path ends in an op whose result has the same shape without it."""

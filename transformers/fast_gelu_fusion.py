@@ -40,6 +40,7 @@ class FastGeluFusion(RewriteRule[Found]):
     after = ("constant_folding",)
     roots = ("Tanh",)
     reach = 7
+    wide = True
     produces = (("com.microsoft", "FastGelu"),)
     numerics = Numerics.REORDERED
 

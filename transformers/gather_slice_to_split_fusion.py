@@ -63,6 +63,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
     roots = ("Gather", "Slice")
     opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
     reach = 1
+    wide = True
 
     def match(self, root: ir.Node) -> Found:
         """Parts that follow one another from 0 to the fixed dimension."""

@@ -73,6 +73,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
     roots = ("Gather", "GatherND")
     opsets = (11, NEWEST_OPSET)  # the first with GatherND, and with negative indices
     reach = 6
+    wide = True
 
     def match(self, root: ir.Node) -> Found:
         """Indices that count along each axis that they take."""

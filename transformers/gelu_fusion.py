@@ -37,6 +37,7 @@ class GeluFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
     after = ("constant_folding",)
     roots = ("Erf",)
+    wide = True
     produces = (("com.microsoft", "Gelu"),)
     numerics = Numerics.REORDERED
 

@@ -39,6 +39,7 @@ class GemmTransposeFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Gemm", "Transpose")
+    wide = True
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether C broadcasts
     numerics = Numerics.REORDERED
 

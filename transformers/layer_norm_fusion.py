@@ -41,6 +41,7 @@ class LayerNormFusion(RewriteRule[Found]):
     after = ("cast_elimination", "constant_folding")
     roots = ROOTS
     reach = 7
+    wide = True
     produces = (("", "LayerNormalization"),)
     numerics = Numerics.REORDERED
 

@@ -23,8 +23,7 @@ class LoopCarriedElimination(GraphTransformer):
         if not context.edit.index.has_any(graph, LOOPS):
             return False
         changed = False
-        better: list[ir.Node] = []
-        for node in [node for node in graph if is_op(node, *LOOPS)]:
+        for node in [node for node in context.cancellation.watch(graph) if is_op(node, *LOOPS)]:
             try:
                 loop = repeated(node)
             except Refusal as refusal:
@@ -32,9 +31,7 @@ class LoopCarriedElimination(GraphTransformer):
                 continue
             for state in range(loop.states):
                 if _is_constant(loop, state) and context.rewrite((node,), f"{loop.given(state).name} never changes"):
-                    better.append(node)
                     changed |= _capture(loop, state, context)
-        context.edit.infer_again(graph, better)
         context.mark = context.edit.version
         return changed
 

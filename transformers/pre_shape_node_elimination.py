@@ -26,6 +26,7 @@ class PreShapeNodeElimination(RewriteRule[Root]):
     levels = (TransformerLevel.LEVEL1,)
     roots = SIZES
     reach = 1
+    wide = True
 
     def match(self, root: ir.Node) -> Root:
         """A result that nobody but Shape and Size reads."""

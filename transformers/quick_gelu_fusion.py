@@ -28,6 +28,7 @@ class QuickGeluFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Sigmoid",)
+    wide = True
     produces = (("com.microsoft", "QuickGelu"),)
     numerics = Numerics.REORDERED
 

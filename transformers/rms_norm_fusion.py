@@ -40,6 +40,7 @@ class RmsNormFusion(RewriteRule[Found]):
     after = ("cast_elimination", "constant_folding", "layer_norm_fusion")
     roots = ROOTS
     reach = 6
+    wide = True
     produces = (("", "SimplifiedLayerNormalization"),)
     numerics = Numerics.REORDERED
 

@@ -60,6 +60,7 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)
     reach = 2
+    wide = True
 
     def match(self, root: ir.Node) -> Found:
         """Each offset once, from one value of rank 4."""

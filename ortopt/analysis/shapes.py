@@ -30,6 +30,8 @@ import onnx_ir as ir
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
 from ortopt.graph.facts import (
     CONTENTS,
     INTEGERS,
@@ -58,9 +60,14 @@ Fact: TypeAlias = tuple[ir.TypeProtocol | None, Dims | None, Dims | None]
 _NOTHING: Fact = (None, None, None)
 
 
-def infer_model(model: ir.Model) -> None:
-    """Infer types, shapes and contents of every value of a model: graphs, nested graphs, local functions."""
-    _Inference(model.functions, model.opset_imports).infer_model(model)
+def infer_model(model: ir.Model, token: CancellationToken = NEVER) -> None:
+    """Infer types, shapes and contents of every value of a model: graphs, nested graphs, local functions.
+
+    Args:
+        model: The model.
+        token: Who may stop it; types in functions may hold for one of their calls only then.
+    """
+    _Inference(model.functions, model.opset_imports, token=token).infer_model(model)
 
 
 def infer_node(node: ir.Node) -> None:
@@ -70,11 +77,24 @@ def infer_node(node: ir.Node) -> None:
         node: A node whose inputs have been inferred; it need not be in a graph yet (its opset is then ``node.version``
             or the newest). A call of a local function is left as it is.
     """
+    _infer_alone(node, again=False)
+
+
+def infer_again(node: ir.Node) -> None:
+    """Infer one node that has been inferred before: what is still unknown keeps the symbols invented for it.
+
+    Args:
+        node: A node of a graph, no call of a local function.
+    """
+    _infer_alone(node, again=True)
+
+
+def _infer_alone(node: ir.Node, *, again: bool) -> None:
     graph = node.graph
     opsets: Mapping[str, int] = {}
     if graph is not None:
         opsets = graph.meta.get(OPSETS) or graph.opset_imports
-    inference = _Inference({}, opsets, alone=True)
+    inference = _Inference({}, opsets, alone=True, again=again)
     pending = inference.infer(node)
     if pending is not None:
         inference.drive(pending)
@@ -89,12 +109,18 @@ class _Inference:
         opsets: Mapping[str, int],
         *,
         alone: bool = False,
+        token: CancellationToken = NEVER,
+        again: bool = False,
     ) -> None:
+        self._watch = token.watch
         self._functions = functions
         self._opsets = opsets
         self._alone = alone
+        self._again = again
         self._scopes = 0
         self._entered: set[int] = set()
+        self._open: set[ir.Value] = set()
+        self._stated: dict[ir.Graph, list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]] = {}
         self._walked: set[int] = set()
         self._patience = _MOST_NODES_WALKED_AGAIN
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
@@ -110,6 +136,16 @@ class _Inference:
             self._know_input(value, dims_of_declared(value))
         self.drive(self._walk(graph))
         self._finish_functions()
+
+    def _forget(self, graph: ir.Graph) -> None:
+        """Take back what an earlier walk of a graph has found: that was for other arguments, and is nothing stated."""
+        stated = self._stated.get(graph)
+        if stated is None:
+            self._stated[graph] = [(value, value.type, value.shape) for node in graph for value in node.outputs]
+            return
+        for value, type_, shape in stated:
+            value.type, value.shape = type_, shape
+            value.meta.pop(CONTENTS, None)
 
     def _finish_functions(self) -> None:
         """Leave in each function's body what holds for all of its calls, callers first."""
@@ -153,8 +189,16 @@ class _Inference:
         if id(graph) not in self._entered:
             self._entered.add(id(graph))
             self._scopes += 1
-            graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
+            if not self._again or SCOPE not in graph.meta:
+                graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
+            self._open.update(value for value in graph.inputs if value.shape is None)
         graph.meta[OPSETS] = self._opsets
+
+    def reopen(self, inputs: Iterable[ir.Value]) -> None:
+        """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""
+        for value in inputs:
+            if value in self._open:
+                value.shape = None
 
     def spend(self, graph: ir.Graph) -> bool:
         """Whether a body may be walked to learn more: the first time always, but loops in loops could go on."""
@@ -173,14 +217,15 @@ class _Inference:
                 stack.pop()
                 continue
             self.enter(graph)
+            self._forget(graph)
             stack.append(self._walk(graph))
 
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
-        for value in graph.initializers.values():
+        for value in self._watch(graph.initializers.values()):
             if value.is_graph_output() and not value.is_graph_input():
                 self._store(value, value.type, dims_of_constant(value), None)
         infer = self.infer
-        for node in graph:
+        for node in self._watch(graph):
             pending = infer(node)
             if pending is not None:
                 yield from pending
@@ -214,10 +259,12 @@ class _Inference:
                 yield graph
         except Exception:
             pass
-        inner = {str(graph.meta.get(SCOPE)) for graph in graphs} | {
-            str(number) for number in range(first + 1, self._scopes + 1)
-        }
         if call.node.op_type != "If":
+            inner = {str(graph.meta.get(SCOPE)) for graph in graphs}
+            if self._alone:
+                inner.update(str(graph.meta.get(SCOPE)) for graph in scope.nested(call.node))
+            else:
+                inner.update(str(number) for number in range(first + 1, self._scopes + 1))
             _hide(call, inner)
         self._finish(call)
 
@@ -280,6 +327,8 @@ class _Inference:
         return tuple(result)
 
     def _invented(self, value: ir.Value, axis: int) -> ir.SymbolicDim:
+        if self._again and (known := shape_of(value)) is not None and axis < len(known) and is_invented(known[axis]):
+            return known[axis]  # type: ignore[return-value]
         graph = value.graph
         scope = None if graph is None or id(graph) not in self._entered else graph.meta[SCOPE]
         if scope is None or not value.name:
@@ -409,4 +458,4 @@ def dims_of_constant(value: ir.Value) -> Dims | None:
     return None if value.const_value is None else tuple(value.const_value.shape)  # type: ignore[arg-type]
 
 
-__all__ = ["contents", "dims_of", "infer_model", "infer_node", "shape_of"]
+__all__ = ["contents", "dims_of", "infer_again", "infer_model", "infer_node", "shape_of"]

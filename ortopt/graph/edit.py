@@ -7,20 +7,26 @@ the model serializes to the same bytes as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
+from ortopt.graph.onnx_ir_internals import Usage, first_use, meta_of, previous_node, set_outputs, use_count
+from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
+from ortopt.graph.symbolic import canonical, is_invented, is_known
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+_MOST_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
 
 
 class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be, told by its reason
@@ -79,6 +85,7 @@ class Editor:
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
+        token: Who may stop it from being made.
 
     Attributes:
         index: The nodes of each graph by op, kept current.
@@ -89,9 +96,9 @@ class Editor:
         clock: Grows with every change, and never goes back: equal readings mean an unchanged model.
     """
 
-    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None]) -> None:
+    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
         self.model = model
-        self.index = OpIndex(model)
+        self.index = OpIndex(model, token)
         self.touched: list[ir.Node] = []
         self.added_bytes = 0
         self.allowance = sys.maxsize
@@ -102,6 +109,7 @@ class Editor:
         self._log: list[Undo] = []
         self._names: set[str] | None = None
         self._numbers: dict[str, int] = {}
+        self._outdated: list[ir.Node] = []
         self._unsorted: set[ir.Graph] = set()
 
     # -- the log ----------------------------------------------------------------------------------------------------
@@ -240,6 +248,8 @@ class Editor:
             return
         node.replace_input_with(position, value)
         self.touched.append(node)
+        if old is None or value is None or not _alike(old, value):
+            self._outdated.append(node)
         self._did(node.replace_input_with, position, old)
         if old is not None and not use_count(old):
             self._freed(old)
@@ -254,6 +264,7 @@ class Editor:
         old = tuple(node.attributes.values())
         node.attributes[attribute.name] = attribute
         self.touched.append(node)
+        self._outdated.append(node)
         self._did(_set_attributes, node, old)
 
     def remove_attribute(self, node: ir.Node, name: str) -> None:
@@ -263,6 +274,7 @@ class Editor:
         old = tuple(node.attributes.values())
         del node.attributes[name]
         self.touched.append(node)
+        self._outdated.append(node)
         self._did(_set_attributes, node, old)
 
     def replace_uses(self, old: ir.Value, new: ir.Value) -> None:
@@ -276,6 +288,8 @@ class Editor:
         for node, position in uses:
             node.replace_input_with(position, new)
         self.touched.extend(node for node, _ in uses)
+        if uses and not _alike(old, new):
+            self._outdated.extend(node for node, _ in uses)
         self._did(_replace_back, old, uses)
         if uses:
             self._freed(old)
@@ -305,6 +319,8 @@ class Editor:
         """Set what is known of a value's type and shape."""
         had = value.type, value.shape
         _set_type(value, type_, shape)
+        if use_count(value) and had != (type_, shape):
+            self._outdated.extend(use.node for use in value.uses())
         self._did(_set_type, value, *had)
 
     def add_initializer(self, graph: ir.Graph, value: ir.Value) -> None:
@@ -369,6 +385,7 @@ class Editor:
         old = tuple(node.inputs)
         _replace_inputs(node, values)
         self.touched.append(node)
+        self._outdated.append(node)
         self._did(_replace_inputs, node, old)
         for value in dict.fromkeys(old):
             if value is not None and not use_count(value):
@@ -675,7 +692,7 @@ class Editor:
         Args:
             hint: What it shall look like.
         """
-        names = self._all_names()
+        names = self.learn_names()
         name, number = hint, self._numbers.get(hint, 0)
         while name in names:
             number += 1
@@ -685,16 +702,23 @@ class Editor:
         names.add(name)
         return name
 
-    def _all_names(self) -> set[str]:
+    def learn_names(self, token: CancellationToken = NEVER) -> set[str]:
+        """The names that values and nodes of the model bear. Linear in the nodes the first time, free afterwards.
+
+        Args:
+            token: Who may stop it.
+        """
         if self._names is None:
-            names: set[str | None] = set()
-            for graph in scope.graphs(self.model):
+            names: set[Any] = set()
+            for graph in scope.graphs(self.model, token):
                 names.update(value.name for value in graph.inputs)
-                names.update(graph.initializers)
-                for node in graph:
+                names.update(token.watch(graph.initializers))
+                for node in token.watch(graph):
                     names.add(node.name)
                     names.update(value.name for value in node.outputs)
-            self._names = {name for name in names if name}
+            names.discard(None)
+            names.discard("")
+            self._names = names
         return self._names
 
     def _name_node(self, node: ir.Node, near: ir.Node | None) -> None:
@@ -772,7 +796,7 @@ class Editor:
             Conflict: If a replacement would change the interface, a type or a shape, or let the file grow by more
                 than it may; nothing is changed then.
         """
-        start, bytes_before, clock = self.version, self.added_bytes, self.clock
+        start, bytes_before, clock, outdated = self.version, self.added_bytes, self.clock, len(self._outdated)
         graph = scope.graph_of(before)
         nodes = new_nodes(replacements.values())
         fresh = set(nodes)
@@ -795,6 +819,7 @@ class Editor:
         except BaseException:
             self.rollback(start)
             self.clock = clock  # the model is as it was: a refusal is no change
+            del self._outdated[outdated:]
             discard(nodes)
             raise
         if len(replacements) > 1 or any(old.producer() is not before for old in replacements):
@@ -824,11 +849,11 @@ class Editor:
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
         if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
-            known = facts.dims_of(new) if old.shape is None else None
+            known = _better_shape(facts.shape_of(new), old.shape, beats_invented=True)
             self.set_type(new, old.type or new.type, old.shape)
-            if known is not None:
+            if known is not None and known != old.shape:
                 self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
-                facts.set_better_shape(new, known)
+                facts.set_better_shape(new, known.dims)
         elif not new.is_graph_output() and not new.is_graph_input():  # what is declared for those stays too
             shape = _better_shape(new.shape, old.shape)
             if new.is_graph_output() or new.is_graph_input():  # interface too
@@ -883,12 +908,11 @@ class Editor:
         functions = self.model.functions
         while pending:
             node = pending.pop()
-            if (
-                node.graph is None
-                or node.graph not in self.index
-                or any(use_count(out) or out.is_graph_output() for out in node.outputs)
-            ):
+            if node.graph is None or node.graph not in self.index:
                 continue  # it is gone, perhaps with the node whose subgraph held it
+            if any(use_count(out) or out.is_graph_output() for out in node.outputs):
+                self.touched.append(node)  # others of its results may have lost their users
+                continue
             if not semantics.is_removable(node, functions):
                 continue
             operands: dict[ir.Value, None] = {}
@@ -907,41 +931,81 @@ class Editor:
                     assert use is not None
                     self.touched.append(use.node)
 
-    def infer_again(self, graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-        """Infer nodes whose inputs have become better known, and what follows them as far as anything gets better.
+    def learn(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
+        """Infer again the nodes whose operands edits have made better known, and what follows as far as it gets better.
 
         Args:
-            graph: A graph.
-            nodes: Nodes of the graph or of those below it; others are ignored. Linear in the graph's nodes.
+            infer: Infers a node that has been inferred before.
+            token: Who may stop it; what is left then stays as it is.
+
+        Returns:
+            Whether anything is known otherwise than before; its users are touched then.
         """
-        pending = {above for node in nodes if (above := scope.ancestor_in(graph, node)) is not None}
-        if not pending:
-            return
-        for node in tuple(graph):
-            if node not in pending:
+        queue = deque(dict.fromkeys(node for node in token.watch(self._outdated) if node.graph is not None))
+        self._outdated.clear()
+        functions = self.model.functions
+        queued, times, changed = set(queue), dict.fromkeys(queue, 0), False
+        for node in token.watch(_drained(queue)):
+            queued.discard(node)
+            if node.graph is None or node.graph not in self.index or times[node] == _MOST_TIMES:
                 continue
-            before = [(value.type, value.shape, dict(value.meta)) for value in node.outputs]
-            self._infer(node)
-            for value, (type_, shape, meta) in zip(node.outputs, before, strict=True):
-                if value.type == type_ and value.shape == shape and value.meta == meta:
-                    continue
-                self._did(_set_type, value, type_, shape)
-                for use in value.uses():
-                    self.touched.append(use.node)
-                    if (above := scope.ancestor_in(graph, use.node)) is not None:
-                        pending.add(above)
+            if node.op_identifier() in functions:
+                continue  # a call is not inferred by itself
+            times[node] += 1
+            for value in self._inferred_otherwise(node, infer):
+                changed = True
+                for user in self._followers(value):
+                    self.touched.append(user)
+                    times.setdefault(user, 0)
+                    if user not in queued:
+                        queued.add(user)
+                        queue.append(user)
+        return changed
+
+    def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
+        """The values of a node, and of the graphs below it, of which inference now says something else."""
+        values = [value for user in _with_nested(node) for value in user.outputs]
+        if node.attributes:
+            values += [value for graph in scope.nested(node) for value in graph.inputs]
+        before = [(value.type, value.shape, dict(value.meta)) for value in values]
+        infer(node)
+        found = []
+        for value, (type_, shape, meta) in zip(values, before, strict=True):
+            if value.type == type_ and value.shape == shape and value.meta == meta:
+                continue
+            self._did(_restore_facts, value, type_, shape, meta)
+            found.append(value)
+        return found
+
+    def _followers(self, value: ir.Value) -> list[ir.Node]:
+        """The users of a value, and the node whose graph gives it."""
+        users = [use.node for use in value.uses()]
+        if value.is_graph_output() and value.graph is not None:
+            above = scope.of(value.graph).parent
+            if isinstance(above, ir.Node):
+                users.append(above)
+        return users
 
     def needs_order(self, graph: ir.Graph) -> None:
         """Say that new nodes of a graph may stand before what they use (see `restore_order`)."""
         self._unsorted.add(graph)
 
-    def restore_order(self) -> None:
-        """Sort the graphs in which a node may stand before what it uses."""
+    def restore_order(self, token: CancellationToken = NEVER) -> None:
+        """Sort the graphs in which a node may stand before what it uses.
+
+        Args:
+            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
+                again.
+        """
         for graph in self._unsorted:
-            if len(graph) and not is_sorted(graph):
-                old = tuple(graph)
-                graph.sort()
-                self._did(graph.extend, old)
+            if is_sorted(graph, token):
+                continue
+            for at, nodes in in_order(graph, token).items():
+                old = list(at)
+                if old != nodes:
+                    self._did(at.extend, old)
+                    for some in token.portions(nodes):
+                        at.extend(some)
         self._unsorted.clear()
 
 
@@ -970,19 +1034,6 @@ def discard(nodes: Iterable[ir.Node]) -> None:
                 _detach(user)
 
 
-def is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node of a graph stands after the nodes of that graph that it, or a graph below it, uses."""
-    seen: set[ir.Node] = set()
-    for node in graph:
-        for user in _with_nested(node):
-            for value in user.inputs:
-                producer = None if value is None else value.producer()
-                if producer is not None and producer.graph is graph and producer not in seen:
-                    return False
-        seen.add(node)
-    return True
-
-
 def _agree(old: ir.Value, new: ir.Value) -> None:
     """Refuse a replacement of another type or of a shape that is provably another one."""
     if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
@@ -996,17 +1047,42 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
             raise Conflict(f"the result would have the shape {new.shape} instead of {old.shape}")
 
 
-def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:
-    """The shape that says more: a known dimension beats an unknown one."""
-    if new is None or old is None or new is old:
-        return new if old is None else old if new is None else new
-    if all(isinstance(dim, int) or dim.value is not None for dim in new.dims):
-        return new
-    dims = [
-        had if not isinstance(has, int) and has.value is None else has
-        for had, has in zip(old.dims, new.dims, strict=True)
-    ]
-    return ir.Shape(dims, frozen=True)
+def _alike(one: ir.Value, other: ir.Value) -> bool:
+    """Whether inference finds the same for a node, whichever of the two it reads."""
+    if one.type != other.type:
+        return False
+    if (one.shape is not other.shape or meta_of(one) or meta_of(other)) and facts.shape_of(one) != facts.shape_of(
+        other
+    ):
+        return False
+    if _tells(one) != _tells(other):
+        return False
+    return one.dtype not in facts.INTEGERS or facts.all_contents(one) == facts.all_contents(other)
+
+
+def _tells(value: ir.Value) -> bool:
+    """Whether inference may read the elements of a constant: factors of a size, say."""
+    tensor = semantics.constant_tensor(value)
+    return tensor is not None and tensor.size <= facts.MOST_ELEMENTS
+
+
+def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented: bool = False) -> ir.Shape | None:
+    """The shape that says more: a known dimension beats an unknown one.
+
+    Args:
+        new: What inference finds.
+        old: What was known before.
+        beats_invented: Whether it also beats one that inference has invented, as what a graph declares for its output
+            does. It must not where only the editor knows it: inference of the saved file would find the invented one,
+            which may stand elsewhere too.
+    """
+    if new is None or old is None or new is old or len(new) != len(old):
+        return old if new is None else new
+    dims = tuple(
+        had if not is_known(has) or (beats_invented and is_invented(has) and is_known(had)) else has
+        for has, had in zip(new.dims, old.dims, strict=True)
+    )
+    return new if dims == new.dims else facts.shape_from(tuple(map(canonical, dims)))
 
 
 def _is_loose(value: ir.Value) -> bool:
@@ -1065,6 +1141,20 @@ def _set_name(value: ir.Value, name: str | None) -> None:
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
     value.type = type_
     value.shape = shape
+
+
+def _drained(queue: deque[ir.Node]) -> Iterator[ir.Node]:
+    """What is in a queue, and what comes into it meanwhile."""
+    while queue:
+        yield queue.popleft()
+
+
+def _restore_facts(
+    value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None, meta: Mapping[str, object]
+) -> None:
+    _set_type(value, type_, shape)
+    value.meta.clear()
+    value.meta.update(meta)
 
 
 def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | None) -> None:

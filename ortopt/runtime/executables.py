@@ -190,6 +190,10 @@ class Host:
     def __init__(self, model: onnx.ModelProto, weights: Sequence[ir.TensorProtocol], ops: Sequence[type]) -> None:
         from onnx.reference import ReferenceEvaluator
 
+        if model.functions:  # which it would not give the attributes of their calls; those of another opset stay
+            from onnx.inliner import inline_local_functions
+
+            model = inline_local_functions(model)
         # Given a whole model it would not tell the functions of the callers' ops.
         functions: list[Any] = []
         for function in _callees_first(model.functions):

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.analysis import kernels
+from ortopt.analysis import kernels, shapes
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import InvalidModelError, UsageError
-from ortopt.graph import scope
+from ortopt.graph import facts, scope
 from ortopt.options import Options
 from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
@@ -58,7 +58,7 @@ class Planner:
     """Plans one model.
 
     Args:
-        model: The model, which is not changed; it must be loaded by `ortopt.graph.load`.
+        model: The model, of which no more than shapes may become known; it must be loaded by `ortopt.graph.load`.
         workshop: What its groups share.
     """
 
@@ -71,6 +71,7 @@ class Planner:
         self._kinds: dict[ir.Node, _Kind] = {}
         self._groups: list[Group] = []
         self._leftovers = 0
+        self._inferred = False
         scope.attach(model, Options())
 
     def plan(self) -> Plan:
@@ -180,6 +181,13 @@ class Planner:
     def workshop(self) -> Workshop:
         """What the groups share."""
         return self._workshop
+
+    def inferred(self, values: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+        """Values of which all is known that can be: no iterations at all stack up to a shape, too."""
+        if not self._inferred and any(facts.shape_of(value) is None for value in values):
+            self._inferred = True
+            shapes.infer_model(self._model)
+        return tuple(values)
 
     def body(self, graph: ir.Graph, operands: list[ir.Value], at_host: Iterable[int] = ()) -> Body:
         """The plan of a nested graph; what it captures is added to the operands of its node.
@@ -370,7 +378,7 @@ class _GraphPlan:
         body = node.attributes["body"].as_graph()
         has_count, has_condition = (len(node.inputs) > i and node.inputs[i] is not None for i in (0, 1))
         carried = len(node.inputs) - 2
-        stacked = tuple(body.outputs[1 + carried :])
+        stacked = self._planner.inferred(body.outputs[1 + carried :])
         plan = self._planner.body(body, given, (0, *range(1 + carried, len(body.outputs))))
         return control_flow.Loop(plan, carried, stacked, has_count, has_condition)
 
@@ -383,7 +391,7 @@ class _GraphPlan:
             attribute = node.attributes.get(name)
             return [0] * length if attribute is None else attribute.as_ints()
 
-        stacked = body.outputs[states:]
+        stacked = self._planner.inferred(body.outputs[states:])
         return control_flow.Scan(
             self._planner.body(body, given, range(states, len(body.outputs))),
             states,

@@ -165,6 +165,29 @@ def test_loops_keep_what_no_iteration_changes() -> None:
     assert text(values["r2"]) == "float[3,N,8]"
 
 
+GROWING = """
+    y, sizes = Loop (n, , x) <body = step (int64 i, bool go, float[a] state)
+        => (bool on, float[b] next, int64[1] size) {
+            on = Identity(go)
+            inner = Relu(state)
+            size = Shape(inner)
+            next = Concat<axis=0>(inner, inner)
+    }>
+"""
+
+
+@pytest.mark.parametrize("declared", ["float[a] state", "float[] state"])
+def test_what_the_first_iteration_is_holds_for_no_other(declared: str) -> None:
+    model = ir.from_proto(parse(GROWING.replace("float[a] state", declared), "float[3] x, int64 n"))
+    shapes.infer_model(model)
+    (loop,) = model.graph
+    body = loop.attributes["body"].as_graph()
+    inner = body.node(1).outputs[0]
+    assert text(inner) == "float[?]"
+    assert not any(isinstance(dim, int) for dim in shapes.contents(body.outputs[2]) or ())
+    assert body.inputs[2].shape is None or not isinstance(body.inputs[2].shape[0], int)
+
+
 def test_scan() -> None:
     body = """
         last, all = Scan <num_scan_inputs = 1,
@@ -213,6 +236,17 @@ def test_a_body_holds_what_all_calls_agree_on() -> None:
     twice = model.functions["local", "twice", ""]
     assert text(twice.inputs[0]) == "float[?,8]"
     assert text(twice.outputs[0]) == "float[?,8]"
+
+
+def test_what_one_call_is_holds_for_no_other() -> None:
+    functions = '<domain: "local", opset_import: ["" : 17]> f (p) => (r) { q = Relu(p) t = Abs(q) r = Shape(t) }'
+    model = ir.from_proto(
+        parse("a = local.f(x) b = local.f(w) y = Add(a, b)", "float[3] x, float[5] w", functions=functions)
+    )
+    shapes.infer_model(model)
+    function = model.functions["local", "f", ""]
+    assert text(function.graph.node(1).outputs[0]) == "float[?]"
+    assert not any(isinstance(dim, int) for dim in shapes.contents(function.outputs[0]) or ())
 
 
 def test_recursive_functions_end() -> None:

@@ -256,6 +256,22 @@ def test_no_weight_is_dequantized(body: str) -> None:
     check_keeps(PASS, f"{QUANTIZED} {{ {body} }}", "a dequantized weight would be stored")
 
 
+def test_no_fusion_group_is_folded() -> None:
+    """What it computes from weights alone has been left: folding it whole would store the dequantized weight."""
+    check_keeps(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 21, "ortopt.group" : 1]>
+        main (float[2] x) => (float[2] y) <int8[2] q = {1, 2}, float scale = {0.5}> {
+            w = ortopt.group.group_0 (q, scale)
+            y = Add (x, w)
+        }
+        <domain: "ortopt.group", opset_import: ["" : 21]> group_0 (q, scale) => (w) {
+            w = DequantizeLinear (q, scale)
+        }""",
+        "what a fusion group holds has been left as it is",
+    )
+
+
 def test_what_is_quantized_again_folds_whole() -> None:
     check_rewrites(
         PASS,

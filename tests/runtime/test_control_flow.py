@@ -53,6 +53,16 @@ def check(text: str, feeds: dict[str, Any], **options: Any) -> None:
         assert_allclose(got, expected, rtol=1e-6, err_msg=name)
 
 
+def test_nothing_is_stacked_up_in_the_shape_that_is_inferred() -> None:
+    """The body declares no shape."""
+    text = f"""{HEADER} main (float[3,4] x, int64 n) => (float[] all) <float[4] w = {{1, 2, 3, 4}}, bool go = {{1}}> {{
+        all = Loop <body = body (int64 i, bool c) => (bool d, float[] t) {{
+            d = Identity (c) s = Neg (x) t = ortopt.group.group_0 (s, w) }}> (n, go) }} {GROUP}"""
+    for trips in (0, 2):
+        (found,) = session(text).run(None, {"x": floats(3, 4), "n": np.array(trips)})
+        assert found.shape == (trips, 3, 4)
+
+
 @pytest.mark.parametrize(
     "text",
     [

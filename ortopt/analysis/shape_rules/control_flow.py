@@ -72,6 +72,7 @@ def _carry(
     for walk in range(_WALKS + 1):
         if walk == _WALKS or not call.host.spend(body):
             carried = [(type_, None, None) for type_, _, _ in carried]
+        call.host.reopen(fed)
         for value, fact in zip(fed, carried, strict=True):
             _feed(value, *fact)
         yield body
@@ -148,6 +149,7 @@ def scan(call: Call) -> Steps:
             length = meet(length, dims[axis])
             dims = dims[:axis] + dims[axis + 1 :]
         slices.append((type_, dims, None))
+    call.host.reopen(body.inputs[states:])
     for value, fact in zip(body.inputs[states:], slices, strict=True):
         _feed(value, *fact)
     carried = yield from _carry(call, body, carried, body.inputs[:states], body.outputs[:states])

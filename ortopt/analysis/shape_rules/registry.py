@@ -47,6 +47,9 @@ class Host(Protocol):
     def enter(self, graph: ir.Graph) -> None:
         """Number a nested graph, so that symbols can be invented in it."""
 
+    def reopen(self, inputs: Iterable[ir.Value]) -> None:
+        """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""
+
     def spend(self, graph: ir.Graph) -> bool:
         """Ask whether a body may be walked to learn more; no where loops in loops would go on without end."""
 
