@@ -133,6 +133,14 @@ class CudaDevice:
             return False
         return bool(value.device_name().lower() != "cpu")
 
+    def stand_in(self, value: Any) -> Any:
+        """For an ``onnxruntime.OrtValue`` on a device one in the host's memory, with any content; others as they are.
+
+        ONNX Runtime's sessions that know no device look at the type and the sizes of it.
+        """
+        inner = getattr(value, "_ortvalue", None)
+        return type(value)(self._host_tensor(inner)) if self.is_resident(inner) else value
+
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
         """A tensor on the device, with any content."""
         found = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
@@ -175,7 +183,8 @@ class CudaDevice:
         found = self._host_tensor(value)
         nbytes = nbytes_of(value)
         if nbytes:
-            self._driver.copy_to_host(found.data_ptr(), value.data_ptr(), nbytes, self.stream)
+            with _failures():
+                self._driver.copy_to_host(found.data_ptr(), value.data_ptr(), nbytes, self.stream)
         return found
 
     def settle(self) -> None:
@@ -198,10 +207,11 @@ class CudaDevice:
             if nbytes:
                 copies = there if self.is_resident(source) else here
                 copies.append((target.data_ptr(), source.data_ptr(), nbytes))
-        if there:
-            self._driver.copy(there, self.stream)
-        if here:
-            self._driver.copy_to_device(here, self.stream)
+        with _failures():
+            if there:
+                self._driver.copy(there, self.stream)
+            if here:
+                self._driver.copy_to_device(here, self.stream)
         if not self.waits:
             self._kept.extend(sources)
         elif there or here:
@@ -240,7 +250,8 @@ class CudaDevice:
     def _wait(self) -> None:
         assert self._driver is not None
         assert self.stream is not None
-        self._driver.synchronize(self.stream)
+        with _failures():
+            self._driver.synchronize(self.stream)
         self._counters.add("synchronizations")
 
     @contextlib.contextmanager
@@ -276,7 +287,7 @@ class CudaDevice:
 
 
 def open_device(
-    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool
+    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool, one_arena: bool
 ) -> tuple[CudaDevice, str]:
     """A session's share of the device that the caller chose, and why it has no stream of its own (or ``""``).
 
@@ -285,6 +296,8 @@ def open_device(
         counters: Where copies and waits are counted.
         timeline: Where copies are recorded.
         watched: Whether something is done around every run of a group: then all of them wait.
+        one_arena: Whether all sessions of the process share an allocator: memory that is given back would be another
+            stream's at once.
 
     Raises:
         UsageError: An option is no number.
@@ -299,9 +312,20 @@ def open_device(
             return CudaDevice(index, counters, timeline), ""
         if _number(options, _FOREIGN_ALLOCATOR):
             return CudaDevice(index, counters, timeline), f"{_FOREIGN_ALLOCATOR} allows no stream of our own"
+        if one_arena:
+            return CudaDevice(index, counters, timeline), "session.use_env_allocators shares memory with other streams"
         return CudaDevice(index, counters, timeline, driver, driver.create_stream(), ours=True), ""
     except OSError as error:
         return CudaDevice(index, counters, timeline), one_line(error)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """The driver's errors are ONNX Runtime's of a provider that fails in a run: another one may take over."""
+    try:
+        yield
+    except OSError as error:
+        raise binding().EPFail(str(error)) from error
 
 
 def _number(options: Mapping[str, Any], name: str) -> int:

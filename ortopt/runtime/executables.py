@@ -98,7 +98,8 @@ class OnDevice(Prepared):
         self._places = list(places) or ["cpu"] * len(fetches)
         self._pinned = device.at_host(session.input_meminfos)
         self._from_host = device.at_host(session.output_meminfos)
-        self._waits = "cpu" in self._places
+        # What comes from the host's memory goes up after the run, out of memory that the run gives back.
+        self._waits = "cpu" in self._places or bool(self._from_host)
         self.options: Callable[..., Any] = device.run_options
         super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
 

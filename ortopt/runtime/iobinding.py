@@ -57,16 +57,17 @@ class IOBinding:
         """Bind memory at an address to an input.
 
         Raises:
-            NotImplementedError: It is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_input`.
+            NotImplementedError: It is a device's where no group runs, or holds a type that DLPack lacks: wrap it into
+                an OrtValue and use `bind_ortvalue_input`.
         """
-        value = _at(device_type, element_type, shape, buffer_ptr)
-        self._checks.bind_ortvalue_input(name, value._ortvalue)
-        self._inputs[name] = value
+        self.bind_ortvalue_input(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
         if ortvalue.has_value():
-            self._checks.bind_ortvalue_input(name, ortvalue._ortvalue)
+            device = self._session._device
+            known = ortvalue if device is None else device.stand_in(ortvalue)
+            self._checks.bind_ortvalue_input(name, known._ortvalue)
         self._inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -84,7 +85,8 @@ class IOBinding:
         """Bind an output to a device, or to memory at an address.
 
         Raises:
-            NotImplementedError: The memory is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_output`.
+            NotImplementedError: The memory is a device's where no group runs, or holds a type that DLPack lacks: wrap
+                it into an OrtValue and use `bind_ortvalue_output`.
             ValueError: An address comes without a type or a shape.
         """
         import onnxruntime
@@ -95,7 +97,7 @@ class IOBinding:
             return
         if element_type is None or shape is None:
             raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
-        self._outputs[name] = _at(device_type, element_type, shape, buffer_ptr)
+        self._outputs[name] = self._at(device_type, device_id, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
@@ -133,6 +135,27 @@ class IOBinding:
         """Bind no output any more."""
         self._outputs.clear()
         self._results = []
+
+    def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> Any:
+        """An OrtValue on memory that somebody else owns."""
+        import onnxruntime
+
+        kind = kind.lower()
+        integer = isinstance(element_type, int)
+        dtype = ir.DataType(element_type) if integer else ir.DataType.from_numpy(np.dtype(element_type))
+        if kind == "cpu":
+            numpy = dtype.numpy()
+            memory = (ctypes.c_char * (int(np.prod(shape, dtype=np.int64)) * numpy.itemsize)).from_address(address)
+            raw = memoryview(memory).cast("B")
+            if not has_no_array(f"tensor({dtype.name.lower()})"):
+                return onnxruntime.OrtValue.ortvalue_from_numpy(np.frombuffer(raw, numpy).reshape(tuple(shape)))
+            bits = np.frombuffer(raw, np.uint16 if numpy.itemsize == 2 else np.uint8).reshape(tuple(shape))
+            return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
+        if self._session._device is None:
+            raise NotImplementedError(f"memory at an address on {kind}, where no group runs: wrap it into an OrtValue")
+        from ortopt.runtime.foreign_memory import at_address
+
+        return onnxruntime.OrtValue(at_address(kind, index, dtype, shape, address))
 
     def finish(self, results: dict[str, Any], device: CudaDevice | None) -> None:
         """Take the results of a run, as a plan's values: they go where outputs are bound to.
@@ -193,23 +216,6 @@ def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None
         ctypes.memmove(target.data_ptr(), at_host.data_ptr(), at_host.tensor_size_in_bytes())
     else:
         target.update_inplace(to_numpy(at_host))
-
-
-def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Any:
-    """An OrtValue on memory of the CPU that somebody else owns."""
-    import onnxruntime
-
-    if device_type.lower() != "cpu":
-        raise NotImplementedError(f"memory at an address on {device_type}: wrap it into an OrtValue and bind that")
-    dtype = ir.DataType(element_type).numpy() if isinstance(element_type, int) else np.dtype(element_type)
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = (ctypes.c_char * count).from_address(address)
-    kind = ir.DataType(element_type) if isinstance(element_type, int) else ir.DataType.from_numpy(dtype)
-    if has_no_array(f"tensor({kind.name.lower()})"):
-        raw = np.frombuffer(memoryview(memory).cast("B"), np.uint16 if dtype.itemsize == 2 else np.uint8)
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw.reshape(tuple(shape)), kind.value)
-    array = np.frombuffer(memoryview(memory).cast("B"), dtype).reshape(tuple(shape))
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 __all__ = ["IOBinding"]

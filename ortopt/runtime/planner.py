@@ -360,7 +360,8 @@ class _GraphPlan:
             self._slots[value] = len(self._template)
             outputs.append(len(self._template))
             self._template.append(None)
-        self._steps.append(Step(name, action, inputs, tuple(outputs), (), ordered, bool(groups)))
+        fresh = bool(groups) and all(len(set(one.order)) == len(one.order) for one in groups)
+        self._steps.append(Step(name, action, inputs, tuple(outputs), (), ordered, fresh))
         self._step_groups.append(groups)
         self._step_reads.append(host_reads)
 

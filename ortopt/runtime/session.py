@@ -295,7 +295,7 @@ class InferenceSession(FurtherMethods):
             shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
-        told = self._open_device()
+        told = self._open_device(options)
         self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=request.global_pool)
         self._maker.has_initializers = has_initializers
         self._maker.device = self._device
@@ -330,7 +330,7 @@ class InferenceSession(FurtherMethods):
         self._interface = Interface(model)
         self._take(model, plan)
 
-    def _open_device(self) -> list[str]:
+    def _open_device(self, given: Any) -> list[str]:
         """Get what the groups on CUDA share, if there can be any; what is otherwise than asked for, in words."""
         if CUDA not in self._provider_options or self._settings.run_type is RunType.HOST:
             return []
@@ -338,7 +338,13 @@ class InferenceSession(FurtherMethods):
 
         options = self._provider_options[CUDA]
         graphs = options.pop("enable_cuda_graph", "0")
-        self._device, said = open_device(options, self._counters, self._timeline, watched=self._settings.watches_groups)
+        self._device, said = open_device(
+            options,
+            self._counters,
+            self._timeline,
+            watched=self._settings.watches_groups,
+            one_arena=given is not None and session_options.entry(given, "session.use_env_allocators") == "1",
+        )
         told = [f"the groups on {CUDA} share no stream: {said}"] if said else []
         if str(graphs).lower() in {"1", "true"}:
             told.append(
@@ -478,7 +484,7 @@ class InferenceSession(FurtherMethods):
             value = feed.get(name, _MISSING)
             if value is _MISSING:
                 if default is None and not formal.optional:
-                    self._interface.check_inputs(feed)
+                    self._check(feed)
                 values.append(default)
                 continue
             given += 1
@@ -494,14 +500,21 @@ class InferenceSession(FurtherMethods):
                 kept.append(value)
                 continue
             if not checked:
-                self._interface.check_inputs(feed)
+                self._check(feed)
                 checked = True
             converted, keep = formal.converted(value)
             values.append(converted)
             kept.append(keep)
         if given != len(feed):
-            self._interface.check_inputs(feed)
+            self._check(feed)
         return values, kept
+
+    def _check(self, feed: Mapping[str, Any]) -> None:
+        """Refuse inputs as ONNX Runtime refuses them; the session that is asked knows no device."""
+        device = self._device
+        if device is not None:
+            feed = {name: device.stand_in(value) for name, value in feed.items()}
+        self._interface.check_inputs(feed)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None

@@ -127,7 +127,7 @@ class Specializing:
         if found.executable is None:
             return self._general(values, options)
         for i, expected in found.guarded:
-            if _bytes_of(values[i]) != expected:
+            if self._content(values[i]) != expected:
                 self._guard_failed(specification, found)
                 return self._general(values, options)
         self._workshop.counters.add("specialized_runs")
@@ -148,15 +148,30 @@ class Specializing:
             if profile is None:
                 profile = self._profiles[specification] = _Profile()
                 if self._policy.constants and specification not in self._unguarded:
-                    profile.constant = {i: _bytes_of(value) for i, value in enumerate(values) if _may_fold(value)}
+                    folded = [i for i, value in enumerate(values) if self._may_fold(value)]
+                    profile.constant = {i: self._content(values[i]) for i in folded}
                 if len(self._profiles) > _MOST_COUNTED:
                     self._profiles.popitem(last=False)
             else:
                 self._profiles.move_to_end(specification)
-                for i in [i for i, seen in profile.constant.items() if _bytes_of(values[i]) != seen]:
+                for i in [i for i, seen in profile.constant.items() if self._content(values[i]) != seen]:
                     del profile.constant[i]
             profile.count += 1
             return profile.count >= self._policy.after
+
+    def _may_fold(self, value: Any) -> bool:
+        """Whether an argument is small enough to be compared at every call: integers, booleans, single numbers."""
+        device = self._workshop.device
+        if device is not None and device.is_resident(value):
+            return False
+        count = int(np.prod(value.shape(), dtype=np.int64))
+        dtype = ir.DataType(value.element_type())
+        return count == 1 or (count <= _LARGEST_CONSTANT and (dtype.is_integer() or dtype == ir.DataType.BOOL))
+
+    def _content(self, value: Any) -> bytes:
+        device = self._workshop.device
+        at_host = value if device is None else device.download(value, f"guard of {self._group.recipe.name}")
+        return bytes(np.asarray(to_numpy(at_host)).tobytes())
 
     def _guard_failed(self, specification: Specification, found: _Specialized) -> None:
         """Count it; what fails again and again is specialised anew, in its sizes alone."""
@@ -291,19 +306,6 @@ def recipe_of(model: ir.Model, name: str) -> Recipe:
         recipe.provider,
         recipe.random,
     )
-
-
-def _may_fold(value: Any) -> bool:
-    """Whether an argument is small enough to be compared at every call: integers, booleans, single numbers."""
-    if value.device_name().lower() != "cpu":
-        return False
-    count = int(np.prod(value.shape(), dtype=np.int64))
-    dtype = ir.DataType(value.element_type())
-    return count == 1 or (count <= _LARGEST_CONSTANT and (dtype.is_integer() or dtype == ir.DataType.BOOL))
-
-
-def _bytes_of(value: Any) -> bytes:
-    return bytes(np.asarray(to_numpy(value)).tobytes())
 
 
 def _spelled(kind: int) -> str:

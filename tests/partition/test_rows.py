@@ -534,6 +534,16 @@ def test_random_nodes_stay_in_one_group_in_order() -> None:
         assert [op for op in ops(drawing[0]) if op.startswith("Random")] == ["RandomNormalLike", "RandomUniformLike"]
 
 
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_random_nodes_that_have_nothing_else_in_common_are_in_one_group(policy: str) -> None:
+    model = parse(
+        """main (float[N] x, float[M] w) => (float[N] y, float[M] z, float[N] n) {
+        y = RandomNormalLike (x) z = RandomUniformLike (w) n = Neg (x) }"""
+    )
+    (found,) = group(model, PartitionOptions(deny=("Neg",), policy=policy))  # type: ignore[arg-type]
+    assert ops(found) == ["RandomNormalLike", "RandomUniformLike"]
+
+
 def test_random_nodes_with_the_host_between_them_stay_apart() -> None:
     model = parse("main (float[N] x) => (float[N] y) { a = RandomNormalLike (x) b = Neg (a) y = RandomNormalLike (b) }")
     assert all(len(found.nodes) == 1 for found in group(model, PartitionOptions(deny=("Neg",), policy="literal")))
