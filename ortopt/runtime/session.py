@@ -259,10 +259,7 @@ class InferenceSession(FurtherMethods):
         ):
             return
         _check_types(model)
-        has_initializers = False
-        if options is not None:
-            session_options.check(options)
-            has_initializers = session_options.apply(options, model)
+        has_initializers = options is not None and session_options.apply(options, model)
         if has_initializers:
             warnings.warn(
                 "the session options have initializers: of their configuration entries only those that ortopt knows"

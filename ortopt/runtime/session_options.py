@@ -60,27 +60,6 @@ def _quick(options: Any) -> Iterator[dict[str, Any]]:
             setattr(options, name, value)
 
 
-def check(options: Any) -> None:
-    """Refuse what sessions of several groups cannot have.
-
-    Raises:
-        UsageError: The options name providers, or bring initializers that the model refers to.
-    """
-    if options.has_providers():
-        raise UsageError(
-            "the session options name execution providers, which cannot be told apart by group: name them in providers="
-        )
-    try:
-        _open(_empty_model(), options)
-    except Exception as error:
-        if "initializer" not in str(error):
-            raise
-        raise UsageError(
-            "the session options have external initializers, which cannot be told apart by group: use add_initializer,"
-            f" or put them into the model ({error})"
-        ) from error
-
-
 def apply(options: Any, model: ir.Model) -> bool:
     """Let a model have the sizes and the initializers that options bring.
 
@@ -93,10 +72,16 @@ def apply(options: Any, model: ir.Model) -> bool:
         other values may have their names.
 
     Raises:
-        UsageError: An initializer has another type or shape than the model's.
+        UsageError: The options name providers or bring external initializers, which groups cannot have; or an
+            initializer has another type or shape than the model's.
     """
-    _fix_dims(options, model)
-    found = _initializers(options, model)
+    if options.has_providers():
+        raise UsageError(
+            "the session options name execution providers, which cannot be told apart by group: name them in providers="
+        )
+    quiet = _quiet(options)
+    _fix_dims(quiet, model)
+    found = _initializers(quiet, model)
     for value, given in found:
         tensor = ir.Tensor(to_numpy(given), name=value.name)
         declared = value.const_value
@@ -117,8 +102,6 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
         for value in model.graph.inputs
         if isinstance(value.type, ir.TensorType) and value.shape is not None and not value.shape.is_static()
     ]
-    if not inputs:
-        return
     proto = _model()
     for value in inputs:
         declared = argument_of(value).declared()
@@ -126,7 +109,15 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
             assert value.shape is not None
             dim.denotation = value.shape.get_denotation(i) or ""
         proto.graph.input.append(declared)
-    session = _open(_with_constant(proto), options)
+    try:
+        session = _open(_with_constant(proto), options)
+    except Exception as error:
+        if "initializer" not in str(error):
+            raise
+        raise UsageError(
+            "the session options have external initializers, which cannot be told apart by group: use add_initializer,"
+            f" or put them into the model ({error})"
+        ) from error
     chosen: dict[str, set[int | None]] = {}
     fixed: list[tuple[ir.Value, list[int | ir.SymbolicDim]]] = []
     for value, seen in zip(inputs, session.inputs_meta, strict=True):
@@ -178,8 +169,8 @@ def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
     return [(value, found[value.name or ""]) for value in values if list(found[value.name or ""].shape()) != [0]]
 
 
-def _open(model: onnx.ModelProto | bytes, options: Any) -> Any:
-    """A session of a small model that says nothing."""
+def _quiet(options: Any) -> Any:
+    """A copy for sessions of small models that say nothing."""
     import onnxruntime
 
     own = copied(options)
@@ -189,8 +180,11 @@ def _open(model: onnx.ModelProto | bytes, options: Any) -> Any:
     own.intra_op_num_threads = own.inter_op_num_threads = 1
     own.use_per_session_threads = not shares_threads()
     own.log_severity_level = 4
-    content = model if isinstance(model, bytes) else model.SerializeToString()
-    session = binding().InferenceSession(own, content, False, False)
+    return own
+
+
+def _open(model: onnx.ModelProto, options: Any) -> Any:
+    session = binding().InferenceSession(options, model.SerializeToString(), False, False)
     session.initialize_session(["CPUExecutionProvider"], [{}], set())
     return session
 
@@ -231,4 +225,4 @@ def named(keys: Iterable[str], options: Any) -> dict[str, str]:
     return {key: text for key, text in found.items() if text is not None}
 
 
-__all__ = ["apply", "check", "copied", "entry", "has_affinities", "named"]
+__all__ = ["apply", "copied", "entry", "has_affinities", "named"]
