@@ -259,7 +259,8 @@ class InferenceSession(FurtherMethods):
         ):
             return
         _check_types(model)
-        has_initializers = options is not None and session_options.apply(options, model)
+        copies = None if options is None else session_options.Copies(options)
+        has_initializers = copies is not None and session_options.apply(options, copies, model)
         if has_initializers:
             warnings.warn(
                 "the session options have initializers: of their configuration entries only those that ortopt knows"
@@ -275,7 +276,9 @@ class InferenceSession(FurtherMethods):
             shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
-        self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=request.global_pool)
+        self._maker = SessionMaker(
+            options, self._provider_options, self._disabled, global_pool=request.global_pool, copies=copies
+        )
         self._maker.has_initializers = has_initializers
         self._cache: Cache[Any] = Cache(
             request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)
