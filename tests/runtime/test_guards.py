@@ -343,7 +343,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
 
 
 def test_export_while_others_call(tmp_path: Path) -> None:
-    mine, _ = trained(tmp_path, feed(), cache_entries=3, specialize_constants=False)
+    mine, _ = trained(tmp_path, feed(), specialize_constants=False)
     stop = threading.Event()
     problems: list[BaseException] = []
 
@@ -359,10 +359,12 @@ def test_export_while_others_call(tmp_path: Path) -> None:
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    for i in range(3):
-        written = mine.export_specialized(tmp_path / f"{i}.onnx")
-        assert 1 <= len(written.versions) <= 3
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for i in range(3):
+            written = mine.export_specialized(tmp_path / f"{i}.onnx")
+            assert 1 <= len(written.versions) <= 7
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not problems
