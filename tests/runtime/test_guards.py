@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
 
-from ortopt import InferenceSession, UsageError
+from ortopt import InferenceSession, UsageError, optimize
 from ortopt.graph.load import load
 from ortopt.graph.save import to_bytes
 from ortopt.partition.groups import GUARD_KEY, groups_of
@@ -237,6 +237,14 @@ def test_a_condition_that_others_use_is_still_computed() -> None:
     mine = session(model)
     same(model, mine, feed(), feed(4, 3))
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (1, 1)
+
+
+def test_a_file_that_was_optimized_afterwards_runs_its_if() -> None:
+    model = guarded(grouped(), "group_0", shapes=SHAPES, constants={"shape": TWELVE})
+    simpler = optimize(model, level=2, verify=False).model  # its condition is another, and asks the same
+    mine = session(load(to_bytes(simpler)))
+    same(model, mine, feed(), feed(4, 3), feed(shape=(3, 4)))
+    assert mine.statistics.fallbacks == 0
 
 
 # Written by a session
