@@ -276,10 +276,8 @@ class InferenceSession(FurtherMethods):
         ):
             return
         _check_types(model)
-        has_initializers = False
-        if options is not None:
-            session_options.check(options)
-            has_initializers = session_options.apply(options, model)
+        copies = None if options is None else session_options.Copies(options)
+        has_initializers = copies is not None and session_options.apply(options, copies, model)
         if has_initializers:
             warnings.warn(
                 "the session options have initializers: of their configuration entries only those that ortopt knows"
@@ -296,7 +294,9 @@ class InferenceSession(FurtherMethods):
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
         told = self._open_device(options)
-        self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=request.global_pool)
+        self._maker = SessionMaker(
+            options, self._provider_options, self._disabled, global_pool=request.global_pool, copies=copies
+        )
         self._maker.has_initializers = has_initializers
         self._maker.device = self._device
         self._maker.captures = request.specialize is not None and request.specialize.cuda_graphs

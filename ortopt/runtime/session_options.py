@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import onnx
@@ -29,63 +30,68 @@ _IR: Final = 10
 _OPSET: Final = 21
 
 
-def copied(options: Any) -> Any:
-    """A copy of ``onnxruntime.SessionOptions``: all but libraries of custom ops and providers.
+class Copies:
+    """Makes copies of ``onnxruntime.SessionOptions``: all but libraries of custom ops and providers.
 
     Raises what ONNX Runtime raises where no session can be made with them.
+
+    Args:
+        options: The options; they stay as they are.
     """
-    with _lock, _quick(options) as changed:
-        made = binding().InferenceSession(options, _empty_model(), False, False).session_options
-        for name, value in changed.items():
+
+    def __init__(self, options: Any) -> None:
+        with _lock, _in_this_process(options):
+            carrier = _carrier(options)
+        self._master = carrier.session_options
+        if options.enable_profiling:
+            Path(carrier.end_profiling()).unlink(missing_ok=True)
+        quick = {"enable_profiling": False, "intra_op_num_threads": 1, "inter_op_num_threads": 1}
+        self._restored = {name: getattr(options, name) for name in (*quick, "use_per_session_threads")}
+        for name, value in quick.items():  # for the carriers of other copies
+            setattr(self._master, name, value)
+
+    def make(self) -> Any:
+        """A copy."""
+        made = _carrier(self._master).session_options
+        for name, value in self._restored.items():
             setattr(made, name, value)
-    return made
+        return made
+
+    def quiet(self) -> Any:
+        """A copy for sessions of small models that say nothing."""
+        import onnxruntime
+
+        own = _carrier(self._master).session_options
+        own.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        own.optimized_model_filepath = ""
+        own.log_severity_level = 4
+        return own
+
+
+def _carrier(options: Any) -> Any:
+    return binding().InferenceSession(options, _empty_model(), False, False)
 
 
 @contextlib.contextmanager
-def _quick(options: Any) -> Iterator[dict[str, Any]]:
-    """Options under which a session starts no threads and writes no file; as they were afterwards."""
-    quick = {
-        "enable_profiling": False,
-        "intra_op_num_threads": 1,
-        "inter_op_num_threads": 1,
-        "use_per_session_threads": not shares_threads(),
-    }
-    changed = {name: getattr(options, name) for name, value in quick.items() if getattr(options, name) != value}
+def _in_this_process(options: Any) -> Iterator[None]:
+    """Options with which a session can be made here: where threads are shared, all sessions must share them."""
+    own = options.use_per_session_threads
+    if not own or not shares_threads():
+        yield
+        return
+    options.use_per_session_threads = False
     try:
-        for name in changed:
-            setattr(options, name, quick[name])
-        yield changed
+        yield
     finally:
-        for name, value in changed.items():
-            setattr(options, name, value)
+        options.use_per_session_threads = own
 
 
-def check(options: Any) -> None:
-    """Refuse what sessions of several groups cannot have.
-
-    Raises:
-        UsageError: The options name providers, or bring initializers that the model refers to.
-    """
-    if options.has_providers():
-        raise UsageError(
-            "the session options name execution providers, which cannot be told apart by group: name them in providers="
-        )
-    try:
-        _open(_empty_model(), options)
-    except Exception as error:
-        if "initializer" not in str(error):
-            raise
-        raise UsageError(
-            "the session options have external initializers, which cannot be told apart by group: use add_initializer,"
-            f" or put them into the model ({error})"
-        ) from error
-
-
-def apply(options: Any, model: ir.Model) -> bool:
+def apply(options: Any, copies: Copies, model: ir.Model) -> bool:
     """Let a model have the sizes and the initializers that options bring.
 
     Args:
         options: The options.
+        copies: Copies of them.
         model: The model; changed in place.
 
     Returns:
@@ -93,10 +99,16 @@ def apply(options: Any, model: ir.Model) -> bool:
         other values may have their names.
 
     Raises:
-        UsageError: An initializer has another type or shape than the model's.
+        UsageError: The options name providers or bring external initializers, which groups cannot have; or an
+            initializer has another type or shape than the model's.
     """
-    _fix_dims(options, model)
-    found = _initializers(options, model)
+    if options.has_providers():
+        raise UsageError(
+            "the session options name execution providers, which cannot be told apart by group: name them in providers="
+        )
+    quiet = copies.quiet()
+    _fix_dims(quiet, model)
+    found = _initializers(quiet, model)
     for value, given in found:
         tensor = ir.Tensor(to_numpy(given), name=value.name)
         declared = value.const_value
@@ -115,10 +127,8 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
     inputs = [
         value
         for value in model.graph.inputs
-        if isinstance(value.type, ir.TensorType) and value.shape is not None and not value.shape.is_static()
+        if isinstance(value.type, ir.TensorType) and value.shape is not None and _is_asked(value.shape)
     ]
-    if not inputs:
-        return
     proto = _model()
     for value in inputs:
         declared = argument_of(value).declared()
@@ -126,7 +136,15 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
             assert value.shape is not None
             dim.denotation = value.shape.get_denotation(i) or ""
         proto.graph.input.append(declared)
-    session = _open(_with_constant(proto), options)
+    try:
+        session = _open(_with_constant(proto), options)
+    except Exception as error:
+        if "initializer" not in str(error):
+            raise
+        raise UsageError(
+            "the session options have external initializers, which cannot be told apart by group: use add_initializer,"
+            f" or put them into the model ({error})"
+        ) from error
     chosen: dict[str, set[int | None]] = {}
     fixed: list[tuple[ir.Value, list[int | ir.SymbolicDim]]] = []
     for value, seen in zip(inputs, session.inputs_meta, strict=True):
@@ -149,6 +167,11 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
         assert value.shape is not None
         denotations = [value.shape.get_denotation(i) for i in range(len(dims))]
         value.shape = ir.Shape(dims, denotations=denotations)
+
+
+def _is_asked(shape: ir.Shape) -> bool:
+    """Whether an override could mean a dimension: those of fixed ones have to agree."""
+    return not shape.is_static() or any(shape.get_denotation(i) for i in range(len(shape)))
 
 
 def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
@@ -178,19 +201,8 @@ def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
     return [(value, found[value.name or ""]) for value in values if list(found[value.name or ""].shape()) != [0]]
 
 
-def _open(model: onnx.ModelProto | bytes, options: Any) -> Any:
-    """A session of a small model that says nothing."""
-    import onnxruntime
-
-    own = copied(options)
-    own.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    own.optimized_model_filepath = ""
-    own.enable_profiling = False
-    own.intra_op_num_threads = own.inter_op_num_threads = 1
-    own.use_per_session_threads = not shares_threads()
-    own.log_severity_level = 4
-    content = model if isinstance(model, bytes) else model.SerializeToString()
-    session = binding().InferenceSession(own, content, False, False)
+def _open(model: onnx.ModelProto, options: Any) -> Any:
+    session = binding().InferenceSession(options, model.SerializeToString(), False, False)
     session.initialize_session(["CPUExecutionProvider"], [{}], set())
     return session
 
@@ -231,4 +243,4 @@ def named(keys: Iterable[str], options: Any) -> dict[str, str]:
     return {key: text for key, text in found.items() if text is not None}
 
 
-__all__ = ["apply", "check", "copied", "entry", "has_affinities", "named"]
+__all__ = ["Copies", "apply", "entry", "has_affinities", "named"]

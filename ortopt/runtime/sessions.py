@@ -32,6 +32,7 @@ class SessionMaker:
         provider_options: Options by provider.
         disabled_optimizers: Names of ONNX Runtime's optimizers that are left out.
         global_pool: Whether all sessions use the process's thread pool.
+        copies: Copies of the options, if there are any.
 
     Attributes:
         needs_original: Whether the model has ops that only a library in the caller's options can bring.
@@ -48,11 +49,13 @@ class SessionMaker:
         disabled_optimizers: Sequence[str] = (),
         *,
         global_pool: bool = False,
+        copies: session_options.Copies | None = None,
     ) -> None:
         import onnxruntime
 
         self._options = onnxruntime.SessionOptions() if options is None else options
         self._given = options
+        self._copies = copies
         self._provider_options = provider_options
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
@@ -142,7 +145,9 @@ class SessionMaker:
             return onnxruntime.SessionOptions()
         if self.has_initializers or session_options.has_affinities(self._given):  # these count one session's threads
             return _known(self._given)
-        return session_options.copied(self._given)
+        if self._copies is None:
+            self._copies = session_options.Copies(self._given)
+        return self._copies.make()
 
     @contextlib.contextmanager
     def _own(self, entries: Mapping[str, str], label: str, threads: int | None, optimize: bool) -> Iterator[Any]:

@@ -281,11 +281,13 @@ def test_other_providers_while_calls_are_running() -> None:
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(10):
-        mine.set_providers(["cpu"])
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for _ in range(10):
+            mine.set_providers(["cpu"])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not problems
 
 

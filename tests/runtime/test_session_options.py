@@ -84,6 +84,17 @@ def test_every_entry_reaches_every_group(name: str) -> None:
     assert mine.get_session_options() is options
 
 
+def test_an_override_that_contradicts_the_model() -> None:
+    options = quiet()
+    options.add_free_dimension_override_by_denotation("CHANNEL", 5)
+    source = denoted(DIMS.replace("[N,M]", "[2,M]").replace("[N,K]", "[2,4]"))
+    with pytest.raises(Exception) as expected:
+        onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    with pytest.raises(type(expected.value)) as got:
+        InferenceSession(source, options, providers=["cpu"])
+    assert str(expected.value)[:60] == str(got.value)[:60]
+
+
 def test_every_attribute_reaches_every_group() -> None:
     options = quiet()
     changed = {
@@ -115,7 +126,7 @@ def test_a_copy_leaves_the_original_as_it_was(tmp_path: Path, monkeypatch: pytes
     options = quiet()
     options.enable_profiling = True
     options.intra_op_num_threads = 5
-    made = session_options.copied(options)
+    made = session_options.Copies(options).make()
     assert (made.enable_profiling, made.intra_op_num_threads) == (True, 5)
     assert (options.enable_profiling, options.intra_op_num_threads) == (True, 5)
     made.add_session_config_entry("a", "b")
@@ -142,6 +153,34 @@ def test_initializers_that_the_caller_adds() -> None:
         theirs, mine = both(source, options)
     for one in (theirs, mine):  # the groups have arguments of those names, which are others
         assert_array_equal(one.run(None, {"x": x})[0], -np.maximum(x + w, 0) * p)
+
+
+INITIALIZERS = {
+    "BFLOAT16": (np.array([0x3F80, 0x4000], np.uint16), [1, 2]),
+    "BOOL": (np.array([True, False]), [1, 0]),
+    "DOUBLE": (np.array([1.5, -2.5]), [1.5, -2.5]),
+    "INT8": (np.array([-1, 2], np.int8), [-1, 2]),
+}
+
+
+@pytest.mark.parametrize("dtype", INITIALIZERS)
+def test_initializers_of_other_types(dtype: str) -> None:
+    array, expected = INITIALIZERS[dtype]
+    number = onnx.TensorProto.DataType.Value(dtype)
+    model = onnx.parser.parse_model(f"""{HEADER}
+    main (float[N] x) => (float[2] y, float[N] z) {{ y = ortopt.group.group_0 (w) z = ortopt.group.group_1 (x) }}
+    {FUNCTION} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Neg (p) }}""")
+    model.graph.initializer.append(onnx.TensorProto(name="w", data_type=number, dims=[2], raw_data=bytes(array.nbytes)))
+    if dtype == "BFLOAT16":
+        given = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
+    else:
+        given = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    options = quiet()
+    options.add_initializer("w", given)
+    with pytest.warns(RuntimeWarning, match="configuration entries"):
+        _, mine = both(model.SerializeToString(), options)  # ONNX Runtime has folded the model's own value by then
+    assert mine.run(["y"], {"x": floats(1)})[0].tolist() == expected
 
 
 @pytest.mark.parametrize("array", [np.zeros(4, np.float32), np.zeros((3, 1), np.float32)], ids=["size", "rank"])
