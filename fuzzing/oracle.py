@@ -231,12 +231,13 @@ class Oracle:
                 got = run(runs, feeds)
             except Exception as error:
                 return Failure("stops", way, f"input set {number}: {_line(error)}")
-            detail = self._difference(feeds, expected, got, exact)
+            detail = self.difference(feeds, expected, got, exact)
             if detail and not self._is_contradiction(made, feeds, exact):
                 return Failure("differs", way, f"input set {number}{' (exact)' if exact else ''}: {detail}")
         return None
 
-    def _difference(self, feeds: Mapping[str, Array], expected: list[Any], got: list[Any], exact: bool) -> str:
+    def difference(self, feeds: Mapping[str, Array], expected: list[Any], got: list[Any], exact: bool) -> str:
+        """How outputs differ from those of the original, in words; empty where they do not."""
         if exact and not self.random:
             found = [_other_bits(*both) for both in zip(expected, got, strict=True)]
             if not any(found):

@@ -88,6 +88,8 @@ class GraphTransformerManager:
         self._history: list[HistoryEntry] = []
         self._modified = False
         self._left_out: set[GraphTransformer] = set()
+        self._seen_elsewhere: dict[GraphTransformer, dict[ir.Graph, tuple[object, int]]] = {}
+        self._slots: dict[TransformerLevel, tuple[Workspace, tuple[GraphTransformer, ...], list[_Slot]]] = {}
         self._endless = ""
 
     # -- what ONNX Runtime's manager has ------------------------------------------------------------------------------
@@ -189,8 +191,15 @@ class GraphTransformerManager:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self, workspace: Workspace, level: TransformerLevel, cancellation: CancellationToken) -> bool:
-        """Apply a level's transformers in a workspace (see `apply_transformers`).
+    def run(
+        self,
+        workspace: Workspace,
+        level: TransformerLevel,
+        cancellation: CancellationToken,
+        *,
+        rules_only: bool = False,
+    ) -> bool:
+        """Apply a level's transformers, or only its rules, in a workspace (see `apply_transformers`).
 
         Raises:
             TransformerError: As there.
@@ -198,11 +207,11 @@ class GraphTransformerManager:
         """
         self._modified = False
         self._endless = ""
-        slots = [_Slot(transformers) for transformers in in_slots(self.transformers(level))]
+        slots = self._slots_of(workspace, level)
         for step in range(1, self._steps + 1):
             changed = False
             for slot in slots:
-                if slot.apply_once and step > 1:
+                if (slot.apply_once and step > 1) or (rules_only and not slot.is_rules):
                     continue
                 changed |= self._run_slot(slot, workspace, level, step, cancellation)
             self._modified |= changed
@@ -217,6 +226,15 @@ class GraphTransformerManager:
             )
         return self._modified
 
+    def _slots_of(self, workspace: Workspace, level: TransformerLevel) -> list[_Slot]:
+        """The slots of a level; those of the last run on this workspace, which know what they have seen."""
+        transformers = self.transformers(level)
+        kept = self._slots.get(level)
+        if kept is None or kept[0] is not workspace or kept[1] != transformers:
+            kept = workspace, transformers, [_Slot(members) for members in in_slots(transformers)]
+            self._slots[level] = kept
+        return kept[2]
+
     def _say_bound(self, level: TransformerLevel, what: str) -> None:
         self.bound_reached.append(level)
         warnings.warn(what, RuntimeWarning, stacklevel=3)
@@ -228,7 +246,8 @@ class GraphTransformerManager:
             return self._run_raw(slot, workspace, level, step, cancellation)
         changed = False
         for graph in workspace.edit.index.graphs():
-            if slot.seen.get(graph) == (workspace.edit, workspace.edit.clock):
+            seen = self._seen_elsewhere.setdefault(slot.transformers[0], {}) if slot.alike else slot.seen
+            if seen.get(graph) == (workspace.edit, workspace.edit.clock):
                 continue  # nothing has changed since it said that there is nothing to do
             if graph not in workspace.edit.index:
                 continue  # a transformer has taken it away meanwhile
@@ -238,7 +257,7 @@ class GraphTransformerManager:
             while ran:
                 ran = self._run_on(slot, workspace, graph, level, step, cancellation)
             if workspace.edit.version == before:
-                slot.seen[graph] = (workspace.edit, workspace.edit.clock)
+                seen[graph] = (workspace.edit, workspace.edit.clock)
             else:
                 changed = True
                 self._modified = True
@@ -446,6 +465,7 @@ class _Slot:
         self.is_rules = isinstance(transformers[0], RewriteRule)
         self.apply_once = transformers[0].apply_once
         self.raw = transformers[0].edits == "raw"
+        self.alike = not self.is_rules and transformers[0].alike_at_all_levels
         self.roots = frozenset(
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )

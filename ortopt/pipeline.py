@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ortopt.graph.load import Source
 
 MOST_ROUNDS = 10
-"""How often levels 2 to 4 run again while level 4 changes something, as in ONNX Runtime's session."""
+"""How often levels run again while those above them change something."""
 
 RewriteKey = tuple[object, ...]
 """What tells a rewrite from others, whatever its number: the transformer, the graph, and the nodes or the step."""
@@ -226,14 +226,29 @@ class Pipeline:
         return Workspace(attempt.model, options, allowance, token)
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
-        levels = [level for level in TransformerLevel if level <= self.options.level]
+        top = self.options.level
         for _ in range(MOST_ROUNDS):
-            above = False
-            for level in levels:
-                changed = manager.run(workspace, level, token)
-                above |= changed and level > TransformerLevel.LEVEL1
-            if not above:
+            self._apply_below_groups(manager, workspace, token)
+            if top < TransformerLevel.LEVEL4 or not manager.run(workspace, TransformerLevel.LEVEL4, token):
                 return
+
+    def _apply_below_groups(
+        self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken
+    ) -> None:
+        """Apply levels 1 to 3 until none finds anything in what the others have left.
+
+        What the fusions of levels 2 and 3 leave is looked at by the rules of level 1, which cost as much as there is
+        new; its other transformers, which walk whole graphs, run again where a rule has found something.
+        """
+        lowest = TransformerLevel.LEVEL1
+        higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
+        manager.run(workspace, lowest, token)
+        for _ in range(MOST_ROUNDS):
+            changed = [manager.run(workspace, level, token) for level in higher]
+            if not any(changed):
+                return
+            if manager.run(workspace, lowest, token, rules_only=True):
+                manager.run(workspace, lowest, token)
 
     def replay(
         self,

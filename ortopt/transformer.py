@@ -52,6 +52,8 @@ class GraphTransformer(abc.ABC):
         name: The name that users know: the file's stem for passes of ortopt, else the class name in snake case.
         levels: When it runs.
         apply_once: Whether it is skipped after the first step of its level.
+        alike_at_all_levels: Whether it does the same at each of its levels: it then does not look at another level at
+            what it has just left as it is.
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which a node must be placed; empty is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
@@ -66,6 +68,7 @@ class GraphTransformer(abc.ABC):
     name: ClassVar[str] = ""
     levels: ClassVar[tuple[TransformerLevel, ...]] = (TransformerLevel.LEVEL1,)
     apply_once: ClassVar[bool] = False
+    alike_at_all_levels: ClassVar[bool] = False
     after: ClassVar[tuple[str, ...]] = ()
     providers: ClassVar[tuple[str, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()

@@ -78,6 +78,15 @@ def test_a_device_configuration_that_the_model_does_not_have_is_refused() -> Non
         load(model)
 
 
+def test_a_device_configuration_without_a_name_is_refused() -> None:
+    model = _with_constant(helper.make_node("Constant", [], ["c"], value_int=1))
+    model.ir_version = 11
+    model.configuration.add(name="", num_devices=1, device=["a"])
+    model.graph.node[0].device_configurations.add(configuration_id="")
+    with pytest.raises(InvalidModelError, match="a device configuration without a name"):
+        load(model)
+
+
 def _with_constant(node: onnx.NodeProto) -> onnx.ModelProto:
     x, y = (helper.make_tensor_value_info(name, 1, [1]) for name in "xy")
     graph = helper.make_graph([node, helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])

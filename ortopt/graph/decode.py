@@ -163,6 +163,8 @@ class _Decoder:
             raise InvalidModelError(f"it has device configurations, which IR version {proto.ir_version} does not have")
         configurations = tuple(ir.serde.deserialize_model_configuration(entry) for entry in proto.configuration)
         for configuration in configurations:
+            if not configuration.name:
+                raise InvalidModelError("it has a device configuration without a name")
             for text in (configuration.name, *configuration.device_names):
                 _text(text)
         self._configurations = {configuration.name: configuration for configuration in configurations}

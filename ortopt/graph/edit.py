@@ -18,7 +18,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import Usage, first_use, previous_node, set_outputs, use_count
+from ortopt.graph.onnx_ir_internals import Usage, first_use, meta_of, previous_node, set_outputs, use_count
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import canonical, is_invented, is_known
@@ -1049,7 +1049,11 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
-    if one.type != other.type or facts.shape_of(one) != facts.shape_of(other):
+    if one.type != other.type:
+        return False
+    if (one.shape is not other.shape or meta_of(one) or meta_of(other)) and facts.shape_of(one) != facts.shape_of(
+        other
+    ):
         return False
     if _tells(one) != _tells(other):
         return False

@@ -106,7 +106,7 @@ def below(graph: ir.Graph, token: CancellationToken = NEVER) -> Iterator[ir.Grap
         yield current
         inner: list[ir.Graph] = []
         for node in token.watch(current):
-            if node.attributes:
+            if node.attributes.data:  # the plain dict behind: there may be 100,000 nodes
                 inner.extend(subgraphs(node))
         pending.extend(reversed(inner))
 

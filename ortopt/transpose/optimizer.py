@@ -55,8 +55,8 @@ class TransposeReducer:
             self._failed.clear()
             self._reasons.clear()
             again = False
-            transposes = self._context.edit.index.nodes(self._graph, "Transpose")
-            for node in self._context.cancellation.watch(transposes):
+            for node in self._context.edit.index.nodes(self._graph, "Transpose"):
+                self._context.cancellation.check()  # one region may be large
                 if node.graph is self._graph and permutation(node, self._graph) is not None:
                     again |= self._improve(node)
             changed |= again
