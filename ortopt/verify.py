@@ -91,7 +91,7 @@ _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
 _FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
-_FURTHER_WITHIN = 0.5  # seconds that a set may take for others to be run that show what it may hide
+_FURTHER_WITHIN = 0.2  # seconds that a set may take for others to be run that show what it may hide
 _FURTHER_BYTES = 1 << 26  # of the original, for the same
 
 
