@@ -27,8 +27,8 @@ class GroupFusionOptions:
         argument_limit: How many runtime values a group may take and give; weights do not count.
         horizontal: Whether nodes that only share an operand may be in one group.
         motions: Whether nodes may be changed so that groups grow.
-        allow: Ops by commas; if not empty, only these are grouped.
-        deny: Ops by commas that are not grouped.
+        allow: Ops, with spaces between them; if not empty, only these are grouped.
+        deny: Ops, with spaces between them, that are not grouped.
     """
 
     policy: Policy = "cost"
@@ -63,8 +63,8 @@ class GroupFusion(GraphTransformer):
             argument_limit=chosen.argument_limit,
             horizontal=chosen.horizontal,
             motions=chosen.motions,
-            allow=_commas(chosen.allow),
-            deny=_commas(chosen.deny),
+            allow=_ops(chosen.allow),
+            deny=_ops(chosen.deny),
         )
         edit, version = context.edit, context.edit.version
         found = settle(edit, graph, options, context.rewrite, context.cancellation)
@@ -102,5 +102,6 @@ def _tidy(graph: ir.Graph, context: Context) -> bool:
     return changed
 
 
-def _commas(text: str) -> tuple[str, ...]:
-    return tuple(part for piece in text.split(",") if (part := piece.strip()))
+def _ops(text: str) -> tuple[str, ...]:
+    """Ops of a list; between the braces of ``--passes`` a comma would end it."""
+    return tuple(text.replace(",", " ").split())
