@@ -38,6 +38,21 @@ class GroupFusionOptions:
     allow: str = ""
     deny: str = ""
 
+    def __post_init__(self) -> None:
+        self.partition()  # refuses what makes no sense
+
+    def partition(self, providers: tuple[str, ...] = ()) -> PartitionOptions:
+        """The same for the library that does the work."""
+        return PartitionOptions(
+            providers=providers,
+            policy=self.policy,
+            argument_limit=self.argument_limit,
+            horizontal=self.horizontal,
+            motions=self.motions,
+            allow=_ops(self.allow),
+            deny=_ops(self.deny),
+        )
+
 
 class GroupFusion(GraphTransformer):
     """Nodes of one execution provider → a function of the domain ``ortopt.group``, and a call."""
@@ -56,16 +71,7 @@ class GroupFusion(GraphTransformer):
             return False
         if any(node.domain == GROUP_DOMAIN for node in graph):
             return _tidy(graph, context)
-        chosen = self.options
-        options = PartitionOptions(
-            providers=context.options.providers,
-            policy=chosen.policy,
-            argument_limit=chosen.argument_limit,
-            horizontal=chosen.horizontal,
-            motions=chosen.motions,
-            allow=_ops(chosen.allow),
-            deny=_ops(chosen.deny),
-        )
+        options = self.options.partition(context.options.providers)
         edit, version = context.edit, context.edit.version
         found = settle(edit, graph, options, context.rewrite, context.cancellation)
         context.mark = edit.version

@@ -465,3 +465,21 @@ def test_provider_arguments_as_in_onnx_runtime(providers: Any, provider_options:
 def test_it_is_a_public_name() -> None:
     assert ortopt.InferenceSession is InferenceSession
     assert to_bytes(parse(PLAIN))
+
+
+def test_random_nodes_between_groups_keep_their_order() -> None:
+    """The second could run first: what it needs is there before."""
+    text = f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
+        a = my.Twice (x) y = RandomNormalLike (a) z = RandomUniformLike (x) }}"""
+    mine = session(text, host_ops=[Twice])
+    mine.run(None, {"x": floats(3)})
+    ops = [node.op_type for group in mine.groups for node in group.recipe.nodes]
+    assert ops == ["Twice", "RandomNormalLike", "RandomUniformLike"]
+
+
+def test_several_sessions_do_not_spin() -> None:
+    mine = session(TWO_GROUPS)
+    mine.run(None, {"x": floats(3, 4)})
+    for group in mine.groups:
+        (one,) = group.sessions()
+        assert one.session_options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
