@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bench, generators, graphs, latency, scale, tools
+from benchmarks import bench, cuda, generators, graphs, latency, scale, tools
 from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
 
@@ -332,3 +332,47 @@ def test_scale_measures_a_file(tmp_path: Path) -> None:
         ("cp", "ok", 50),
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["chain.onnx"]
+
+
+# CUDA
+
+
+@pytest.mark.parametrize("name", sorted(cuda.models()))
+def test_models_for_cuda_are_valid_and_fixed_in_shape(name: str) -> None:
+    if name == "decode-12x768":
+        pytest.skip("300 MB")
+    model, feeds = cuda.models()[name]()
+    onnx.checker.check_model(model, full_check=True)
+    for one in model.graph.input:
+        assert [dim.dim_value for dim in one.type.tensor_type.shape.dim] == list(feeds[one.name].shape)
+
+
+@pytest.mark.parametrize("way", cuda.WAYS)
+def test_every_way_of_the_cuda_benchmark_runs_dry(way: str, tmp_path: Path) -> None:
+    model, feeds = cuda.decode_step(layers=1, width=32, heads=2, length=8)
+    path = tmp_path / "decode.onnx"
+    onnx.save(model, path)
+    np.savez(path.with_suffix(".npz"), **feeds)  # type: ignore[arg-type]  # allow_pickle is no name of ours
+    cuda.child("expect", path, "cpu", 0.0)
+    figures = cuda.child(way, path, "cpu", 0.0)
+    assert figures["us"] > 0
+    assert figures["first"] > 0
+
+
+def test_the_cuda_benchmarks_table_names_the_machine_and_says_when_it_is_dry() -> None:
+    rounds = [{way: {"us": 10.0 * (i + 1), "first": 0.5} for i, way in enumerate(cuda.WAYS)} for _ in range(3)]
+    text = cuda.table(rounds)
+    assert text.count("\n") == len(cuda.WAYS) + 2
+    assert "0.25 (0.25 - 0.25) of plain |" in text  # 10 us against 40
+    facts = {**FACTS, "machine": {**FACTS["machine"], "gpu": "Beads 9000, 1.0"}, "rounds": 3}  # type: ignore[dict-item]
+    assert "DRY RUN" in cuda.headline({**facts, "provider": "cpu"})
+    real = cuda.headline({**facts, "provider": "cuda"})
+    assert real.startswith("Beads 9000, 1.0; Abacus")
+    assert "DRY" not in real
+
+
+def test_the_cuda_benchmark_refuses_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["cuda"])
+    monkeypatch.setattr("ortopt.analysis.providers.usable", lambda name: (False, "there is no NVIDIA driver here"))
+    with pytest.raises(SystemExit, match="CUDA does not work here: there is no NVIDIA driver here"):
+        cuda.main()

@@ -20,6 +20,7 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_allclose
 
+from benchmarks.cuda import decode_step, mixed
 from ortopt import InferenceSession, UsageError, VerificationError, optimize, zoo
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, CUDA, usable
@@ -259,6 +260,22 @@ def test_c_values_of_the_device_for_groups_on_the_cpu(world: World) -> None:
     assert_allclose(t.numpy(), two_groups(X)[1], **NEAR)
 
 
+def test_c_memory_at_an_address(world: World) -> None:
+    """As ONNX Runtime's documentation binds tensors of torch: by their addresses."""
+    mine = made(CHAIN, world)
+    mine.run(None, {"x": X})
+    x, y = world.put(mine, X), world.put(mine, np.zeros_like(X))
+    kind = "cpu" if world.fake is not None else "cuda"
+    binding = mine.io_binding()
+    binding.bind_input("x", kind, 0, np.float32, X.shape, x.data_ptr())
+    binding.bind_output("y", kind, 0, np.float32, X.shape, y.data_ptr())
+    before = mine.statistics.copies
+    mine.run_with_iobinding(binding)
+    assert_allclose(y.numpy(), chain(X), **NEAR)
+    if world.fake is None:
+        assert mine.statistics.copies == before
+
+
 @pytest.mark.gpu
 @needs_cuda
 def test_c_tensors_of_torch_without_a_copy() -> None:
@@ -401,19 +418,29 @@ def test_graphs_of_groups_that_cannot_be_captured_run_without(world: World) -> N
     assert other.statistics.captures == 3
 
 
-@pytest.mark.gpu
-@needs_cuda
-def test_graphs_of_a_transformer_give_what_plain_onnx_runtime_gives() -> None:
-    from benchmarks.cuda import decode_step
-
+def test_graphs_of_a_transformer_give_what_plain_onnx_runtime_gives(world: World) -> None:
     model, feeds = decode_step(layers=2, width=64, heads=4, length=32)
-    plain = onnxruntime.InferenceSession(model.SerializeToString(), providers=[(CUDA, TF32_OFF), CPU])
-    mine = InferenceSession(model, providers=[("cuda", TF32_OFF), "cpu"], specialize_after=1, cuda_graphs=True)
-    for _ in range(3):
+    providers = [CPU] if world.fake is not None else [(CUDA, TF32_OFF), CPU]
+    plain = onnxruntime.InferenceSession(model.SerializeToString(), providers=providers)
+    mine = InferenceSession(model, providers=world.providers, specialize_after=1, cuda_graphs=True)
+    for i in range(3):
+        feeds["token"] = np.array([[i]])
         for expected, got in zip(plain.run(None, feeds), mine.run(None, feeds), strict=True):
             assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
-    assert mine.statistics.captures >= 1
+    assert mine.statistics.captures == len(mine.groups) == 1
     assert mine.statistics.fallbacks == 0
+
+
+def test_a_mixed_model_gives_what_plain_onnx_runtime_gives(world: World) -> None:
+    model, feeds = mixed(blocks=3, width=32)
+    providers = [CPU] if world.fake is not None else [(CUDA, TF32_OFF), CPU]
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), providers=providers).run(None, feeds)[0]
+    for options in ({"specialize_after": 99}, {"specialize_after": 1, "cuda_graphs": True}):
+        mine = InferenceSession(model, providers=world.providers, **options)
+        for _ in range(3):
+            assert_allclose(mine.run(None, feeds)[0], expected, rtol=1e-3, atol=1e-4)
+        assert [one.provider for one in mine.groups] == [CUDA, CPU, CUDA, CPU, CUDA]
+        assert mine.statistics.fallbacks == 0
 
 
 # One stream

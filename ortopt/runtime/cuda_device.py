@@ -274,7 +274,7 @@ class CudaDevice:
 
 
 def open_device(
-    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool
+    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool, one_arena: bool
 ) -> tuple[CudaDevice, str]:
     """A session's share of the device that the caller chose, and why it has no stream of its own (or ``""``).
 
@@ -283,6 +283,8 @@ def open_device(
         counters: Where copies and waits are counted.
         timeline: Where copies are recorded.
         watched: Whether something is done around every run of a group: then all of them wait.
+        one_arena: Whether all sessions of the process share an allocator: memory that is given back would be another
+            stream's at once.
 
     Raises:
         UsageError: An option is no number.
@@ -297,6 +299,8 @@ def open_device(
             return CudaDevice(index, counters, timeline), ""
         if _number(options, _FOREIGN_ALLOCATOR):
             return CudaDevice(index, counters, timeline), f"{_FOREIGN_ALLOCATOR} allows no stream of our own"
+        if one_arena:
+            return CudaDevice(index, counters, timeline), "session.use_env_allocators shares memory with other streams"
         return CudaDevice(index, counters, timeline, driver, driver.create_stream(), ours=True), ""
     except OSError as error:
         return CudaDevice(index, counters, timeline), one_line(error)

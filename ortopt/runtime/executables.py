@@ -96,7 +96,8 @@ class OnDevice(Prepared):
         self._places = list(places) or ["cpu"] * len(fetches)
         self._pinned = device.at_host(session.input_meminfos)
         self._from_host = device.at_host(session.output_meminfos)
-        self._waits = "cpu" in self._places
+        # What comes from the host's memory goes up after the run, out of memory that the run gives back.
+        self._waits = "cpu" in self._places or bool(self._from_host)
         self.options: Callable[..., Any] = device.run_options
         super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
 
@@ -113,24 +114,30 @@ class OnDevice(Prepared):
 
 
 class AtHost:
-    """An executable that takes values in the host's memory only, wherever they are.
+    """An executable that reads values in the host's memory, wherever they are.
 
     Args:
         executable: What runs.
         device: Where values may be.
         name: What to call it on the timeline.
+        reads: Whether the value at a position is read there; the others are passed on.
     """
 
-    __slots__ = ("_device", "_executable", "_name")
+    __slots__ = ("_device", "_executable", "_name", "_reads")
 
-    def __init__(self, executable: Executable, device: CudaDevice, name: str) -> None:
+    def __init__(
+        self, executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
+    ) -> None:
         self._executable = executable
         self._device = device
         self._name = name
+        self._reads = reads
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Copy what is on a device, and run."""
-        return self._executable([self._device.download(value, self._name) for value in values], options)
+        device, reads = self._device, self._reads
+        at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
+        return self._executable(at_host, options)
 
 
 class Converted:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import as_value, on_cpu, to_numpy
+from ortopt.runtime.values import as_value, to_numpy
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
@@ -53,9 +53,10 @@ class IOBinding:
         """Bind memory at an address to an input.
 
         Raises:
-            NotImplementedError: It is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_input`.
+            NotImplementedError: It is a device's where no group runs, or holds a type that DLPack lacks: wrap it into
+                an OrtValue and use `bind_ortvalue_input`.
         """
-        self._inputs[name] = _at(device_type, element_type, shape, buffer_ptr)
+        self._inputs[name] = self._at(device_type, device_id, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
@@ -76,12 +77,13 @@ class IOBinding:
         """Bind an output to a device, or to memory at an address.
 
         Raises:
-            NotImplementedError: The memory is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_output`.
+            NotImplementedError: The memory is a device's where no group runs, or holds a type that DLPack lacks: wrap
+                it into an OrtValue and use `bind_ortvalue_output`.
         """
         if buffer_ptr is None:
             self._outputs[name] = (device_type, device_id)
             return
-        self._outputs[name] = _at(device_type, element_type, shape or (), buffer_ptr)
+        self._outputs[name] = self._at(device_type, device_id, element_type, shape or (), buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
@@ -105,7 +107,9 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        return [to_numpy(on_cpu(value._ortvalue)) for value in self._results]
+        device = self._session._device
+        values = [value._ortvalue for value in self._results]
+        return [to_numpy(value if device is None else device.download(value, "bound output")) for value in values]
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
@@ -115,6 +119,24 @@ class IOBinding:
         """Bind no output any more."""
         self._outputs.clear()
         self._results = []
+
+    def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> Any:
+        """An OrtValue on memory that somebody else owns."""
+        import onnxruntime
+
+        kind = kind.lower()
+        integer = isinstance(element_type, int)
+        dtype = ir.DataType(element_type) if integer else ir.DataType.from_numpy(np.dtype(element_type))
+        if kind == "cpu":
+            numpy = dtype.numpy()
+            memory = (ctypes.c_char * (int(np.prod(shape, dtype=np.int64)) * numpy.itemsize)).from_address(address)
+            array = np.frombuffer(memoryview(memory).cast("B"), numpy).reshape(tuple(shape))
+            return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        if self._session._device is None:
+            raise NotImplementedError(f"memory at an address on {kind}, where no group runs: wrap it into an OrtValue")
+        from ortopt.runtime.foreign_memory import at_address
+
+        return onnxruntime.OrtValue(at_address(kind, index, dtype, shape, address))
 
     def finish(self, results: dict[str, Any], device: CudaDevice | None) -> None:
         """Take the results of a run, as a plan's values: they go where outputs are bound to.
@@ -172,19 +194,6 @@ def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None
             device.fill([target._ortvalue], [value])
     else:
         target.update_inplace(to_numpy(device.download(value, f"output {name}")))
-
-
-def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Any:
-    """An OrtValue on memory of the CPU that somebody else owns."""
-    import onnxruntime
-
-    if device_type.lower() != "cpu":
-        raise NotImplementedError(f"memory at an address on {device_type}: wrap it into an OrtValue and bind that")
-    dtype = ir.DataType(element_type).numpy() if isinstance(element_type, int) else np.dtype(element_type)
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = (ctypes.c_char * count).from_address(address)
-    array = np.frombuffer(memoryview(memory).cast("B"), dtype).reshape(tuple(shape))
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 __all__ = ["IOBinding"]

@@ -23,6 +23,7 @@ from ortopt.graph import facts, scope
 from ortopt.options import Options
 from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
+from ortopt.runtime.executables import AtHost
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.plan import Action, Plan, Step, ToDevice, ToHost
 from ortopt.runtime.recipes import Library
@@ -368,6 +369,9 @@ class _GraphPlan:
             count = node.attributes["num_scan_inputs"].as_int()
             read = range(len(node.inputs) - count, len(node.inputs))
             action = self._scan(node, given)
+        device = self._planner.workshop.device
+        if device is not None:
+            action = AtHost(action, device, f"copy for {name}", read.__contains__)
         self._append(name, action, given, node.outputs, ordered=random, host_reads=read.__contains__)
 
     def _loop(self, node: ir.Node, given: list[ir.Value]) -> Action:

@@ -29,7 +29,7 @@ from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
 from ortopt.runtime.plan import ParallelPlan, Plan, ToHost
 from ortopt.runtime.planner import Planner
-from ortopt.runtime.sessions import SessionMaker
+from ortopt.runtime.sessions import SessionMaker, entry_of
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
 from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
@@ -280,7 +280,11 @@ class InferenceSession:
             from ortopt.runtime.cuda_device import open_device
 
             self._device, said = open_device(
-                self._provider_options[CUDA], self._counters, self._timeline, watched=self._settings.watches_groups
+                self._provider_options[CUDA],
+                self._counters,
+                self._timeline,
+                watched=self._settings.watches_groups,
+                one_arena=options is not None and entry_of(options, "session.use_env_allocators") == "1",
             )
         self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
         self._maker.device = self._device

@@ -121,7 +121,7 @@ class SessionMaker:
         with _lock if self.needs_original else contextlib.nullcontext():
             options = self._options if self.needs_original else copied(self._given)
             saved = {name: getattr(options, name) for name in _CHANGED}
-            before = {key: _entry(options, key) for key in entries}
+            before = {key: entry_of(options, key) for key in entries}
             try:
                 if threads is not None:
                     options.intra_op_num_threads = threads
@@ -156,7 +156,7 @@ def copied(given: Any) -> Any:
         if value != getattr(options, name):
             setattr(options, name, value)
     for key in _ENTRIES:
-        entry = _entry(given, key)
+        entry = entry_of(given, key)
         if entry is not None:
             options.add_session_config_entry(key, entry)
     return options
@@ -210,7 +210,8 @@ _ENTRIES: Final = (
 _DEFAULTS: Final = dict.fromkeys(_SPINNING, "1")
 
 
-def _entry(options: Any, key: str) -> str | None:
+def entry_of(options: Any, key: str) -> str | None:
+    """An entry of the configuration in ``onnxruntime.SessionOptions``; None where it is not set."""
     try:
         return str(options.get_session_config_entry(key))
     except RuntimeError:

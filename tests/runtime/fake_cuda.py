@@ -1,8 +1,8 @@
 """A CUDA device that is none: what the runtime does with a device is done for real, in the host's memory, and noted.
 
 Sessions "on CUDA" run on the CPU provider; values on the device are told from others by a list; the driver copies with
-memmove and notes every call. A host that read what nobody has waited for, or a session that was given a value from the
-wrong memory, would go unnoticed on a CPU: here it is an error.
+memmove and notes every call. What is copied to the host is only there after a wait, as on a device: who reads it
+before reads rubbish. Runs with a CUDA graph must be bound, runs with changing addresses must not be captured.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Driver:
         self.index = index
         self.log = log
         self._streams = itertools.count(0x1000)
+        self._lock = threading.Lock()
+        self._arriving: list[tuple[int, bytes]] = []
 
     def create_stream(self) -> int:
         if self.log.no_stream:
@@ -45,13 +47,22 @@ class Driver:
     def synchronize(self, stream: int) -> None:
         self.log.pending = 0
         self.log.add("wait", stream)
+        self.log.alive.append(len(self.log.allocated))
+        with self._lock:
+            arriving, self._arriving = self._arriving, []
+        for target, content in arriving:
+            ctypes.memmove(target, content, len(content))
 
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
         for one in copies:
             self._copy("on device", *one)
 
     def copy_to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._copy("download", target, source, nbytes)
+        self.log.pending += 1
+        self.log.add("download", nbytes)
+        ctypes.memset(target, 0xCD, nbytes)
+        with self._lock:
+            self._arriving.append((target, ctypes.string_at(source, nbytes)))
 
     def copy_to_device(self, copies: Sequence[Copy], stream: int) -> None:
         for one in copies:
@@ -82,6 +93,9 @@ class Log:
         self.uncapturable: dict[str, str] = {}
         """What ONNX Runtime says of groups with these ops: when the session is made, or (``run: ...``) in the run."""
         self.resident: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.allocated: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.alive: list[int] = []
+        """How many tensors of the process's allocator were alive at each wait."""
         self.inside = 0
         self.overlaps = 0
 
@@ -115,6 +129,7 @@ class Device(CudaDevice):
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
         found = super().allocate(shape, element_type)
         self.log.resident.add(found)
+        self.log.allocated.add(found)
         return found
 
     def received(self, values: Sequence[Any], places: Sequence[str]) -> Sequence[Any]:

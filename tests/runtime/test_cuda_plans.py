@@ -118,6 +118,38 @@ def test_one_stream_and_an_allocator_of_the_callers_do_not_go_together(fake_cuda
     assert all(STREAM_KEY not in one.options for one in fake_cuda.sessions)
 
 
+def test_one_stream_gives_no_memory_to_others_that_it_still_reads(fake_cuda: Log) -> None:
+    """What is uploaded is of the process's allocator: another session's stream would write to it at once."""
+    mine = cuda(CHAIN)
+    for _ in range(2):
+        mine.run(None, {"x": X})
+    # at the end of each call the argument on the device is there, though nobody needs it, and then it is gone
+    assert fake_cuda.alive == [1, 0, 1, 0]
+
+
+def test_one_stream_and_an_arena_of_the_process_do_not_go_together(fake_cuda: Log) -> None:
+    """What one stream still reads would be given to another."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    with pytest.warns(RuntimeWarning, match="use_env_allocators shares memory"):
+        mine = cuda(CHAIN, sess_options=options)
+    assert mine.statistics.fallbacks == 1
+    assert fake_cuda.streams == 0
+
+
+def test_one_stream_is_not_left_behind_by_what_a_kernel_gives_in_the_hosts_memory(fake_cuda: Log) -> None:
+    """A shape that goes up after the run, out of memory that the run gives back: the run waits."""
+    text = f"""{HEADER} main (float[N,4] x) => (int64[2] y) {{
+        s = ortopt.group.group_0 (x) y = ortopt.group.group_1 (s) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (shape) {{ shape = Shape (p) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}"""
+    fake_cuda.pinned = {"shape"}
+    mine = cuda(text)
+    assert mine.run(None, {"x": X})[0].tolist() == [-3, -4]
+    assert fake_cuda.of("run") == [False, True]
+    assert mine.statistics.copies == 3
+
+
 def test_one_stream_is_given_back_after_the_last_session(fake_cuda: Log) -> None:
     mine = cuda(CHAIN)
     mine.run(None, {"x": X})
@@ -244,6 +276,8 @@ def test_iobinding_on_device_memory_copies_nothing(fake_cuda: Log) -> None:
     (found,) = binding.get_outputs()
     assert device.is_resident(found._ortvalue)
     assert_allclose(binding.copy_outputs_to_cpu()[0], chain(X), rtol=1e-6)
+    assert mine.statistics.copies == before + 1
+    before += 1
     binding.bind_ortvalue_output("y", onnxruntime.OrtValue(y))
     fake_cuda.events.clear()
     mine.run_with_iobinding(binding)
@@ -441,6 +475,18 @@ def test_cuda_graphs_of_groups_whose_host_inputs_are_folded_in_have_a_guard(fake
     assert mine.statistics.captures == 1
     assert mine.statistics.guard_failures == 1
     assert mine.statistics.fallbacks == 0
+
+
+def test_cuda_graphs_without_a_shared_stream(fake_cuda: Log) -> None:
+    """Each session has ONNX Runtime's own stream: every run and every copy waits for its end."""
+    fake_cuda.no_stream = True
+    with pytest.warns(RuntimeWarning, match="share no stream"):
+        mine = graphs()
+    for i in range(6):
+        x = floats(3 + i % 2, 4, seed=i)
+        assert_allclose(mine.run(None, {"x": x})[0], chain(x), rtol=1e-6)
+    assert mine.statistics.captures == 6
+    assert mine.statistics.synchronizations == 0
 
 
 def test_cuda_graphs_of_nothing(fake_cuda: Log) -> None:

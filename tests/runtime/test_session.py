@@ -24,6 +24,8 @@ import ortopt
 from ortopt import InferenceSession, UsageError
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.graph.save import save, to_bytes
+from ortopt.runtime import foreign_memory
+from ortopt.runtime.foreign_memory import at_address
 from ortopt.runtime.groups import Group
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
@@ -240,6 +242,30 @@ def test_bound_memory_that_does_not_fit_is_refused() -> None:
         mine.run_with_iobinding(binding)
     with pytest.raises(NotImplementedError, match="wrap it into an OrtValue"):
         binding.bind_input("x", "cuda", 0, np.float32, (2, 4), 1)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
+def test_memory_at_an_address(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.ascontiguousarray(np.arange(6).astype(dtype)[: int(np.prod(shape))].reshape(shape))
+    value = at_address("cpu", 0, ir.DataType.from_numpy(array.dtype), shape, array.ctypes.data)
+    found = onnxruntime.OrtValue(value).numpy()
+    assert found.dtype == array.dtype
+    assert found.shape == shape
+    assert (found == array).all()
+    assert not array.size or value.data_ptr() == array.ctypes.data
+    before = len(foreign_memory._kept)
+    del value, found
+    gc.collect()
+    assert len(foreign_memory._kept) == before - 1
+
+
+def test_memory_at_an_address_that_onnx_runtime_cannot_be_told_of() -> None:
+    for dtype in (ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN, ir.DataType.STRING, ir.DataType.COMPLEX64):
+        with pytest.raises(NotImplementedError, match=dtype.name.lower()):
+            at_address("cuda", 0, dtype, (2,), 1)
+    with pytest.raises(NotImplementedError, match="on npu"):
+        at_address("npu", 0, ir.DataType.FLOAT, (2,), 1)
 
 
 @pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
