@@ -32,6 +32,9 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 )
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="Within an op.  [default: one a core]")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="The first is told apart.")
+@click.option("--specialize", type=click.IntRange(min=1), metavar="N", help="For sizes that were seen N times.")
+@click.option("--specialize-constants", is_flag=True, help="And for small arguments that never changed.")
+@click.option("--export-specialized", metavar="FILE.onnx", help="Write that, under guards, for any runtime.")
 @click.option("--outputs", metavar="FILE.npz", help="Write the outputs, by name.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
@@ -47,7 +50,9 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     from ortopt.errors import UsageError
     from ortopt.graph.load import load
 
-    for path in filter(None, (given["outputs"], given["trace_file"])):
+    if given["export_specialized"] == files.STREAM:
+        raise UsageError("--export-specialized writes a file")
+    for path in filter(None, (given["outputs"], given["trace_file"], given["export_specialized"])):
         files.check_writable(path)
     if [given["outputs"], given["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
@@ -60,6 +65,8 @@ def command(model: str, as_json: bool, **given: Any) -> None:
         run.again(given["repeat"] - 1)
     for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
         click.echo(f"ortopt: warning: {' '.join(text.split())}", err=True)
+    if given["export_specialized"]:
+        run.export(given["export_specialized"])
     data = run.describe(outputs)
     if given["outputs"]:
         files.write_bytes(given["outputs"], arrays.archive(outputs))
@@ -98,6 +105,9 @@ class _Run:
                 list(providers) or None,
                 run_type=given["run_type"],
                 trace=given["trace_file"] is not None,
+                specialize_after=given["specialize"]
+                or (1 if given["export_specialized"] or given["specialize_constants"] else None),
+                specialize_constants=given["specialize_constants"],
             )
         except (OrtoptError, MemoryError):
             raise
@@ -106,6 +116,7 @@ class _Run:
         self._opened = time.perf_counter() - start
         self._feeds: dict[str, Any] = {}
         self._seconds: list[float] = []
+        self._exported: dict[str, Any] | None = None
 
     def first(self, candidates: Any) -> dict[str, Any]:
         """Run on the first inputs that the model accepts; the outputs by name.
@@ -136,6 +147,15 @@ class _Run:
         for _ in range(times):
             self._run()
 
+    def export(self, path: str) -> None:
+        """Write what the session has been specialised for.
+
+        Raises:
+            OrtoptError: It has not been, or the file cannot be written.
+        """
+        written = self.session.export_specialized(path)
+        self._exported = {"path": written.path, "versions": list(written.versions), "skipped": list(written.skipped)}
+
     def _run(self) -> dict[str, Any]:
         start = time.perf_counter()
         found = self.session.run(None, self._feeds, self._quiet)
@@ -163,6 +183,7 @@ class _Run:
                 "quartiles": [low, high],
             },
             "statistics": dataclasses.asdict(self.session.statistics),
+            "exported": self._exported,
         }
 
 
@@ -206,6 +227,9 @@ def _show(data: dict[str, Any], stream: Any) -> None:
             soft_wrap=True,
         )
     out.print(_where(data), soft_wrap=True)
+    if data["exported"]:
+        versions = ", ".join(data["exported"]["versions"])
+        out.print(f"wrote {data['exported']['path']}: {versions}", soft_wrap=True)
     counted = data["statistics"]
     shown = ("runs", "group_runs", "hits", "misses", "compiles", "copies", "fallbacks")
     rest = [name for name, count in counted.items() if count and name not in shown]

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -36,6 +36,11 @@ class Cache(Generic[Value]):
     def nbytes(self) -> int:
         """Bytes of all entries."""
         return self._nbytes
+
+    def items(self) -> list[tuple[Any, Value]]:
+        """All entries, the least recently used one first."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._entries.items()]
 
     def get(self, key: Hashable) -> Value | None:
         """An entry, which is the most recently used one from now on; None if there is none."""

@@ -30,7 +30,7 @@ from ortopt.graph.text import one_line
 from ortopt.runtime.cuda_driver import Copy, Driver
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import binding, device, has_no_array, nbytes_of, to_ort
+from ortopt.runtime.values import binding, device, has_no_array, holds_numbers, nbytes_of, to_ort
 
 STREAM_KEY: Final = "user_compute_stream"
 """The provider option that says on which stream a session runs."""
@@ -128,8 +128,18 @@ class CudaDevice:
         return device(name, self.index if name == "cuda" else 0)
 
     def is_resident(self, value: Any) -> bool:
-        """Whether a value of a plan is on a device."""
-        return isinstance(value, self._tensor) and value.device_name().lower() != "cpu"
+        """Whether a value of a plan is a tensor on a device."""
+        if not isinstance(value, self._tensor) or not value.has_value() or not value.is_tensor():
+            return False
+        return bool(value.device_name().lower() != "cpu")
+
+    def stand_in(self, value: Any) -> Any:
+        """For an ``onnxruntime.OrtValue`` on a device one in the host's memory, with any content; others as they are.
+
+        ONNX Runtime's sessions that know no device look at the type and the sizes of it.
+        """
+        inner = getattr(value, "_ortvalue", None)
+        return type(value)(self._host_tensor(inner)) if self.is_resident(inner) else value
 
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
         """A tensor on the device, with any content."""
@@ -144,7 +154,7 @@ class CudaDevice:
 
     def upload(self, value: Any, name: str) -> Any:
         """A copy of a tensor on the device; a value that is there, or is no tensor of numbers, as it is."""
-        if not isinstance(value, self._tensor) or self.is_resident(value):
+        if not holds_numbers(value) or self.is_resident(value):
             return value
         with self._copying(value, name):
             found = self.allocate(value.shape(), value.element_type())
@@ -173,7 +183,8 @@ class CudaDevice:
         found = self._host_tensor(value)
         nbytes = nbytes_of(value)
         if nbytes:
-            self._driver.copy_to_host(found.data_ptr(), value.data_ptr(), nbytes, self.stream)
+            with _failures():
+                self._driver.copy_to_host(found.data_ptr(), value.data_ptr(), nbytes, self.stream)
         return found
 
     def settle(self) -> None:
@@ -196,10 +207,11 @@ class CudaDevice:
             if nbytes:
                 copies = there if self.is_resident(source) else here
                 copies.append((target.data_ptr(), source.data_ptr(), nbytes))
-        if there:
-            self._driver.copy(there, self.stream)
-        if here:
-            self._driver.copy_to_device(here, self.stream)
+        with _failures():
+            if there:
+                self._driver.copy(there, self.stream)
+            if here:
+                self._driver.copy_to_device(here, self.stream)
         if not self.waits:
             self._kept.extend(sources)
         elif there or here:
@@ -238,7 +250,8 @@ class CudaDevice:
     def _wait(self) -> None:
         assert self._driver is not None
         assert self.stream is not None
-        self._driver.synchronize(self.stream)
+        with _failures():
+            self._driver.synchronize(self.stream)
         self._counters.add("synchronizations")
 
     @contextlib.contextmanager
@@ -304,6 +317,15 @@ def open_device(
         return CudaDevice(index, counters, timeline, driver, driver.create_stream(), ours=True), ""
     except OSError as error:
         return CudaDevice(index, counters, timeline), one_line(error)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """The driver's errors are ONNX Runtime's of a provider that fails in a run: another one may take over."""
+    try:
+        yield
+    except OSError as error:
+        raise binding().EPFail(str(error)) from error
 
 
 def _number(options: Mapping[str, Any], name: str) -> int:

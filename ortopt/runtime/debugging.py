@@ -19,7 +19,7 @@ from ortopt.runtime.executables import Executable
 from ortopt.runtime.plan import Plan
 from ortopt.runtime.recipes import Recipe
 from ortopt.runtime.settings import RunType
-from ortopt.runtime.values import on_cpu, to_numpy, type_of
+from ortopt.runtime.values import to_numpy, type_of
 from ortopt.verification_comparison import Comparison
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Watching:
     def __init__(self, group: Group, workshop: Workshop, executable: Executable) -> None:
         self._group = group
         self._settings = workshop.settings
+        self._device = workshop.device
         self._executable = executable
         self._lock = threading.Lock()
         self._reference: dict[tuple[str, ...], Executable | None] = {}
@@ -69,12 +70,17 @@ class Watching:
         Raises:
             VerificationError: With ``debug``: an output differs.
         """
-        found = list(self._executable(values, options))
+        results = self._executable(values, options)
+        given, found = self._at_host(values), self._at_host(results)
         if self._settings.dump_inputs_outputs:
-            self._write(self._settings.dump_folder / f"{self._group.label}-{next(_numbers)}.npz", values, found)
+            self._write(self._settings.dump_folder / f"{self._group.label}-{next(_numbers)}.npz", given, found)
         if self._settings.run_type is RunType.DEBUG:
-            self._compare(values, found, options)
-        return found
+            self._compare(given, found, options)
+        return results
+
+    def _at_host(self, values: Sequence[Any]) -> list[Any]:
+        device = self._device
+        return list(values) if device is None else [device.download(one, "copy to look at") for one in values]
 
     def _compare(self, values: list[Any], found: list[Any], options: Any) -> None:
         types = () if self._group.recipe.typed else tuple(type_of(value) for value in values)
@@ -87,8 +93,7 @@ class Watching:
             reference = self._reference[types]
         if reference is None:
             return
-        at_host = [on_cpu(value) for value in values]
-        expected = list(reference(at_host, options))
+        expected = list(reference(values, options))
         for one, good, got in zip(self._group.recipe.outputs, expected, found, strict=True):
             detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.recipe.random)
             if detail:

@@ -6,13 +6,15 @@ the values of its outputs (`ortopt.runtime.values` says what a value is).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, from_session, has_no_array, is_plain, to_numpy, to_ort
+from ortopt.runtime.containers import wrapped
+from ortopt.runtime.values import binding, has_no_array, is_plain, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
@@ -141,20 +143,26 @@ class AtHost:
 
 
 class Converted:
-    """A session with inputs or outputs that are strings, sequences, maps or optionals: Python's objects go in and out.
+    """A session with inputs or outputs that are strings, sequences, maps or optionals.
+
+    OrtValues go in and out as they are; where one of the values is a Python object, the results are such objects too.
 
     Args:
         session: ONNX Runtime's C++ session.
         feeds: The names of its inputs, in the order of the values.
         fetches: The names of its outputs.
+        device: The CUDA device that the session runs on, if it does: nobody else puts anything on it meanwhile.
     """
 
-    __slots__ = ("_exotic", "_feeds", "_fetches", "_wrap", "session")
+    __slots__ = ("_exotic", "_feeds", "_fetches", "_lock", "_wrap", "session")
 
-    def __init__(self, session: Any, feeds: Sequence[str], fetches: Sequence[str]) -> None:
+    def __init__(
+        self, session: Any, feeds: Sequence[str], fetches: Sequence[str], device: CudaDevice | None = None
+    ) -> None:
         import onnxruntime
 
         self.session = session
+        self._lock = contextlib.nullcontext() if device is None else device.lock
         self._wrap = onnxruntime.OrtValue
         self._feeds = list(feeds)
         self._fetches = list(fetches)
@@ -163,17 +171,21 @@ class Converted:
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session."""
         own = binding().OrtValue
-        if self._exotic and all(isinstance(value, own) for value in values):
-            found = self.session.run_with_ort_values(
-                dict(zip(self._feeds, values, strict=True)), self._fetches, options
-            )
-            return [from_session(value) for value in found]
+        if self._exotic:
+            values = [value if value is None else wrapped(value) for value in values]
+        if all(value is None or isinstance(value, own) for value in values):
+            given = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
+            with self._lock:
+                found = self.session.run_with_ort_values(given, self._fetches, options)
+            return [value if value.has_value() else None for value in found]
         feeds = {
             name: self._wrap(value) if isinstance(value, own) else value
             for name, value in zip(self._feeds, values, strict=True)
             if value is not None  # an optional that holds nothing
         }
-        return [to_ort(value) for value in self.session.run(self._fetches, feeds, options)]
+        with self._lock:
+            found = self.session.run(self._fetches, feeds, options)
+        return [to_ort(value) for value in found]
 
 
 class Host:
@@ -257,7 +269,7 @@ def of_session(
     """
     types = [one.type for one in (*session.inputs_meta, *session.outputs_meta)]
     if not all(is_plain(type_) for type_ in types):
-        return Converted(session, feeds, fetches)
+        return Converted(session, feeds, fetches, device)
     if device is not None:
         return OnDevice(session, feeds, fetches, device, places, separate=separate)
     return Prepared(session, feeds, fetches, [device_of("cpu")] * len(fetches), separate=separate)

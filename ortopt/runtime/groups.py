@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import onnx_ir as ir
+
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.graph.text import one_line
@@ -21,18 +23,18 @@ from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import RunType, Settings
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import type_of
+from ortopt.runtime.values import PLAIN, is_plain, type_of
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
-    from ortopt.runtime.specialization import Policy
+    from ortopt.runtime.specialization import Policy, Specialization, Specializing
 
 HOST: Final = "host"
 """Where a group runs that no provider takes."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Workshop:
     """What all groups of a session share.
 
@@ -46,6 +48,7 @@ class Workshop:
         timeline: Where compiles and runs are recorded, if anybody wants to know.
         specialize: When groups are specialised, None for never.
         device: The CUDA device, None if the caller has none: then values are in the host's memory everywhere.
+        falls_back: Whether a group that its provider cannot compile runs on another, or on the host.
     """
 
     settings: Settings
@@ -57,6 +60,7 @@ class Workshop:
     timeline: Timeline | None = None
     specialize: Policy | None = None
     device: CudaDevice | None = None
+    falls_back: bool = True
     groups: list[Group] = field(default_factory=list)
 
     def span(self, category: str, name: str, **details: Any) -> contextlib.AbstractContextManager[None]:
@@ -78,6 +82,7 @@ class Group:
         recipe: What it computes.
         workshop: What all groups share.
         on_host: Whether no provider is asked.
+        specializes: Whether it may be specialised; not what is special already.
 
     Attributes:
         recipe: What it computes.
@@ -87,7 +92,7 @@ class Group:
         provider: Where it runs; None as long as it is not compiled.
     """
 
-    def __init__(self, recipe: Recipe, workshop: Workshop, *, on_host: bool = False) -> None:
+    def __init__(self, recipe: Recipe, workshop: Workshop, *, on_host: bool = False, specializes: bool = True) -> None:
         self.recipe = recipe
         self.threads: int | None = None
         self.devices: tuple[str, ...] = ()
@@ -99,6 +104,8 @@ class Group:
         self._executable: Executable | None = None
         self._by_types: dict[tuple[str, ...], Executable] = {}
         self._sessions: list[Any] = []
+        self._specializes = specializes
+        self._specializing: list[Specializing] = []
         workshop.groups.append(self)
 
     @property
@@ -128,21 +135,22 @@ class Group:
             if known is not None:
                 return known
             self._workshop.counters.missed()
-            made = self._complete(self.compile(types or ()))
+            made = self._complete(self.compile(types or ()), types or ())
             if types is None:
                 self._executable = made
             else:
                 self._by_types[types] = made
         return made
 
-    def _complete(self, general: Executable) -> Executable:
+    def _complete(self, general: Executable, types: Sequence[str]) -> Executable:
         """What is called instead of the general executable: the same, unless somebody watches or specialises."""
         workshop = self._workshop
         made = general
-        if workshop.specialize is not None and self.provider != HOST and not self.recipe.random:
+        if workshop.specialize is not None and self._can_specialize(types):
             from ortopt.runtime.specialization import Specializing
 
             made = Specializing(self, workshop, workshop.specialize, general)
+            self._specializing.append(made)
         if workshop.settings.watches_groups:
             from ortopt.runtime.debugging import Watching
 
@@ -150,6 +158,23 @@ class Group:
         if workshop.timeline is not None:
             made = _Recorded(made, workshop.timeline, self)
         return made
+
+    def _can_specialize(self, types: Sequence[str]) -> bool:
+        """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
+        if self.provider == HOST or self.recipe.random or not self._specializes:
+            return False
+        return all(
+            is_plain(seen) if one.type is None else isinstance(one.type, ir.TensorType) and one.type.dtype in PLAIN
+            for one, seen in zip(self.recipe.inputs, types or [""] * len(self.recipe.inputs), strict=True)
+        )
+
+    def prepare(self) -> None:
+        """Compile it now rather than at the first run, if its types are known."""
+        if not self.recipe.typed or self._executable is not None:
+            return
+        with self._lock:
+            if self._executable is None:
+                self._executable = self._complete(self.compile(), ())
 
     def compile(self, types: Sequence[str] = ()) -> Executable:
         """Make the general executable: on its provider, or the next that can, or the host.
@@ -170,6 +195,8 @@ class Group:
             try:
                 made = self.compile_on(provider, types, optimize=optimize)
             except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
+                if not workshop.falls_back:
+                    raise
                 if first is None:
                     first = error
                 continue
@@ -206,6 +233,10 @@ class Group:
     def sessions(self) -> list[Any]:
         """ONNX Runtime's C++ sessions of the general executables that have been made."""
         return list(self._sessions)
+
+    def specializations(self) -> list[Specialization]:
+        """What it has been specialised for, the one that was used last first."""
+        return [one for made in self._specializing for one in made.found()]
 
     def executable_of(self, session: Any, provider: str, recipe: Recipe) -> Executable:
         """What runs a session of this group, or of a variant of it."""

@@ -8,7 +8,7 @@ runtime can take the file; none has to profile anything.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -78,7 +78,7 @@ def guarded(
     arguments = _arguments(made, found, recipe, given, call, names)
     body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), _said(recipe, given, sizes, contents))[GUARD_KEY]
     body.metadata_props[groups.ORIGIN_KEY] = found.function.metadata_props.get(groups.ORIGIN_KEY, "[0]")
-    condition = _Condition(names)
+    condition = Condition(names.value)
     for value, expected in sizes.items():
         condition.shape(value, expected)
         if value in contents and contents[value].size:
@@ -287,14 +287,17 @@ def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-class _Condition:
+class Condition:
     """The nodes that compare arguments with what they should be.
+
+    Args:
+        fresh: Makes a name that is free of one that is wanted.
 
     Nothing here fails on any argument: sizes and contents are padded before they are cut to the expected length.
     """
 
-    def __init__(self, names: _Names) -> None:
-        self._names = names
+    def __init__(self, fresh: Callable[[str], str]) -> None:
+        self._fresh = fresh
         self._parts: list[ir.Value] = []
         self.nodes: list[ir.Node] = []
 
@@ -338,9 +341,9 @@ class _Condition:
         return self._op("Constant", value=ir.tensor(np.asarray(content, dtype)))
 
     def _op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        name = self._names.value(f"guard/{op_type}")
+        name = self._fresh(f"guard/{op_type}")
         node = ir.node(op_type, inputs, attributes=attributes, name=name)
-        node.outputs[0].name = self._names.value(f"{name}_output")
+        node.outputs[0].name = self._fresh(f"{name}_output")
         self.nodes.append(node)
         return node.outputs[0]
 
@@ -348,7 +351,7 @@ class _Condition:
 def _branch(
     call: ir.Node,
     results: Sequence[ir.Value],
-    condition: _Condition,
+    condition: Condition,
     names: _Names,
     specialized: ir.Node,
     order: Sequence[int],
@@ -387,4 +390,4 @@ def _branch(
     graph.remove(call, safe=True)
 
 
-__all__ = ["guarded"]
+__all__ = ["Condition", "guarded"]

@@ -65,10 +65,18 @@ class Interface:
             ValueError: An input is missing.
             onnxruntime.InvalidArgument: A name, a type, a rank or a size is wrong.
         """
+        self.check_names(feeds)
+        self._session.run([_ACCEPTED], feeds, self._quiet)
+
+    def check_names(self, feeds: Mapping[str, Any]) -> None:
+        """Refuse feeds in which an input is missing.
+
+        Raises:
+            ValueError: One is.
+        """
         missing = [one.name for one in self.inputs if one.name not in feeds and not one.type.startswith("optional")]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).")
-        self._session.run([_ACCEPTED], feeds, self._quiet)
 
     def check_outputs(self, names: Sequence[str]) -> None:
         """Refuse names of outputs as ONNX Runtime refuses them.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import as_value, to_numpy
+from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy
+from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
@@ -25,10 +26,12 @@ class IOBinding:
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
+        self._checks = binding().SessionIOBinding(session._interface.session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
         self._results: list[Any] = []
+        self._device: CudaDevice | None = None  # where they may be
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -41,9 +44,10 @@ class IOBinding:
         return self._outputs
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an array to an input."""
+        """Bind an array to an input. Raises what ONNX Runtime raises, here and below."""
         import onnxruntime
 
+        self._checks.bind_input(name, arr_on_cpu)
         array = np.ascontiguousarray(arr_on_cpu).reshape(np.shape(arr_on_cpu))
         self._inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
@@ -56,10 +60,14 @@ class IOBinding:
             NotImplementedError: It is a device's where no group runs, or holds a type that DLPack lacks: wrap it into
                 an OrtValue and use `bind_ortvalue_input`.
         """
-        self._inputs[name] = self._at(device_type, device_id, element_type, shape, buffer_ptr)
+        self.bind_ortvalue_input(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
+        if ortvalue.has_value():
+            device = self._session._device
+            known = ortvalue if device is None else device.stand_in(ortvalue)
+            self._checks.bind_ortvalue_input(name, known._ortvalue)
         self._inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -79,11 +87,17 @@ class IOBinding:
         Raises:
             NotImplementedError: The memory is a device's where no group runs, or holds a type that DLPack lacks: wrap
                 it into an OrtValue and use `bind_ortvalue_output`.
+            ValueError: An address comes without a type or a shape.
         """
+        import onnxruntime
+
         if buffer_ptr is None:
-            self._outputs[name] = (device_type, device_id)
+            onnxruntime.OrtDevice.make(device_type, device_id)  # is there such a thing?
+            self._outputs[name] = (device_type.lower(), device_id)
             return
-        self._outputs[name] = self._at(device_type, device_id, element_type, shape or (), buffer_ptr)
+        if element_type is None or shape is None:
+            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+        self._outputs[name] = self._at(device_type, device_id, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
@@ -107,12 +121,14 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        device = self._session._device
+        device = self._device
         values = [value._ortvalue for value in self._results]
-        return [to_numpy(value if device is None else device.download(value, "bound output")) for value in values]
+        at_host = values if device is None else [device.download(value, "bound output") for value in values]
+        return [to_numpy(value) if value.has_value() else None for value in at_host]
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
+        self._checks.clear_binding_inputs()
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
@@ -130,8 +146,11 @@ class IOBinding:
         if kind == "cpu":
             numpy = dtype.numpy()
             memory = (ctypes.c_char * (int(np.prod(shape, dtype=np.int64)) * numpy.itemsize)).from_address(address)
-            array = np.frombuffer(memoryview(memory).cast("B"), numpy).reshape(tuple(shape))
-            return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+            raw = memoryview(memory).cast("B")
+            if not has_no_array(f"tensor({dtype.name.lower()})"):
+                return onnxruntime.OrtValue.ortvalue_from_numpy(np.frombuffer(raw, numpy).reshape(tuple(shape)))
+            bits = np.frombuffer(raw, np.uint16 if numpy.itemsize == 2 else np.uint8).reshape(tuple(shape))
+            return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
         if self._session._device is None:
             raise NotImplementedError(f"memory at an address on {kind}, where no group runs: wrap it into an OrtValue")
         from ortopt.runtime.foreign_memory import at_address
@@ -153,10 +172,12 @@ class IOBinding:
         found = []
         filled = False
         for name, target in self._outputs.items():
-            value = as_value(results[name], name)
+            value = results[name]
             if isinstance(target, tuple):
-                found.append(onnxruntime.OrtValue(_placed(value, target, device, name)))
+                found.append(onnxruntime.OrtValue(self._placed(value, target, device, name)))
                 continue
+            if not (value.has_value() and value.is_tensor() and target.is_tensor()):
+                raise ValueError(f"output {name!r}: only tensors are written to bound memory")
             if target.data_type() != value.data_type() or list(target.shape()) != list(value.shape()):
                 raise ValueError(
                     f"output {name!r} is {value.data_type()}{list(value.shape())}; what is bound to it is"
@@ -169,31 +190,32 @@ class IOBinding:
         if filled and device is not None:
             device.synchronize()
         self._results = found
+        self._device = device
 
-
-def _placed(value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
-    """A result on the device that its output is bound to."""
-    import onnxruntime
-
-    kind, index = place
-    if device is not None and kind == "cuda" and index == device.index:
-        return device.upload(value, f"output {name}")
-    at_host = value if device is None else device.download(value, f"output {name}")
-    if kind == "cpu":
-        return at_host
-    return onnxruntime.OrtValue.ortvalue_from_numpy(to_numpy(at_host), kind, index)._ortvalue
+    def _placed(self, value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
+        """A result on the device that its output is bound to; where nothing runs on that, in the host's memory."""
+        kind, index = place
+        if device is not None and kind == "cuda" and index == device.index:
+            return device.upload(value, f"output {name}")
+        at_host = value if device is None else device.download(value, f"output {name}")
+        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
+        if kind == "cpu" or kind not in kinds or not holds_numbers(at_host):
+            return at_host
+        return type(at_host).ortvalue_from_numpy(to_numpy(at_host), device_of(kind, index))
 
 
 def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
     """Copy a result to bound memory."""
-    if device is None:
-        target.update_inplace(to_numpy(value))
-    elif device.is_resident(target._ortvalue):
+    if device is not None and device.is_resident(target._ortvalue):
         device.crossed([] if device.is_resident(value) else [value])
         with device.lock:
             device.fill([target._ortvalue], [value])
+        return
+    at_host = value if device is None else device.download(value, f"output {name}")
+    if has_no_array(at_host.data_type()) and target.device_name() == "cpu":
+        ctypes.memmove(target.data_ptr(), at_host.data_ptr(), at_host.tensor_size_in_bytes())
     else:
-        target.update_inplace(to_numpy(device.download(value, f"output {name}")))
+        target.update_inplace(to_numpy(at_host))
 
 
 __all__ = ["IOBinding"]

@@ -27,6 +27,7 @@ class Step:
         outputs: The slots that it writes.
         dead: The slots that nobody reads after it, in the order of the steps.
         ordered: Whether it must run after all earlier steps that are ordered too: it draws random numbers.
+        fresh: Whether its results share memory with nothing that was there before.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Step:
     outputs: tuple[int, ...]
     dead: tuple[int, ...] = ()
     ordered: bool = False
+    fresh: bool = False
 
 
 @dataclass(slots=True)

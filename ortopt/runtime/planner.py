@@ -11,7 +11,7 @@ import enum
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import onnx_ir as ir
 
@@ -25,8 +25,9 @@ from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
 from ortopt.runtime.executables import AtHost
 from ortopt.runtime.groups import HOST, Group, Workshop
+from ortopt.runtime.guards import Choice, Guarded, choice_of
 from ortopt.runtime.plan import Action, Plan, Step, ToDevice, ToHost
-from ortopt.runtime.recipes import Library
+from ortopt.runtime.recipes import Library, Recipe
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
@@ -70,6 +71,7 @@ class Planner:
         self._function_kinds: dict[ir.OperatorIdentifier, _Kind] = {}
         self._kinds: dict[ir.Node, _Kind] = {}
         self._groups: list[Group] = []
+        self._versions: list[tuple[Group, Group]] = []
         self._leftovers = 0
         self._inferred = False
         scope.attach(model, Options())
@@ -88,6 +90,8 @@ class Planner:
             threads = deal(options.intra_op_num_threads, [group.recipe.work for group in sessions])
             for group, count in zip(sessions, threads, strict=True):
                 group.threads = count
+        for version, group in self._versions:
+            version.threads = group.threads
         return plan
 
     # What runs a node
@@ -153,9 +157,17 @@ class Planner:
     def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value], at_host: frozenset[int]) -> Plan:
         return _GraphPlan(self, graph, captured, at_host).finish()
 
-    def group(self, group: Group) -> Group:
-        """Remember a group that has been made."""
-        self._groups.append(group)
+    def group(self, group: Group, *, version_of: Group | None = None) -> Group:
+        """Remember a group that has been made.
+
+        Args:
+            group: The group.
+            version_of: The group that never runs when it does: both have the same number of threads.
+        """
+        if version_of is None:
+            self._groups.append(group)
+        else:
+            self._versions.append((group, version_of))
         return group
 
     def leftover_name(self) -> str:
@@ -217,16 +229,23 @@ class _GraphPlan:
         self._slots: dict[ir.Value, int] = {}
         self._template: list[object] = []
         self._steps: list[Step] = []
-        self._step_groups: list[Group | None] = []
+        self._step_groups: list[tuple[_Placed, ...]] = []  # one of them runs
         self._step_reads: list[Callable[[int], bool]] = []  # whether the host reads a step's operand at a position
+        self._choices: dict[ir.Node, Choice] = {}
         for value in (*graph.inputs, *captured):
             default = _default(value)
             self._slots[value] = len(self._template)
             self._template.append(None if default is None else tensor_to_ort(default))
 
     def finish(self) -> Plan:
-        nodes = [node for node in self._graph if not _is_constant(node)]
-        operands = {node: _operands(node) for node in nodes}
+        skipped: set[ir.Node] = set()
+        for node in self._graph:
+            choice = choice_of(node, self._planner.library.functions) if node.op_type == "If" else None
+            if choice is not None:
+                self._choices[node] = choice
+                skipped |= choice.condition
+        nodes = [node for node in self._graph if node not in skipped and not _is_constant(node)]
+        operands = {node: self._choices[node].operands if node in self._choices else _operands(node) for node in nodes}
         for kind, block in self._blocks(nodes, operands):
             self._add(kind, block, operands)
         outputs = tuple(self._slot(value) for value in self._graph.outputs)
@@ -240,7 +259,7 @@ class _GraphPlan:
             outputs,
             tuple(self._steps),
             self._planner.workshop.counters,
-            sum(group is not None for group in self._step_groups),
+            sum(bool(groups) for groups in self._step_groups),
         )
 
     def _blocks(
@@ -311,7 +330,8 @@ class _GraphPlan:
             self._append(recipe.name, View(reshaping, group), given, results)
             return
         reads = (lambda _: False) if group.wanted_provider == CUDA else (lambda _: True)
-        self._append(recipe.name, group, given, results, ordered=recipe.random, group=group, host_reads=reads)
+        placed = _Placed(group, tuple(range(len(results))))
+        self._append(recipe.name, group, given, results, ordered=recipe.random, groups=(placed,), host_reads=reads)
 
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
         """Whether a value is used outside of some nodes of this graph."""
@@ -331,7 +351,7 @@ class _GraphPlan:
         results: Sequence[ir.Value],
         *,
         ordered: bool = False,
-        group: Group | None = None,
+        groups: tuple[_Placed, ...] = (),
         host_reads: Callable[[int], bool] = lambda _: True,
     ) -> None:
         inputs = tuple(self._slot(value) for value in given)
@@ -340,8 +360,9 @@ class _GraphPlan:
             self._slots[value] = len(self._template)
             outputs.append(len(self._template))
             self._template.append(None)
-        self._steps.append(Step(name, action, inputs, tuple(outputs), (), ordered))
-        self._step_groups.append(group)
+        fresh = bool(groups) and all(len(set(one.order)) == len(one.order) for one in groups)
+        self._steps.append(Step(name, action, inputs, tuple(outputs), (), ordered, fresh))
+        self._step_groups.append(groups)
         self._step_reads.append(host_reads)
 
     def _slot(self, value: ir.Value) -> int:
@@ -354,7 +375,60 @@ class _GraphPlan:
             self._template.append(tensor_to_ort(tensor))
         return slot
 
+    def _add_choice(self, node: ir.Node, choice: Choice) -> None:
+        """An If that chooses between versions of a group: no If is run, and no condition."""
+        planner = self._planner
+        wanted = [i for i, value in enumerate(node.outputs) if value.uses() or value.is_graph_output()]
+        given: dict[ir.Value, int] = {}
+        recipe, group, places, order = self._version(choice.general, choice.order, wanted, given)
+        versions = []
+        groups = [_Placed(group, tuple(order))]
+        for version in choice.versions:
+            _, special, own, positions = self._version(version.call, version.order, wanted, given, general=group)
+            expected = [(given.setdefault(value, len(given)), asked) for value, asked in version.expected]
+            versions.append((expected, own, special, positions))
+            groups.append(_Placed(special, tuple(positions)))
+        workshop = planner.workshop
+        action: Action = Guarded(versions, (places, group, order), recipe.name, workshop.counters, workshop.timeline)
+        compared = {place for expected, *_ in versions for place, (_, content) in expected if content}
+        device = workshop.device
+        if device is not None:
+            action = AtHost(action, device, f"guard of {recipe.name}", compared.__contains__)
+        self._append(
+            recipe.name,
+            action,
+            list(given),
+            [node.outputs[i] for i in wanted],
+            ordered=recipe.random,
+            groups=tuple(groups),
+            host_reads=compared.__contains__ if _is_on_cuda(groups) else lambda _: True,
+        )
+
+    def _version(
+        self,
+        call: ir.Node,
+        order: Sequence[int],
+        wanted: Sequence[int],
+        given: dict[ir.Value, int],
+        *,
+        general: Group | None = None,
+    ) -> tuple[Recipe, Group, list[int], list[int]]:
+        """One version: its group, the places of what it is given, and of the wanted results among its own."""
+        planner = self._planner
+        function = planner.library.group_of(call)
+        assert function is not None
+        asked = {order[i] for i in wanted}
+        recipe, values, _ = planner.library.of_call(call, function, [i in asked for i in range(len(call.outputs))])
+        group = Group(recipe, planner.workshop, specializes=general is None)
+        planner.group(group, version_of=general)
+        positions = {place: i for i, place in enumerate(sorted(asked))}
+        places = [given.setdefault(value, len(given)) for value in values]
+        return recipe, group, places, [positions[order[i]] for i in wanted]
+
     def _add_control(self, node: ir.Node) -> None:
+        if node in self._choices:
+            self._add_choice(node, self._choices[node])
+            return
         name = f"{node.op_type} {node.name or ''}".strip()
         random = semantics.is_random(node, self._planner.library.functions)
         given: list[ir.Value] = [value for value in node.inputs if value is not None]
@@ -422,59 +496,54 @@ class _GraphPlan:
         Returns:
             The slots of the graph's outputs.
         """
-        on_cuda = [group is not None and group.wanted_provider == CUDA for group in self._step_groups]
+        on_cuda = [_is_on_cuda(groups) for groups in self._step_groups]
         at_host = {outputs[i] for i in self._at_host}
         on_device: Counter[int] = Counter()
         for step, cuda, host_reads in zip(self._steps, on_cuda, self._step_reads, strict=True):
             if cuda:
-                on_device.update(set(step.inputs))
+                on_device.update({slot for i, slot in enumerate(step.inputs) if not host_reads(i)})
             at_host.update(slot for i, slot in enumerate(step.inputs) if host_reads(i))
-        uploads = self._uploads(on_device)
+        uploads = self._uploads(on_device, on_cuda)
         downloads: dict[int, int] = {}
         steps: list[Step] = []
-        groups: list[Group | None] = []
-        for step, group, cuda, host_reads in zip(
+        step_groups: list[tuple[_Placed, ...]] = []
+
+        def copy(kind: type[ToHost], name: str, slot: int) -> int:
+            steps.append(Step(name, kind(device, name), (slot,), (self._new_slot(),), fresh=kind is ToHost))
+            step_groups.append(())
+            return steps[-1].outputs[0]
+
+        for step, groups, cuda, host_reads in zip(
             self._steps, self._step_groups, on_cuda, self._step_reads, strict=True
         ):
             if cuda:
-                for slot in step.inputs:
-                    if slot in uploads and uploads[slot] < 0:
-                        uploads[slot] = self._new_slot()
-                        name = f"copy for {step.name}"
-                        steps.append(Step(name, ToDevice(device, name), (slot,), (uploads[slot],)))
-                        groups.append(None)
-                step.inputs = tuple(uploads.get(slot, slot) for slot in step.inputs)
+                for i, slot in enumerate(step.inputs):
+                    if uploads.get(slot, 0) < 0 and not host_reads(i):
+                        uploads[slot] = copy(ToDevice, f"copy for {step.name}", slot)
             step.inputs = tuple(
-                downloads.get(slot, slot) if host_reads(i) else slot for i, slot in enumerate(step.inputs)
+                downloads.get(slot, slot) if host_reads(i) else uploads.get(slot, slot) if cuda else slot
+                for i, slot in enumerate(step.inputs)
             )
             steps.append(step)
-            groups.append(group)
-            if not cuda or group is None:
+            step_groups.append(groups)
+            if not cuda:
                 continue
-            group.devices = tuple(
-                "cpu" if slot in at_host and slot not in on_device else "cuda" for slot in step.outputs
-            )
+            wanted = ["cpu" if slot in at_host and slot not in on_device else "cuda" for slot in step.outputs]
+            for one in groups:
+                one.leave(wanted)
             for slot in step.outputs:
                 if slot in at_host and slot in on_device:
-                    downloads[slot] = self._new_slot()
-                    name = f"copy of {step.name}"
-                    steps.append(Step(name, ToHost(device, name), (slot,), (downloads[slot],)))
-                    groups.append(None)
-        self._steps, self._step_groups = steps, groups
+                    downloads[slot] = copy(ToHost, f"copy of {step.name}", slot)
+        self._steps, self._step_groups = steps, step_groups
         return tuple(downloads.get(slot, slot) for slot in outputs)
 
-    def _uploads(self, on_device: Counter[int]) -> dict[int, int]:
+    def _uploads(self, on_device: Counter[int], on_cuda: Sequence[bool]) -> dict[int, int]:
         """Slots that several groups on the device would each copy there, with -1 for each.
 
         Vectors and single numbers are left to ONNX Runtime: they may be shapes or counts, which its kernels read in the
         host's memory.
         """
-        made = {
-            slot
-            for step, group in zip(self._steps, self._step_groups, strict=True)
-            for slot in step.outputs
-            if group is not None and group.wanted_provider == CUDA
-        }
+        made = {slot for step, cuda in zip(self._steps, on_cuda, strict=True) if cuda for slot in step.outputs}
         matrices = {
             slot for value, slot in self._slots.items() if value.shape is not None and len(value.shape) >= _MATRIX
         }
@@ -495,9 +564,34 @@ class _GraphPlan:
             step.dead = tuple(sorted(last))
             seen |= last
         ends = {slot: i for i, step in enumerate(self._steps) for slot in step.dead}
-        for step, group in zip(self._steps, self._step_groups, strict=True):
-            if group is not None:
-                group.separate = len({ends.get(slot, -1) for slot in step.outputs}) > 1
+        for step, groups in zip(self._steps, self._step_groups, strict=True):
+            for one in groups:
+                one.group.separate = len({ends.get(slot, -1) for slot in step.outputs}) > 1
+
+
+class _Placed(NamedTuple):
+    """A group that a step runs.
+
+    Attributes:
+        group: The group.
+        order: Which of its outputs each output of the step is.
+    """
+
+    group: Group
+    order: tuple[int, ...]
+
+    def leave(self, places: Sequence[str]) -> None:
+        """Leave the group's outputs where the step's are wanted: on the device, if one output is two of the step's."""
+        found = ["cpu"] * len(self.group.recipe.outputs)
+        for output, place in zip(self.order, places, strict=True):
+            if place != "cpu":
+                found[output] = place
+        self.group.devices = tuple(found)
+
+
+def _is_on_cuda(groups: Sequence[_Placed]) -> bool:
+    """Whether a step runs on CUDA, whichever of its groups it runs."""
+    return bool(groups) and all(one.group.wanted_provider == CUDA for one in groups)
 
 
 def _default(value: ir.Value) -> ir.TensorProtocol | None:

@@ -63,7 +63,7 @@ class Argument:
         elif self.foreign is not None:
             info.type.ParseFromString(self.foreign)
         elif seen is not None:
-            _write_type(info.type, seen)
+            write_type(info.type, seen)
             if shape is not None and info.type.HasField("tensor_type"):
                 for dim in shape:
                     info.type.tensor_type.shape.dim.add(dim_value=dim)
@@ -186,7 +186,7 @@ def _without_inventions(shape: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape([None if isinstance(dim, str) and dim.startswith(INVENTED) else dim for dim in dims])
 
 
-def _write_type(proto: onnx.TypeProto, text: str) -> None:
+def write_type(proto: onnx.TypeProto, text: str) -> None:
     """Fill in a type from ONNX's spelling.
 
     Raises:
@@ -195,11 +195,11 @@ def _write_type(proto: onnx.TypeProto, text: str) -> None:
     inner = text[text.find("(") + 1 : -1]
     if text.startswith("seq("):
         proto.sequence_type.SetInParent()
-        _write_type(proto.sequence_type.elem_type, inner)
+        write_type(proto.sequence_type.elem_type, inner)
         return
     if text.startswith("optional("):
         proto.optional_type.SetInParent()
-        _write_type(proto.optional_type.elem_type, inner)
+        write_type(proto.optional_type.elem_type, inner)
         return
     if not text.startswith("tensor(") or inner.upper() not in ir.DataType.__members__:
         raise UsageError(f"a value of type {text!r} cannot pass from one group to another")

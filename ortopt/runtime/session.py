@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Self, SupportsIndex
 
 import numpy as np
 import onnx_ir as ir
@@ -19,22 +20,25 @@ from ortopt.analysis.providers import CPU, CUDA, normalize, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.evaluate import share_threads
 from ortopt.graph.load import load
-from ortopt.graph.text import one_line
+from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.runtime import session_options
 from ortopt.runtime.cache import Cache
+from ortopt.runtime.containers import wrapped
+from ortopt.runtime.further_methods import FurtherMethods
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
-from ortopt.runtime.plan import ParallelPlan, Plan, ToHost
+from ortopt.runtime.plan import ParallelPlan, Plan
 from ortopt.runtime.planner import Planner
-from ortopt.runtime.sessions import SessionMaker, entry_of
+from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
 from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, taken, to_numpy, to_ort
+from ortopt.runtime.values import alone, binding, device, is_plain, own, taken, to_numpy, to_ort
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
     import onnx
 
     from ortopt.runtime.cuda_device import CudaDevice
+    from ortopt.runtime.specialization import Policy
+    from ortopt.runtime.specialized_export import Exported
 
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
@@ -56,7 +62,7 @@ _FORKED: Final = (
 )
 
 
-class InferenceSession:
+class InferenceSession(FurtherMethods):
     """A drop-in for ``onnxruntime.InferenceSession`` that executes fusion groups.
 
     Each group (a local function of domain ``ortopt.group``, as ``ortopt optimize -O4`` makes them) runs in an ONNX
@@ -122,15 +128,12 @@ class InferenceSession:
         dump_folder: str | PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        if not _is_source(path_or_bytes):
+            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         self._settings = read_settings(run_type, rtol, atol, dump_folder)
         self._unusable: str | None = None
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
-        self._whole: Any = None
-        self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
-        self._executor: ThreadPoolExecutor | None = None
-        self._device: CudaDevice | None = None
-        self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
         self._disabled = tuple(kwargs.pop("disabled_optimizers", None) or ())
         self._enable_fallback = bool(int(kwargs.pop("enable_fallback", 1)))
         kwargs.pop("read_config_from_model", None)
@@ -147,41 +150,57 @@ class InferenceSession:
                 (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
             )
             share_threads(intra, inter)
-        simple = (
-            not host_ops
-            and self._settings.run_type in (RunType.ORT, RunType.REFERENCE)
-            and not (self._settings.dump_graph or self._settings.dump_groups or self._settings.watches_groups)
-            and specialize_after is None
-            and thread_pool == "session"
-        )
-        refused: Exception | None = None
-        if simple and not mentions_groups(path_or_bytes):
-            refused = self._open_whole(path_or_bytes, sess_options, chosen)
-        if self._whole is None:
-            specialize = None
-            if specialize_after is not None:
-                from ortopt.runtime.specialization import Policy
+        specialize = None
+        if specialize_after is not None:
+            from ortopt.runtime.specialization import Policy
 
-                specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
-            try:
-                self._open_plan(
-                    path_or_bytes, sess_options, chosen, tuple(host_ops), specialize, cache_entries, cache_bytes,
-                    global_pool=thread_pool == "global",
-                    simple=simple,
-                )  # fmt: skip
-            except (UsageError, InvalidModelError) as error:
-                if refused is None:
-                    raise
-                raise refused from error
-            if (
-                refused is not None
-                and self._whole is None
-                and not any(one.wanted_provider == HOST for one in self.groups)
-            ):
-                raise refused
+            specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
+        self._request = _Request(
+            path_or_bytes,
+            sess_options,
+            tuple(host_ops),
+            specialize,
+            cache_entries,
+            cache_bytes,
+            thread_pool == "global",
+        )
+        self._giving_up = threading.Lock()
+        self._gave_up = False  # a provider, after it failed in a run
+        self._open(chosen)
         _live.add(self)
 
     # Opening
+
+    def _open(self, chosen: Mapping[str, Mapping[str, Any]] | None) -> None:
+        """Make what runs the model, on the providers that the caller named."""
+        self._whole: Any = None
+        self._model: ir.Model | None = None  # as it was grouped, if somebody may ask for it
+        self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
+        self._executor: ThreadPoolExecutor | None = None
+        self._device: CudaDevice | None = None
+        self._runner: _Runner | None = None
+        request = self._request
+        simple = (
+            not request.host_ops
+            and self._settings.run_type in (RunType.ORT, RunType.REFERENCE)
+            and not (self._settings.dump_graph or self._settings.dump_groups or self._settings.watches_groups)
+            and request.specialize is None
+            and not request.global_pool
+        )
+        refused: Exception | None = None
+        if simple and not mentions_groups(request.source):
+            refused = self._open_whole(request.source, request.options, chosen)
+        if self._whole is not None:
+            return
+        try:
+            self._open_plan(chosen, simple=simple)
+        except (UsageError, InvalidModelError) as error:
+            if refused is None:
+                raise
+            raise refused from error
+        on_host = self._whole is None and any(one.wanted_provider == HOST for one in self.groups)
+        if refused is not None and self._whole is None and not on_host:
+            raise refused
 
     def _open_whole(
         self, source: Any, options: Any, chosen: Mapping[str, Mapping[str, Any]] | None
@@ -239,19 +258,9 @@ class InferenceSession:
         self._counters.add("fallbacks")
         warnings.warn(f"{said}; falling back to {', '.join(self._whole.get_providers())}", RuntimeWarning, stacklevel=5)
 
-    def _open_plan(
-        self,
-        source: Any,
-        options: Any,
-        chosen: Mapping[str, Mapping[str, Any]] | None,
-        host_ops: tuple[type, ...],
-        specialize: Any,
-        cache_entries: int,
-        cache_bytes: int,
-        *,
-        global_pool: bool,
-        simple: bool,
-    ) -> None:
+    def _open_plan(self, chosen: Mapping[str, Mapping[str, Any]] | None, *, simple: bool) -> None:
+        request = self._request
+        source, options, host_ops = request.source, request.options, request.host_ops
         model = load(source)
         if chosen is None:
             made_for = [one.metadata_props.get(PROVIDER_KEY) for one in model.functions.values()]
@@ -266,6 +275,16 @@ class InferenceSession:
             and self._whole is not None
         ):
             return
+        _check_types(model)
+        copies = None if options is None else session_options.Copies(options)
+        has_initializers = copies is not None and session_options.apply(options, copies, model)
+        if has_initializers:
+            warnings.warn(
+                "the session options have initializers: of their configuration entries only those that ortopt knows"
+                " reach the groups",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
             names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
             deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
@@ -274,22 +293,16 @@ class InferenceSession:
             shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
-        said = ""
-        graphs = self._provider_options.get(CUDA, {}).pop("enable_cuda_graph", "0")
-        if CUDA in working and self._settings.run_type is not RunType.HOST:
-            from ortopt.runtime.cuda_device import open_device
-
-            self._device, said = open_device(
-                self._provider_options[CUDA],
-                self._counters,
-                self._timeline,
-                watched=self._settings.watches_groups,
-                one_arena=options is not None and entry_of(options, "session.use_env_allocators") == "1",
-            )
-        self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
+        told = self._open_device(options)
+        self._maker = SessionMaker(
+            options, self._provider_options, self._disabled, global_pool=request.global_pool, copies=copies
+        )
+        self._maker.has_initializers = has_initializers
         self._maker.device = self._device
-        self._maker.captures = specialize is not None and specialize.cuda_graphs
-        self._cache: Cache[Any] = Cache(cache_entries, cache_bytes, lambda _: self._counters.add("evictions"))
+        self._maker.captures = request.specialize is not None and request.specialize.cuda_graphs
+        self._cache: Cache[Any] = Cache(
+            request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)
+        )
         self._workshop = Workshop(
             self._settings,
             self._maker,
@@ -298,23 +311,47 @@ class InferenceSession:
             self._cache,
             host_ops,
             self._timeline,
-            specialize,
+            request.specialize,
             self._device,
+            self._enable_fallback,
         )
-        if said:
-            self._workshop.tell(f"the groups on {CUDA} share no stream: {said}")
-        if str(graphs).lower() in {"1", "true"}:
-            self._workshop.tell(
-                "enable_cuda_graph is left out, as values between groups do not stay in one place: ask for"
-                " specialize_after=1, cuda_graphs=True"
-            )
+        for message in told:
+            self._workshop.tell(message)
         plan = Planner(model, self._workshop).plan()
+        if session_options.has_affinities(self._maker.options) and any(one.threads for one in self.groups):
+            warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=3)
+        if has_initializers and self._maker.needs_original:
+            raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
         if self._settings.dump_graph:
             from ortopt.runtime.debugging import dump_graph
 
             dump_graph(model, plan, self._settings.dump_folder)
+        self._model = model if request.specialize is not None else None
         self._interface = Interface(model)
         self._take(model, plan)
+
+    def _open_device(self, given: Any) -> list[str]:
+        """Get what the groups on CUDA share, if there can be any; what is otherwise than asked for, in words."""
+        if CUDA not in self._provider_options or self._settings.run_type is RunType.HOST:
+            return []
+        from ortopt.runtime.cuda_device import open_device
+
+        options = self._provider_options[CUDA]
+        graphs = options.pop("enable_cuda_graph", "0")
+        self._device, said = open_device(
+            options,
+            self._counters,
+            self._timeline,
+            watched=self._settings.watches_groups,
+            one_arena=given is not None and session_options.entry(given, "session.use_env_allocators") == "1",
+        )
+        told = [f"the groups on {CUDA} share no stream: {said}"] if said else []
+        if str(graphs).lower() in {"1", "true"}:
+            told.append(
+                "enable_cuda_graph is left out, as values between groups do not stay in one place: ask for"
+                " specialize_after=1, cuda_graphs=True"
+            )
+        return told
 
     def _take(self, model: ir.Model, plan: Plan) -> None:
         """Prepare what every call needs."""
@@ -322,27 +359,27 @@ class InferenceSession:
 
         self._plan = plan
         self._borrow, self._cpu = binding().OrtValue.ortvalue_from_numpy, device("cpu")
-        self._default_options = onnxruntime.RunOptions() if self._device is None else self._device.default_options
         self._names = [value.name or "" for value in model.graph.inputs]
         self._defaults = [plan.template[slot] for slot in plan.inputs]
         self._formals = [_Formal(value) for value in model.graph.inputs]
         self._output_names = [value.name or "" for value in model.graph.outputs]
         self._positions = {name: i for i, name in enumerate(self._output_names)}
-        # A view, and control flow that passes something on, give memory that is the caller's, or a constant.
-        from_run = {slot for step in plan.steps for slot in step.outputs if isinstance(step.action, Group | ToHost)}
+        fresh = {slot for step in plan.steps if step.fresh for slot in step.outputs}
         seen: set[int] = set()
         self._shared = []  # whether an output shares memory with an input, a constant or another output
         for slot in plan.outputs:
-            self._shared.append(slot not in from_run or slot in seen)
+            self._shared.append(slot not in fresh or slot in seen)
             seen.add(slot)
-        self._run_plan = plan.run
+        run = plan.run
         options = self._maker.options
         if options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL:
             workers = options.inter_op_num_threads or processors()
             self._executor = ThreadPoolExecutor(workers, "ortopt-group")
             parallel = ParallelPlan(plan, self._executor)
             if not parallel.is_chain:
-                self._run_plan = parallel.run
+                run = parallel.run
+        own = self._device
+        self._runner = _Runner(run, onnxruntime.RunOptions() if own is None else own.default_options, own)
 
     def _working(self, chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
         """The providers that work here.
@@ -387,14 +424,14 @@ class InferenceSession:
         """
         if self._unusable is not None:
             raise UsageError(self._unusable)
-        if self._timeline is not None:
+        try:
+            if self._timeline is None:
+                return self._run(output_names, input_feed, run_options)
             with self._timeline.span("call", "run"):
                 return self._run(output_names, input_feed, run_options)
-        if self._whole is None:
-            return self._run(output_names, input_feed, run_options)
-        found: list[Any] = self._whole.run(output_names, taken(input_feed), run_options)
-        self._counters.called()
-        return found
+        except binding().EPFail as error:
+            self._after_failure(error)
+        return self._run(output_names, input_feed, run_options)
 
     def _run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         if self._whole is not None:
@@ -408,45 +445,46 @@ class InferenceSession:
             positions = list(range(len(self._output_names)))
         input_feed = taken(input_feed)
         values, kept = self._arguments(input_feed)
-        results = self._execute(values, run_options)
+        results, device = self._execute(values, run_options)
         del kept  # the arrays that the arguments lie in: until here
         shared = self._shared
         seen: set[int] = set()
         outputs = []
         for i in positions:
-            array = to_numpy(self._at_host(results[i], i))
+            array = to_numpy(_at_host(results[i], device, self._output_names[i]))
             outputs.append(own(array) if shared[i] or i in seen else array)
             seen.add(i)
         return outputs
 
-    def _execute(self, values: Sequence[Any], run_options: Any) -> list[Any]:
-        assert self._run_plan is not None
-        options = self._default_options if run_options is None else run_options
-        if self._device is None:
-            results = self._run_plan(values, (), options)
+    def _execute(self, values: Sequence[Any], run_options: Any) -> tuple[list[Any], CudaDevice | None]:
+        """The values of all outputs, and the device on which some of them may be."""
+        runner = self._runner
+        if runner is None:
+            raise UsageError(_CLOSED)
+        options = runner.options if run_options is None else run_options
+        if runner.device is None:
+            results = runner.run(values, (), options)
         else:
             try:
-                results = self._run_plan(values, (), options)
+                results = runner.run(values, (), options)
             finally:
-                self._device.synchronize()
+                runner.device.synchronize()
         self._counters.called()
-        return results
-
-    def _at_host(self, value: Any, output: int) -> Any:
-        """A result in the host's memory."""
-        return value if self._device is None else self._device.download(value, f"output {self._output_names[output]}")
+        return results, runner.device
 
     def _arguments(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         """The plan's values for what a caller gave, and what must be kept as long as they are used."""
         values: list[Any] = []
         kept: list[Any] = []
         given = 0
+        feed = _present(feed)
+        checked = False
         borrow, cpu = self._borrow, self._cpu
         for name, formal, default in zip(self._names, self._formals, self._defaults, strict=True):
             value = feed.get(name, _MISSING)
             if value is _MISSING:
                 if default is None and not formal.optional:
-                    self._interface.check_inputs(feed)
+                    self._check(feed)
                 values.append(default)
                 continue
             given += 1
@@ -456,22 +494,45 @@ class InferenceSession:
                     kept.append(value)
                 values.append(borrow(value, cpu))
                 continue
-            self._interface.check_inputs(feed)
+            inner = getattr(value, "_ortvalue", None)
+            if inner is not None and formal.fits(inner):
+                values.append(inner)
+                kept.append(value)
+                continue
+            if not checked:
+                self._check(feed)
+                checked = True
             converted, keep = formal.converted(value)
             values.append(converted)
             kept.append(keep)
         if given != len(feed):
-            self._interface.check_inputs(feed)
+            self._check(feed)
         return values, kept
+
+    def _check(self, feed: Mapping[str, Any]) -> None:
+        """Refuse inputs as ONNX Runtime refuses them; the session that is asked knows no device."""
+        device = self._device
+        if device is not None:
+            feed = {name: device.stand_in(value) for name, value in feed.items()}
+        self._interface.check_inputs(feed)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
         """As `run`, from and to ``onnxruntime.OrtValue``: nothing is copied."""
-        import onnxruntime
-
         if self._unusable is not None:
             raise UsageError(self._unusable)
+        try:
+            return self._run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        except binding().EPFail as error:
+            self._after_failure(error)
+        return self._run_with_ort_values(output_names, input_dict_ort_values, run_options)
+
+    def _run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any
+    ) -> list[Any]:
+        import onnxruntime
+
         if self._whole is not None:
             outputs: list[Any] = self._whole.run_with_ort_values(output_names, input_dict_ort_values, run_options)
             self._counters.called()
@@ -479,12 +540,13 @@ class InferenceSession:
         names = list(output_names) if output_names else self._output_names
         self._interface.check_outputs(names)
         values, _ = self._arguments(input_dict_ort_values)
-        results = self._execute(values, run_options)
+        results, device = self._execute(values, run_options)
         found = []
         for name in names:
             i = self._positions[name]
-            value = as_value(self._at_host(results[i], i), name)
-            found.append(onnxruntime.OrtValue(to_ort(own(to_numpy(value))) if self._shared[i] else value))
+            value = _at_host(results[i], device, name)
+            value = alone(value) if self._shared[i] else value
+            found.append(onnxruntime.OrtValue(wrapped(value, self._interface.outputs[i].type)))
         return found
 
     def io_binding(self) -> Any:
@@ -498,6 +560,7 @@ class InferenceSession:
 
         Raises:
             ValueError: The binding is another session's, or an input is not bound.
+            RuntimeError: What is bound does not fit the model.
         """
         if self._unusable is not None:
             raise UsageError(self._unusable)
@@ -507,17 +570,22 @@ class InferenceSession:
             return
         if not isinstance(iobinding, IOBinding) or iobinding._session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
-        self._interface.check_outputs(list(iobinding.outputs))
-        values, _ = self._arguments(iobinding.inputs)
-        results = self._execute(values, run_options)
-        iobinding.finish(
-            {
-                name: to_ort(own(to_numpy(self._at_host(results[i], i)))) if self._shared[i] else results[i]
-                for i, name in enumerate(self._output_names)
-                if name in iobinding.outputs
-            },
-            self._device,
-        )
+        if not iobinding.outputs:
+            raise RuntimeError("Error in execution: At least one output should be requested.")
+        for name in iobinding.outputs:
+            if name not in self._positions:
+                raise RuntimeError(f"Error in execution: Invalid output name: {name}")
+        try:
+            values, _ = self._arguments(iobinding.inputs)
+        except binding().InvalidArgument as error:  # so ONNX Runtime says it, of what is bound
+            raise RuntimeError(f"Error in execution: {str(error).partition('INVALID_ARGUMENT : ')[2]}") from error
+        results, device = self._execute(values, run_options)
+        found = {}
+        for one, value, shared in zip(self._interface.outputs, results, self._shared, strict=True):
+            if one.name in iobinding.outputs:
+                mine = alone(_at_host(value, device, one.name)) if shared else value
+                found[one.name] = wrapped(mine, one.type)
+        iobinding.finish(found, device)
 
     def run_async(
         self,
@@ -533,6 +601,8 @@ class InferenceSession:
         if self._whole is not None:
             self._whole.run_async(output_names, input_feed, callback, user_data, run_options)
             return
+
+        self._interface.check_names(input_feed)
 
         def work() -> None:
             try:
@@ -577,21 +647,55 @@ class InferenceSession:
         return self._maker.options if self._whole is None else self._whole.get_session_options()
 
     def disable_fallback(self) -> None:
-        """ONNX Runtime's: a run that fails is not tried again on other providers."""
-        if self._whole is not None:
-            self._whole.disable_fallback()
+        """From now on a provider that cannot compile a group, or fails in a run, is an error."""
+        self._let_fall_back(False)
 
     def enable_fallback(self) -> None:
-        """ONNX Runtime's: a run of a whole model that fails in its provider is tried again on others."""
-        if self._whole is not None:
-            self._whole.enable_fallback()
+        """From now on other providers take over, the CPU or the host; that is how a session is made."""
+        self._let_fall_back(True)
+
+    def _let_fall_back(self, allowed: bool) -> None:
+        self._enable_fallback = allowed
+        if self._whole is None:
+            self._workshop.falls_back = allowed
+
+    def set_providers(
+        self, providers: Providers | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Open the model again, on other execution providers; calls that are running end on the old ones.
+
+        Where that fails, the session stays as it was. The statistics go on.
+
+        Raises:
+            UsageError: As for the constructor.
+        """
+        if self._unusable is not None:
+            raise UsageError(self._unusable)
+        fresh = object.__new__(type(self))
+        for name in ("_settings", "_unusable", "_counters", "_timeline", "_disabled", "_enable_fallback", "_request"):
+            setattr(fresh, name, getattr(self, name))
+        fresh._open(_named(providers, provider_options))
+        old = self._executor
+        self.__dict__.update(fresh.__dict__)
+        if old is not None:
+            old.shutdown(wait=False)
+
+    def _after_failure(self, error: Exception) -> None:
+        """Go over to the CPU after a provider failed in a run, once; raises the error if that is not wanted."""
+        with self._giving_up:
+            if self._gave_up:
+                return  # in another thread's call
+            if not self._enable_fallback:
+                raise error
+            self._gave_up = True
+            self._counters.add("fallbacks")
+            warnings.warn(f"a run failed: {one_line(error)}; falling back to {CPU}", RuntimeWarning, stacklevel=4)
+            self.set_providers([CPU])
+            self.disable_fallback()
 
     def end_profiling(self) -> str:
-        """End ONNX Runtime's profile; the file of the first group, the others' names differ by the group's name."""
-        if self._whole is not None:
-            return str(self._whole.end_profiling())
-        files = [str(session.end_profiling()) for group in self._workshop.groups for session in group.sessions()]
-        return next((file for file in files if file), "")
+        """End ONNX Runtime's profile; its file. With several groups it has all their events, each with its group."""
+        return str(self._alive().end_profiling()) if self._whole else self._workshop.maker.profiles.end()
 
     @property
     def statistics(self) -> Statistics:
@@ -602,6 +706,37 @@ class InferenceSession:
     def groups(self) -> tuple[Group, ...]:
         """What is executed apart, in the order in which it was planned; empty where the model is one session."""
         return () if self._whole is not None else tuple(self._workshop.groups)
+
+    def export_specialized(
+        self,
+        path: str | PathLike[str],
+        *,
+        external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
+    ) -> Exported:
+        """Write what this session has been specialised for, for any runtime: a grouped ONNX model with guards.
+
+        In it an If stands for each group that has an executable of its own for some sizes, or contents: it compares
+        the arguments, and calls the version that ortopt has optimized for them, or the group as it was. The version
+        that was used last is asked first.
+
+        Args:
+            path: The file.
+            external_data: Where large weights go, as `ortopt.graph.save.save` has it.
+
+        Returns:
+            The file, the versions in it, and what could not be said there.
+
+        Raises:
+            UsageError: The session does not specialise, or nothing has been specialised yet.
+            OutputError: The file cannot be written.
+        """
+        if self._unusable is not None:
+            raise UsageError(self._unusable)
+        if self._model is None:
+            raise UsageError("this session does not specialise: make it with specialize_after=")
+        from ortopt.runtime.specialized_export import export
+
+        return export(self._model, self.groups, path, external_data)
 
     def write_trace(self, path: str | PathLike[str]) -> None:
         """Write a timeline of every compile, run and copy so far, in Chrome's trace format.
@@ -639,11 +774,22 @@ class InferenceSession:
             self._unusable = _CLOSED
         if self._executor is not None:
             self._executor.shutdown(wait=False)
-        if self._whole is None and self._run_plan is not None:
+        if self._whole is None and self._runner is not None:
             self._cache.clear()
             self._workshop.groups.clear()
+            self._workshop.maker.profiles.forget()
+            del self._plan, self._interface
+            self._model = None
         self._whole = _Closed()
-        self._run_plan = None
+        self._runner = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """A session cannot be copied or sent to another process.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("an InferenceSession can be neither pickled nor copied: make one of the model in each process")
 
     def __enter__(self) -> Self:
         return self
@@ -659,18 +805,49 @@ class _Closed:
         raise UsageError(_CLOSED)
 
 
+def _count_eviction(counters: Counters, _: object) -> None:
+    counters.add("evictions")
+
+
+class _Request(NamedTuple):
+    """What a caller asked for, providers apart: what is needed to open the model again."""
+
+    source: Any
+    options: Any
+    host_ops: tuple[type, ...]
+    specialize: Policy | None
+    cache_entries: int
+    cache_bytes: int
+    global_pool: bool
+
+
+class _Runner(NamedTuple):
+    """What runs a plan: read once by each call, so that it ends on the providers on which it began.
+
+    Attributes:
+        run: Called with the arguments, nothing, and run options.
+        options: The run options where the caller gives none.
+        device: The CUDA device, if there is one.
+    """
+
+    run: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
+    options: Any
+    device: CudaDevice | None
+
+
 _MISSING: Final = object()
 
 
 class _Formal:
     """An input of the model, and what may be given for it without asking ONNX Runtime."""
 
-    __slots__ = ("_dims", "_dtype", "_numpy", "_rank", "optional")
+    __slots__ = ("_dims", "_dtype", "_kind", "_numpy", "_rank", "optional")
 
     def __init__(self, value: ir.Value) -> None:
         self.optional = isinstance(value.type, ir.OptionalType)
         self._dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
         plain = self._dtype is not None and is_plain(f"tensor({self._dtype.name.lower()})")
+        self._kind = self._dtype.value if plain and self._dtype is not None else None
         numpy = self._dtype.numpy() if plain and self._dtype is not None else None
         self._numpy = numpy if numpy is not None and numpy.isbuiltin == 1 and self._dtype.bitwidth >= 8 else None  # type: ignore[union-attr]
         self._rank = None if value.shape is None else len(value.shape)
@@ -685,23 +862,36 @@ class _Formal:
         shape = array.shape
         return all(shape[i] == size for i, size in self._dims)
 
+    def fits(self, value: Any) -> bool:
+        """Whether an OrtValue, ONNX Runtime's C++ object, is certainly what the model takes."""
+        if self._kind is None or not value.is_tensor() or value.element_type() != self._kind:
+            return False
+        shape = value.shape()
+        return (self._rank is None or len(shape) == self._rank) and all(shape[i] == size for i, size in self._dims)
+
     def converted(self, value: Any) -> tuple[Any, Any]:
         """What a plan holds for something that ONNX Runtime accepts, and what must be kept as long as it is used."""
         inner = getattr(value, "_ortvalue", None)
         if inner is not None:
-            if NAMES.get(inner.data_type()) is None or inner.data_type() == "tensor(string)":
-                return self._python(value), value
             return inner, value
         if self._numpy is not None and not isinstance(value, np.ndarray):
             value = np.asarray(value, self._numpy)
-        return (to_ort(np.array(value)), None) if isinstance(value, np.ndarray) and self._dtype else (value, value)
+        return (to_ort(np.array(value)), None) if isinstance(value, np.ndarray) else (value, value)
 
-    @staticmethod
-    def _python(value: Any) -> Any:
-        """A Python object for an OrtValue that is no tensor of numbers."""
-        raise NotImplementedError(
-            f"an OrtValue of type {value.data_type()} cannot be given to several groups: give the array or list"
-        )
+
+def _present(feed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the OrtValues that hold nothing: ONNX Runtime leaves them out too, or crashes."""
+    absent = [
+        name
+        for name, value in feed.items()
+        if type(value) is not np.ndarray and hasattr(value, "has_value") and not value.has_value()
+    ]
+    return {name: value for name, value in feed.items() if name not in absent} if absent else feed
+
+
+def _at_host(value: Any, device: CudaDevice | None, output: str) -> Any:
+    """A result in the host's memory."""
+    return value if device is None else device.download(value, f"output {output}")
 
 
 def _is_one_group(model: ir.Model) -> bool:
@@ -763,6 +953,22 @@ def _check_host_ops(ops: Sequence[type]) -> None:
     for op in ops:
         if not (isinstance(op, type) and issubclass(op, OpRun)):
             raise UsageError(f"host_ops takes subclasses of onnx.reference.op_run.OpRun, not {one_line(op)}")
+
+
+def _is_source(source: Any) -> bool:
+    """Whether a model can be loaded from something."""
+    if isinstance(source, str | os.PathLike | bytes | ir.Model):
+        return True
+    import onnx
+
+    return isinstance(source, onnx.ModelProto)
+
+
+def _check_types(model: ir.Model) -> None:
+    """Refuse what ONNX Runtime's Python API can neither take apart nor make."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if isinstance(value.type, ir.SparseTensorType):
+            raise UsageError(f"{quoted(value.name)} is a sparse tensor: those cannot pass between groups")
 
 
 def _check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CUDA, usable
 from ortopt.errors import InvalidModelError
+from ortopt.runtime import session_options
+from ortopt.runtime.profiling import Profiles
 from ortopt.runtime.weights import FOLDER_KEY, Placed
 
 if TYPE_CHECKING:
@@ -29,11 +32,14 @@ class SessionMaker:
         provider_options: Options by provider.
         disabled_optimizers: Names of ONNX Runtime's optimizers that are left out.
         global_pool: Whether all sessions use the process's thread pool.
+        copies: Copies of the options, if there are any.
 
     Attributes:
         needs_original: Whether the model has ops that only a library in the caller's options can bring.
         device: The CUDA device of its CUDA sessions, if there are any.
         captures: Whether CUDA graphs may be captured while a session is made.
+        has_initializers: Whether the caller's options have initializers, which the model has by now.
+        profiles: ONNX Runtime's profiles of the sessions.
     """
 
     def __init__(
@@ -43,17 +49,34 @@ class SessionMaker:
         disabled_optimizers: Sequence[str] = (),
         *,
         global_pool: bool = False,
+        copies: session_options.Copies | None = None,
     ) -> None:
         import onnxruntime
 
         self._options = onnxruntime.SessionOptions() if options is None else options
         self._given = options
+        self._copies = copies
         self._provider_options = provider_options
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
         self.needs_original = False
         self.device: CudaDevice | None = None
         self.captures = False
+        self.has_initializers = False
+        self.profiles = Profiles(self._options)
+        self._afterwards: dict[str, Callable[[Any], object]] = {}
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def of_all(self, what: str, change: Callable[[Any], object]) -> None:
+        """Change all sessions that there are, and those that will be made.
+
+        Args:
+            what: What is changed: a later change of the same replaces it.
+            change: Called with ONNX Runtime's C++ session.
+        """
+        self._afterwards[what] = change
+        for session in list(self._made):
+            change(session)
 
     @property
     def options(self) -> Any:
@@ -104,24 +127,41 @@ class SessionMaker:
                 for one in providers
             ]
             session.initialize_session(list(providers), chosen, self._disabled)
-        missing = [one for one in providers if one not in session.get_providers()]
-        if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
-            raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
+            missing = [one for one in providers if one not in session.get_providers()]
+            if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
+                raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
+            if options.enable_profiling:
+                self.profiles.add(label, session)
+        self._made.add(session)
+        for change in list(self._afterwards.values()):
+            change(session)
         return session
+
+    def _copy(self) -> Any:
+        """Options like the caller's."""
+        import onnxruntime
+
+        if self._given is None:
+            return onnxruntime.SessionOptions()
+        if self.has_initializers or session_options.has_affinities(self._given):  # these count one session's threads
+            return _known(self._given)
+        if self._copies is None:
+            self._copies = session_options.Copies(self._given)
+        return self._copies.make()
 
     @contextlib.contextmanager
     def _own(self, entries: Mapping[str, str], label: str, threads: int | None, optimize: bool) -> Iterator[Any]:
         """Options for one session.
 
-        They are a copy of what can be read of the caller's. What cannot is a library of custom ops: where the model
-        needs one, the caller's own object is used and changed back, at the price of ONNX Runtime's warnings about it.
+        They are a copy of the caller's. What a copy lacks is a library of custom ops: where the model needs one, the
+        caller's own object is used and changed back, at the price of ONNX Runtime's warnings about it.
         """
         import onnxruntime
 
         with _lock if self.needs_original else contextlib.nullcontext():
-            options = self._options if self.needs_original else copied(self._given)
+            options = self._options if self.needs_original else self._copy()
             saved = {name: getattr(options, name) for name in _CHANGED}
-            before = {key: entry_of(options, key) for key in entries}
+            before = {key: session_options.entry(options, key) for key in entries}
             try:
                 if threads is not None:
                     options.intra_op_num_threads = threads
@@ -129,6 +169,8 @@ class SessionMaker:
                     options.profile_file_prefix = f"{options.profile_file_prefix}-{label}"
                 if not optimize:
                     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+                if not self.profiles.goes_on:
+                    options.enable_profiling = False
                 if self._global_pool:
                     options.use_per_session_threads = False
                 for key, value in entries.items():
@@ -144,21 +186,17 @@ class SessionMaker:
                             options.add_session_config_entry(key, _DEFAULTS.get(key, "") if old is None else old)
 
 
-def copied(given: Any) -> Any:
-    """A copy of what can be read of ``onnxruntime.SessionOptions``; the defaults for None."""
+def _known(given: Any) -> Any:
+    """Options like others, initializers apart: what ONNX Runtime tells of them, and the entries that ortopt knows."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    if given is None:
-        return options
     for name in _ATTRIBUTES:
         value = getattr(given, name)
         if value != getattr(options, name):
             setattr(options, name, value)
-    for key in _ENTRIES:
-        entry = entry_of(given, key)
-        if entry is not None:
-            options.add_session_config_entry(key, entry)
+    for key, text in session_options.named(_ENTRIES, given).items():
+        options.add_session_config_entry(key, text)
     return options
 
 
@@ -167,6 +205,7 @@ _CHANGED: Final = (
     "graph_optimization_level",
     "optimized_model_filepath",
     "profile_file_prefix",
+    "enable_profiling",
     "use_per_session_threads",
 )
 _ATTRIBUTES: Final = (
@@ -174,7 +213,6 @@ _ATTRIBUTES: Final = (
     "enable_cpu_mem_arena",
     "enable_mem_pattern",
     "enable_mem_reuse",
-    "enable_profiling",
     "execution_mode",
     "execution_order",
     "inter_op_num_threads",
@@ -190,6 +228,8 @@ _ENTRIES: Final = (
         "nchwc_pointwise_conv_max_input_channel_batch", "use_lut_gemm",
     )),
     "ep.cuda.fpa_intb_gemm",
+    "ep.cuda.fpa_intb_profile_m",
+    "ep.cuda.gqa_workspace_max_total_sequence_length",
     *(f"optimization.{name}" for name in (
         "constant_folding_max_output_size_in_bytes", "disable_specified_optimizers", "enable_cast_chain_elimination",
         "enable_gelu_approximation", "minimal_build_optimizations",
@@ -198,21 +238,15 @@ _ENTRIES: Final = (
         "allow_released_opsets_only", "debug_layout_transformation", "disable_aot_function_inlining",
         "disable_cpu_ep_fallback", "disable_double_qdq_remover", "disable_prepacking", "disable_qdq_constant_folding",
         "disable_quant_qdq", "dynamic_block_base", "enable_dq_matmulnbits_fusion", "enable_quant_qdq_cleanup",
-        "force_spinning_stop", "graph_optimizations_loop_level", "inter_op.allow_spinning",
+        "force_spinning_stop", "function_expansion_byte_limit", "function_expansion_node_limit", "gqa_value_layout",
+        "graph_optimizations_loop_level", "inter_op.allow_spinning",
         "inter_op.spin_backoff_max", "inter_op.spin_duration_us", "intra_op.allow_spinning",
         "intra_op.spin_backoff_max", "intra_op.spin_duration_us", "prepack.enable_parallel",
         "qdq_matmulnbits_accuracy_level", "qdq_matmulnbits_block_size", "qdqisint8allowed",
+        "max_shape_override", "strict_workspace_verification",
         "record_ep_graph_assignment_info", "set_denormal_as_zero", "strict_shape_type_inference",
         "use_device_allocator_for_initializers", "use_env_allocators", "x64quantprecision",
     )),
 )
 # fmt: on
 _DEFAULTS: Final = dict.fromkeys(_SPINNING, "1")
-
-
-def entry_of(options: Any, key: str) -> str | None:
-    """An entry of the configuration in ``onnxruntime.SessionOptions``; None where it is not set."""
-    try:
-        return str(options.get_session_config_entry(key))
-    except RuntimeError:
-        return None

@@ -27,7 +27,7 @@ from ortopt.graph.text import one_line
 from ortopt.runtime.disk_cache import Folder
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.recipes import Library, Recipe
-from ortopt.runtime.values import binding, to_numpy
+from ortopt.runtime.values import to_numpy
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Specification = tuple[tuple[int, ...], ...]
 """For each argument its element type and its sizes."""
+
+Specialization = tuple[Specification, tuple[tuple[int, bytes], ...]]
+"""A specification, and the arguments that were folded in, with their bytes."""
 
 _MOST_COUNTED: Final = 1024
 _LARGEST_CONSTANT: Final = 64  # elements
@@ -108,17 +111,12 @@ class Specializing:
         self._lock = threading.Lock()
         self._profiles: OrderedDict[Specification, _Profile] = OrderedDict()
         self._folder = None if policy.folder is None else Folder(policy.folder, workshop.counters)
-        self._tensor = binding().OrtValue
         self._unguarded: set[Specification] = set()
+        self._is_counted = policy.after == 1  # the first call waited for the general executable, which is one miss
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the executable that holds for these values."""
-        key: list[tuple[int, ...]] = []
-        for value in values:
-            if type(value) is not self._tensor:  # a sequence or strings: they have no specification
-                return self._general(values, options)
-            key.append((value.element_type(), *value.shape()))
-        specification = tuple(key)
+        specification = tuple((value.element_type(), *value.shape()) for value in values)
         found: _Specialized | None = self._workshop.cache.get((id(self), specification))
         if found is None:
             if not self._is_due(specification, values):
@@ -129,10 +127,19 @@ class Specializing:
         if found.executable is None:
             return self._general(values, options)
         for i, expected in found.guarded:
-            if _bytes_of(values[i]) != expected:
+            if self._content(values[i]) != expected:
                 self._guard_failed(specification, found)
                 return self._general(values, options)
+        self._workshop.counters.add("specialized_runs")
         return found.executable([values[i] for i in found.varying], options)
+
+    def found(self) -> list[Specialization]:
+        """What there are executables for, the one that was used last first: sizes, and arguments folded in."""
+        return [
+            (key[1], one.guarded)
+            for key, one in reversed(self._workshop.cache.items())
+            if key[0] == id(self) and one.executable is not None
+        ]
 
     def _is_due(self, specification: Specification, values: list[Any]) -> bool:
         """Count a call; whether its specification has been seen often enough."""
@@ -141,15 +148,30 @@ class Specializing:
             if profile is None:
                 profile = self._profiles[specification] = _Profile()
                 if self._policy.constants and specification not in self._unguarded:
-                    profile.constant = {i: _bytes_of(value) for i, value in enumerate(values) if _may_fold(value)}
+                    folded = [i for i, value in enumerate(values) if self._may_fold(value)]
+                    profile.constant = {i: self._content(values[i]) for i in folded}
                 if len(self._profiles) > _MOST_COUNTED:
                     self._profiles.popitem(last=False)
             else:
                 self._profiles.move_to_end(specification)
-                for i in [i for i, seen in profile.constant.items() if _bytes_of(values[i]) != seen]:
+                for i in [i for i, seen in profile.constant.items() if self._content(values[i]) != seen]:
                     del profile.constant[i]
             profile.count += 1
             return profile.count >= self._policy.after
+
+    def _may_fold(self, value: Any) -> bool:
+        """Whether an argument is small enough to be compared at every call: integers, booleans, single numbers."""
+        device = self._workshop.device
+        if device is not None and device.is_resident(value):
+            return False
+        count = int(np.prod(value.shape(), dtype=np.int64))
+        dtype = ir.DataType(value.element_type())
+        return count == 1 or (count <= _LARGEST_CONSTANT and (dtype.is_integer() or dtype == ir.DataType.BOOL))
+
+    def _content(self, value: Any) -> bytes:
+        device = self._workshop.device
+        at_host = value if device is None else device.download(value, f"guard of {self._group.recipe.name}")
+        return bytes(np.asarray(to_numpy(at_host)).tobytes())
 
     def _guard_failed(self, specification: Specification, found: _Specialized) -> None:
         """Count it; what fails again and again is specialised anew, in its sizes alone."""
@@ -171,7 +193,10 @@ class Specializing:
         with self._lock:
             profile = self._profiles.pop(specification, None) or _Profile()
         guarded = tuple(sorted(profile.constant.items()))
-        workshop.counters.missed()
+        if self._is_counted:
+            self._is_counted = False
+        else:
+            workshop.counters.missed()
         try:
             recipe = self._recipe(specification, guarded)
             provider = group.provider or CPU
@@ -281,19 +306,6 @@ def recipe_of(model: ir.Model, name: str) -> Recipe:
         recipe.provider,
         recipe.random,
     )
-
-
-def _may_fold(value: Any) -> bool:
-    """Whether an argument is small enough to be compared at every call: integers, booleans, single numbers."""
-    if value.device_name().lower() != "cpu":
-        return False
-    count = int(np.prod(value.shape(), dtype=np.int64))
-    dtype = ir.DataType(value.element_type())
-    return count == 1 or (count <= _LARGEST_CONSTANT and (dtype.is_integer() or dtype == ir.DataType.BOOL))
-
-
-def _bytes_of(value: Any) -> bytes:
-    return bytes(np.asarray(to_numpy(value)).tobytes())
 
 
 def _spelled(kind: int) -> str:

@@ -20,6 +20,7 @@ class Statistics:
         fallbacks: Groups that their provider could not run, and that another one or the host runs.
         specializations: Executables made for one argument specification.
         guard_failures: Runs whose arguments a specialization did not hold for, so that the general session ran.
+        specialized_runs: Runs of a group by a version of it for such arguments.
         copies: Values that went from one device to another, by us or by ONNX Runtime at the edge of a group.
         copied_bytes: Their bytes.
         stored: Optimized group models written to the folder of the on-disk cache.
@@ -38,6 +39,7 @@ class Statistics:
     fallbacks: int = 0
     specializations: int = 0
     guard_failures: int = 0
+    specialized_runs: int = 0
     copies: int = 0
     copied_bytes: int = 0
     stored: int = 0

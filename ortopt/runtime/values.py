@@ -1,7 +1,8 @@
 """Values between numpy, Python and ONNX Runtime, without copies where there is a way.
 
-In a plan a value is ONNX Runtime's own ``OrtValue`` (the C++ one) if it is a tensor of numbers, and a Python object (an
-array of strings, a list, a dict, None) if it is anything else: ONNX Runtime's Python API makes no OrtValue of those.
+In a plan a value is ONNX Runtime's own ``OrtValue`` (the C++ one) if it is a tensor of numbers. If it is anything else,
+it is an OrtValue where a session made it, and a Python object (an array of strings, a list, a dict) where the caller or
+the host did: ONNX Runtime's Python API makes no OrtValue of those. An optional that holds nothing is None.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ _DLPACK: Final = frozenset(
 )
 _BOOL: Final = np.dtype(bool)
 
-_PLAIN: Final = frozenset(dtype for dtype in ir.DataType if dtype not in {ir.DataType.UNDEFINED, ir.DataType.STRING})
+PLAIN: Final = frozenset(dtype for dtype in ir.DataType if dtype not in {ir.DataType.UNDEFINED, ir.DataType.STRING})
+"""Element types of numbers."""
 NAMES: Final = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if dtype is not ir.DataType.UNDEFINED}
 """Element types by ONNX's spelling of the tensor's type."""
 
 
 def is_plain(type_: str | None) -> bool:
     """Whether values of a type, in ONNX's spelling, are OrtValues in a plan: tensors of numbers."""
-    return NAMES.get(type_ or "") in _PLAIN
+    return NAMES.get(type_ or "") in PLAIN
 
 
 def has_no_array(type_: str) -> bool:
     """Whether ONNX Runtime makes no array of tensors of a type, because numpy lacks it."""
     dtype = NAMES.get(type_)
-    return dtype in _PLAIN and not _is_native(dtype)
+    return dtype in PLAIN and not _is_native(dtype)
 
 
 def _is_native(dtype: ir.DataType) -> bool:
@@ -140,11 +142,17 @@ def _copied(array: Array, dtype: ir.DataType, shape: tuple[int, ...] | None = No
 def to_numpy(value: Any) -> Any:
     """An array that shares an OrtValue's memory and keeps it alive; what is no OrtValue as it is.
 
-    Types that numpy lacks come as ml_dtypes' (a copy). A value on another device is copied to the CPU.
+    Types that numpy lacks come as ml_dtypes' (a copy). A value on another device is copied to the CPU. Of sequences and
+    maps Python's objects are made, which share nothing.
     """
     if not isinstance(value, binding().OrtValue):
         return value
-    dtype = NAMES[value.data_type()]
+    dtype = NAMES.get(value.data_type())
+    if dtype not in PLAIN:
+        from ortopt.runtime.containers import contents
+
+        return contents(value)
+    assert dtype is not None
     if _is_native(dtype):
         return value.numpy()
     if value.device_name().lower() != "cpu":
@@ -156,44 +164,9 @@ def to_numpy(value: Any) -> Any:
     return np.frombuffer(raw, dtype.numpy()).reshape(shape)
 
 
-def from_session(value: Any) -> Any:
-    """What a plan holds for an OrtValue of any type."""
-    if value.is_tensor():
-        return value.numpy() if value.data_type() == "tensor(string)" else value
-    import onnxruntime
-
-    return _listing(value.data_type()).run(["y"], {"x": onnxruntime.OrtValue(value)}, None)[0]
-
-
-@functools.cache
-def _listing(type_: str) -> Any:
-    """A session that makes Python's list of a sequence."""
-    from ortopt.evaluate import session
-
-    inner = NAMES[type_.removeprefix("seq(").removesuffix(")")]
-    declared = ir.Value(name="x", type=ir.SequenceType(ir.TensorType(inner)))
-    result = ir.Value(name="y", type=ir.SequenceType(ir.TensorType(inner)))
-    node = ir.Node("", "Identity", [declared], outputs=[result])
-    graph = ir.Graph([declared], [result], nodes=[node], name="list", opset_imports={"": 17})
-    return session(ir.Model(graph, ir_version=10))._sess
-
-
-def as_value(value: Any, name: str) -> Any:
-    """An output as an OrtValue.
-
-    Raises:
-        NotImplementedError: ONNX Runtime's Python API makes no OrtValue of it.
-    """
-    if isinstance(value, binding().OrtValue):
-        return value
-    raise NotImplementedError(f"output {name!r} holds no numbers, and has no OrtValue: use run()")
-
-
-def on_cpu(value: Any) -> Any:
-    """A value on the CPU: itself, or a copy."""
-    if isinstance(value, binding().OrtValue) and value.device_name().lower() != "cpu":
-        return to_ort(to_numpy(value))
-    return value
+def holds_numbers(value: Any) -> bool:
+    """Whether a value is an OrtValue of a tensor of numbers."""
+    return isinstance(value, binding().OrtValue) and value.has_value() and is_plain(value.data_type())
 
 
 def type_of(value: Any) -> str:
@@ -201,20 +174,31 @@ def type_of(value: Any) -> str:
     if isinstance(value, binding().OrtValue):
         return str(value.data_type())
     if isinstance(value, np.ndarray):
-        return "tensor(string)"
+        return "tensor(string)" if value.dtype.kind in "OSUT" else type_of(to_ort(value))
     if isinstance(value, list):
         return f"seq({type_of(to_ort(value[0]))})" if value else "seq(?)"
     return "?"
 
 
 def nbytes_of(value: Any) -> int:
-    """Bytes of a tensor; 0 for anything else."""
-    return int(value.tensor_size_in_bytes()) if isinstance(value, binding().OrtValue) else 0
+    """Bytes of a tensor of numbers; 0 for anything else."""
+    return int(value.tensor_size_in_bytes()) if holds_numbers(value) else 0
 
 
 def own(value: Any) -> Any:
-    """An array that shares memory with nothing."""
-    return np.array(value) if isinstance(value, np.ndarray) else value
+    """An array, or a list of them, that shares memory with nothing."""
+    if isinstance(value, np.ndarray):
+        return np.array(value)
+    if isinstance(value, list):
+        return [own(one) for one in value]
+    return dict(value) if isinstance(value, dict) else value
+
+
+def alone(value: Any) -> Any:
+    """A plan's value that shares memory with nothing; what cannot be written to stays as it is."""
+    if isinstance(value, binding().OrtValue) and not holds_numbers(value):
+        return value
+    return to_ort(own(to_numpy(value)))
 
 
 def scalar(value: Any, what: str) -> Any:
@@ -231,16 +215,16 @@ def scalar(value: Any, what: str) -> Any:
 
 __all__ = [
     "NAMES",
+    "PLAIN",
     "Array",
-    "as_value",
+    "alone",
     "binding",
     "borrow",
     "device",
-    "from_session",
     "has_no_array",
+    "holds_numbers",
     "is_plain",
     "nbytes_of",
-    "on_cpu",
     "own",
     "scalar",
     "taken",

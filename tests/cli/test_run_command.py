@@ -70,6 +70,21 @@ def test_data(ortopt: Any, files: Path) -> None:
     assert json.loads(ortopt("run", "plain.onnx", "--json").stdout)["seconds"]["median"] is None
 
 
+def test_what_was_specialized_is_written_for_any_runtime(ortopt: Any, files: Path) -> None:
+    arguments = ("--dim", "N=3", "--repeat", 3, "--export-specialized", "special.onnx", "--specialize-constants")
+    first = ortopt("run", "plain.onnx", *arguments, "--outputs", "a.npz")
+    assert "wrote special.onnx: group_0_specialized" in " ".join(first.stdout.split())
+    data = json.loads(ortopt("run", "special.onnx", "--dim", "N=3", "--outputs", "b.npz", "--json").stdout)
+    assert data["statistics"]["specialized_runs"] == 1
+    assert data["exported"] is None
+    with np.load(files / "a.npz") as one, np.load(files / "b.npz") as other:
+        assert (one["file"] == other["file"]).all()
+    data = json.loads(ortopt("run", "special.onnx", "--dim", "N=4", "--json").stdout)
+    assert data["statistics"]["guard_failures"] == 1
+    data = json.loads(ortopt("run", "plain.onnx", "--specialize", 2, "--repeat", 3, "--json").stdout)
+    assert data["statistics"]["specializations"] == 1
+
+
 def test_outputs_are_those_of_the_inputs(ortopt: Any, files: Path) -> None:
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     np.savez(files / "x.npz", x=x)
@@ -150,6 +165,9 @@ USAGE = {
     "dim of given inputs": ["--dim", "N=3", "--inputs", "x.npz"],
     "repeat": ["--repeat", "0"],
     "two to stdout": ["--json", "--outputs", "-"],
+    "a session to stdout": ["--export-specialized", "-"],
+    "never": ["--specialize", "0"],
+    "too late": ["--export-specialized", "x.onnx", "--specialize", "5"],
 }
 
 

@@ -22,6 +22,14 @@ def reshaped(x: Any, shape: Any) -> Any:
     return -np.maximum(x + w, 0).reshape(shape)
 
 
+def test_no_run_is_missed_twice() -> None:
+    mine = session(TWO_GROUPS, specialize_after=1)
+    for rows in (2, 2, 3, 3, 2):
+        mine.run(None, {"x": floats(rows, 4)})
+    found = mine.statistics
+    assert (found.group_runs, found.misses, found.hits) == (15, 6, 9)
+
+
 def run(mine: Any, rows: int, shape: list[int], seed: int = 0) -> None:
     x = floats(rows, 4, seed=seed)
     (got,) = mine.run(None, {"x": x, "shape": np.array(shape, np.int64)})

@@ -1,0 +1,109 @@
+"""Models of more than 2 GB: weights in sparse files, which cost neither disk nor memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.testing import assert_array_equal
+
+from ortopt import InferenceSession
+from tests.runtime.models import Twice
+from tests.runtime.test_abuse import anonymous_megabytes
+
+ROWS, COLUMNS = 300_000, 1024
+"""Two tables of 1.2 GB each."""
+
+
+def sparse_file(path: Path, nbytes: int, content: dict[int, Any]) -> None:
+    """A file of zeros with some arrays at their places; the test is skipped where it would take the disk."""
+    with path.open("wb") as file:
+        file.truncate(nbytes)
+        for place, array in content.items():
+            file.seek(place)
+            file.write(array.tobytes())
+    if not hasattr(os.stat_result, "st_blocks") or path.stat().st_blocks * 512 > 1 << 26:
+        pytest.skip("no sparse files here")
+
+
+def large_model(folder: Path, *, shared: bool) -> Path:
+    """Lookups in two tables, or twice in one, with an op of the user's between them: two groups."""
+    make = onnx.helper
+    row = COLUMNS * 4
+    one, other = (np.arange(COLUMNS, dtype=np.float32) + start for start in (1, 7))
+    rows = {"w": 2 * ROWS} if shared else {"v": ROWS, "w": ROWS + 1}
+    starts = {"v": 0, "w": 0 if shared else ROWS * row}
+    content = {
+        start + place * row: array
+        for name in rows
+        for start in (starts[name],)
+        for place, array in ((5, one), (2 * ROWS - 1 if shared else ROWS - 1, other))
+    }
+    sparse_file(folder / "weights.bin", sum(rows.values()) * row, content)
+    initializers = [make.make_tensor("m", onnx.TensorProto.FLOAT, [COLUMNS, 4], np.eye(COLUMNS, 4).reshape(-1))]
+    for name, count in rows.items():
+        tensor = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=[count, COLUMNS])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "weights.bin"), ("offset", starts[name]), ("length", count * row)):
+            tensor.external_data.add(key=key, value=str(value))
+        initializers.append(tensor)
+    nodes = [
+        make.make_node("Gather", ["w" if shared else "v", "x"], ["a"]),
+        make.make_node("MatMul", ["a", "m"], ["b"]),
+        make.make_node("Twice", ["b"], ["c"], domain="my"),
+        make.make_node("Gather", ["w", "x"], ["d"]),
+        make.make_node("MatMul", ["d", "m"], ["e"]),
+        make.make_node("Add", ["c", "e"], ["y"]),
+    ]
+    graph = make.make_graph(
+        nodes,
+        "main",
+        [make.make_tensor_value_info("x", onnx.TensorProto.INT64, ["N"])],
+        [make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 4])],
+        initializers,
+    )
+    imports = [make.make_opsetid("", 17), make.make_opsetid("my", 1)]
+    path = folder / "model.onnx"
+    path.write_bytes(make.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
+    assert (folder / "weights.bin").stat().st_size > 1 << 31
+    return path
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["two tables", "one table in two groups"])
+@pytest.mark.parametrize("specialize", [None, 1], ids=["general", "specialised"])
+def test_a_model_beyond_2_gb_is_grouped_without_copies(tmp_path: Path, shared: bool, specialize: int | None) -> None:
+    path = large_model(tmp_path, shared=shared)
+    last = (2 * ROWS if shared else ROWS) - 1
+    gc.collect()
+    before = anonymous_megabytes()
+    options: Any = {"specialize_after": specialize, "cache_bytes": 1 << 33}
+    with InferenceSession(path, providers=["cpu"], host_ops=[Twice], **options) as mine:
+        assert len([group for group in mine.groups if group.wanted_provider != "host"]) == 2
+        for _ in range(2):
+            (found,) = mine.run(None, {"x": np.array([5, last, 0])})
+        assert found[:, 0].tolist() == [3, 21, 0]
+        assert found[0].tolist() == [3, 6, 9, 12]
+        gc.collect()
+        assert anonymous_megabytes() - before < 64
+        quiet = onnxruntime.RunOptions()
+        quiet.log_severity_level = 4
+        with pytest.raises(Exception, match="out of data bounds"):
+            mine.run(None, {"x": np.array([last + 2])}, quiet)
+        assert_array_equal(mine.run(None, {"x": np.zeros(0, np.int64)})[0], np.zeros((0, 4), np.float32))
+        if specialize:
+            written = mine.export_specialized(tmp_path / "special.onnx", external_data="reuse")
+            assert Path(written.path).stat().st_size < 1 << 20
+    if specialize:
+        with InferenceSession(tmp_path / "special.onnx", providers=["cpu"], host_ops=[Twice]) as again:
+            assert again.run(None, {"x": np.array([5, last, 0])})[0][:, 0].tolist() == [3, 21, 0]
+            assert again.statistics.specialized_runs == 1
+            gc.collect()
+            assert anonymous_megabytes() - before < 64
+    gc.collect()
+    assert anonymous_megabytes() - before < 64
