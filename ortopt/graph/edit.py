@@ -25,6 +25,7 @@ from ortopt.graph.symbolic import canonical, is_invented, is_known
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 
+_PAD_AXES = 3
 _MOST_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
 
 
@@ -149,6 +150,8 @@ class Editor:
             self._materialize_constants(node, before)
             graph.insert_before(before, node)
             self._enter(graph, node)
+            if _refuses_constant(node):
+                self._widen_axes(node)
             self._infer(node)
 
     def append(self, graph: ir.Graph, node: ir.Node) -> None:
@@ -291,6 +294,17 @@ class Editor:
         self._did(_replace_back, old, uses)
         if uses:
             self._freed(old)
+        if new.dtype == ir.DataType.INT32:
+            for node, _ in uses:
+                if _refuses_constant(node):
+                    self._widen_axes(node)
+
+    def _widen_axes(self, node: ir.Node) -> None:
+        """Give a Pad its axes as the constant that ONNX Runtime reads."""
+        axes = node.inputs[_PAD_AXES]
+        tensor = None if axes is None else semantics.constant_tensor(axes)
+        assert tensor is not None
+        self.set_input(node, _PAD_AXES, constant(tensor.numpy(), ir.DataType.INT64))
 
     def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
         """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
@@ -1082,6 +1096,14 @@ def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented:
 
 def _is_loose(value: ir.Value) -> bool:
     return value.producer() is None and value.graph is None and value.const_value is not None
+
+
+def _refuses_constant(node: ir.Node) -> bool:
+    """Whether ONNX Runtime 1.31 would not load a Pad: it reads axes that are constant as int64, whatever they are."""
+    if node.op_type != "Pad" or node.domain or len(node.inputs) <= _PAD_AXES:
+        return False
+    axes = node.inputs[_PAD_AXES]
+    return axes is not None and axes.dtype == ir.DataType.INT32 and semantics.constant_tensor(axes) is not None
 
 
 def _constant_bytes(node: ir.Node) -> int:
