@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz faults fuzz-loader gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,14 +54,20 @@ zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in e
 fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ_SECONDS and FUZZ_SEED bound it
 	$(TEST)/python -m fuzzing --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
 
+fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into groups in many ways
+	$(TEST)/python -m fuzzing.groups --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
 faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
 	$(TEST)/python -m fuzzing.faults $(FUZZ)
 
 fuzz-loader: $(VENV_TEST)/.fuzz ## broken files, guided by coverage; FUZZ="--seconds 3600" for an hour
 	$(TEST)/python -m fuzzing.loader $(FUZZ)
 
-gpu: $(VENV_TEST)/.installed ## the tests that need a CUDA device
+gpu: $(VENV_TEST)/.cuda ## the tests that need a CUDA device; without one they are skipped
 	$(TEST)/python -m pytest -m gpu
+
+bench-gpu: $(VENV_TEST)/.cuda ## small models on CUDA against plain ONNX Runtime; BENCH="--provider cpu" is a dry run
+	$(TEST)/python -m benchmarks.cuda $(BENCH)
 
 wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
 	$(TEST)/python -m build --no-isolation
@@ -82,6 +88,10 @@ $(VENV_TEST)/.installed: pyproject.toml
 
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV_TEST)/.cuda: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda]'
 	@touch $@
 
 $(VENV_TEST)/.fuzz: $(VENV_TEST)/.installed

@@ -246,7 +246,7 @@ def _prepared(path: str) -> dict[str, float]:
     """The same groups' sessions, everything bound beforehand."""
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    from ortopt.runtime.values import borrow, device
+    from ortopt.runtime.values import device
 
     session = _ours(path)
     feeds = _feeds(session, path)
@@ -257,7 +257,7 @@ def _prepared(path: str) -> dict[str, float]:
         (one,) = group.sessions()
         bound = binding.SessionIOBinding(one)
         for argument, array in zip(group.recipe.inputs, arrays, strict=True):
-            bound.bind_ortvalue_input(argument.name, borrow(array))
+            bound.bind_ortvalue_input(argument.name, binding.OrtValue.ortvalue_from_numpy(array, device("cpu")))
         bound.bind_output(group.recipe.outputs[0].name, device("cpu"))
         runs.append((one.run_with_iobinding, bound))
 

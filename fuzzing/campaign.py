@@ -119,7 +119,7 @@ def _keep(out: Path, seed: int, case: Case, failure: Failure, oracle: Oracle) ->
     else:
         small, given = minimize(case.model, feeds, fails)
         onnx.save(small, folder / "small.onnx")
-        np.savez(folder / "inputs.npz", **given)
+        np.savez(folder / "inputs.npz", **given)  # type: ignore[arg-type]
         lines += [onnx.printer.to_text(small), "", *(f"{name} = {array!r}" for name, array in given.items())]
     (folder / "finding.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -147,6 +147,7 @@ def campaign(
     seconds: float | None = None,
     out: Path | None = None,
     say: Callable[[str], None] = print,
+    worker: str = "fuzzing",
 ) -> Tally:
     """Check seeds in a worker that is started again whenever it ends.
 
@@ -156,6 +157,7 @@ def campaign(
         seconds: Stop after this long.
         out: The folder for findings.
         say: Told of each failure.
+        worker: The module that checks seeds.
 
     Returns:
         What was done.
@@ -165,23 +167,38 @@ def campaign(
     seed = first
     while seed < first + count and (seconds is None or time.monotonic() - start < seconds):
         left = None if seconds is None else seconds - (time.monotonic() - start)
-        seed = _one_worker(seed, first + count - seed, left, out, tally, say)
+        seed = _one_worker(worker, seed, first + count - seed, left, out, tally, say)
     tally.seconds = time.monotonic() - start
     return tally
 
 
+def _command(worker: str, first: int, count: int, out: Path | None) -> list[str]:
+    return [sys.executable, "-m", worker, "--worker", str(first), str(count), str(out or "")]
+
+
 def _one_worker(
-    first: int, count: int, seconds: float | None, out: Path | None, tally: Tally, say: Callable[[str], None]
+    worker: str,
+    first: int,
+    count: int,
+    seconds: float | None,
+    out: Path | None,
+    tally: Tally,
+    say: Callable[[str], None],
 ) -> int:
     """Let a worker check seeds; the seed to go on with."""
-    command = [sys.executable, "-m", "fuzzing", "--worker", str(first), str(count), str(out or "")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ)
+    process = subprocess.Popen(
+        _command(worker, first, count, out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ,
+    )
     end = None if seconds is None else time.monotonic() + seconds
     seed, stage = first, "start"
     try:
         for line in _lines(process):
-            answer = json.loads(line)
-            seed = answer["seed"]
+            answer: dict[str, Any] = json.loads(line)
+            seed = int(answer["seed"])
             if "stage" in answer:
                 stage = answer["stage"]
                 continue
@@ -196,11 +213,21 @@ def _one_worker(
         what = "the original" if stage in ("original", "draw") else stage.split(" ")[0]
         tally.crashes[what] += 1
         if what not in ("the original", "minimize"):
-            text = f"seed {seed}: the process ended with {process.returncode} at: {stage}"
+            alone = "but not alone" if _ends_well(worker, seed) else "alone too"
+            text = f"seed {seed}: the process ended with {process.returncode} at: {stage}, {alone}"
             tally.found.append((seed, text))
             say(text)
         return seed + 1
     return seed
+
+
+def _ends_well(worker: str, seed: int) -> bool:
+    """Whether a worker that has nothing else to do gets to the end of a seed."""
+    try:
+        subprocess.run(_command(worker, seed, 1, None), capture_output=True, check=True, timeout=PATIENCE)
+    except subprocess.SubprocessError:
+        return False
+    return True
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from fuzzing.writer import (
     NUMBERS,
     STRING,
     U8,
+    Attributes,
     Value,
     Writer,
 )
@@ -62,7 +63,7 @@ def chain(w: Writer, x: Value, *, show: bool = True) -> Value:
     """An op of one operand that keeps type and shape."""
     if x.dtype in FLOATS:
         op = w.one(*(name for name, since in _UNARY.items() if since <= w.opset))
-        attributes = {"alpha": w.one(0.1, 0.5, 1.0)} if op in ("LeakyRelu", "Elu") and w.chance(0.6) else {}
+        attributes: Attributes = {"alpha": w.one(0.1, 0.5, 1.0)} if op in ("LeakyRelu", "Elu") and w.chance(0.6) else {}
         if op == "Gelu" and w.chance(0.4):
             attributes = {"approximate": "tanh"}
         return w.add(op, [x], show=show, **attributes)
@@ -256,7 +257,7 @@ def reduced(x: Value, axes: Sequence[int], keep: bool) -> tuple[list[int], list[
 def reduce(w: Writer, op: str, x: Value, axes: Sequence[int] | None, *, keep: bool = True, show: bool = True) -> Value:
     """Write a reduction in the spelling of the opset; all axes if None."""
     shape, varies = reduced(x, range(x.rank) if axes is None else axes, keep)
-    attributes = {} if keep and w.chance(0.5) else {"keepdims": int(keep)}
+    attributes: Attributes = {} if keep and w.chance(0.5) else {"keepdims": int(keep)}
     if axes is None:
         return w.add(op, [x], shape, varies, show=show, **attributes)
     if w.opset >= (13 if op == "ReduceSum" else 18):
@@ -372,7 +373,7 @@ def batch_normalization(w: Writer, x: Value, *, show: bool = True) -> Value:
     n = x.shape[1]
     scale, bias, mean = (w.noise((n,), x.dtype) for _ in range(3))
     variance = w.constant(w.sheet.numbers.random(n) + 0.3, x.dtype)
-    epsilon = {} if w.chance(0.5) else {"epsilon": w.one(1e-3, 0.1)}
+    epsilon: Attributes = {} if w.chance(0.5) else {"epsilon": w.one(1e-3, 0.1)}
     return w.add("BatchNormalization", [x, scale, bias, mean, variance], show=show, **epsilon)
 
 
@@ -428,7 +429,7 @@ def _gemm(w: Writer) -> None:
         weight = w.add("Transpose", [weight], weight.shape[::-1], perm=[1, 0], show=False)
         turn_b = 1 - turn_b
     c = None if w.chance(0.4) else w.noise(w.one((n,), (1, n), (), (1,), (1, 1)), x.dtype)
-    attributes = {"alpha": w.one(1.0, 0.5, 2.0), "beta": w.one(1.0, 0.5, 0.0)} if w.chance(0.3) else {}
+    attributes: Attributes = {"alpha": w.one(1.0, 0.5, 2.0), "beta": w.one(1.0, 0.5, 0.0)} if w.chance(0.3) else {}
     y = w.add("Gemm", [a, weight, c], (rows, n), (varies_rows, False), transA=turn_a, transB=turn_b, **attributes)
     what = w.random.randrange(6)
     if what == 0:
@@ -462,7 +463,7 @@ def convolution(w: Writer, x: Value, *, show: bool = True) -> Value:
     w.require(min(dims) > 0)
     weight = w.noise((out, channels // groups, *kernel), x.dtype, 0.5)
     bias = w.noise((out,), x.dtype) if w.chance(0.5) else None
-    attributes: dict[str, object] = {"group": groups, "strides": strides, "dilations": dilations}
+    attributes: Attributes = {"group": groups, "strides": strides, "dilations": dilations}
     attributes |= {"kernel_shape": kernel} if w.chance(0.7) else {}
     attributes |= {"pads": pads} if any(pads) or w.chance(0.3) else {}
     attributes = {name: item for name, item in attributes.items() if item != 1}
@@ -481,7 +482,7 @@ def _pool(w: Writer, x: Value) -> Value:
         pads = [w.one(0, kernel[i % 2] - 1) for i in range(4)]
     dims = [_conv_dims(x.shape[2 + i], kernel[i], strides[i], 1, pads[i], pads[i + 2]) for i in range(2)]
     w.require(min(dims) > 0 and x.size > 0)
-    extra = {"count_include_pad": w.one(0, 1)} if op == "AveragePool" and w.chance(0.6) else {}
+    extra: Attributes = {"count_include_pad": w.one(0, 1)} if op == "AveragePool" and w.chance(0.6) else {}
     return w.add(op, [x], (*x.shape[:2], *dims), x.varies, kernel_shape=kernel, strides=strides, pads=pads, **extra)
 
 
@@ -496,7 +497,7 @@ def pad(w: Writer, x: Value, amounts: Sequence[int], filling: float = 0.0, mode:
     shape = [dim + amounts[i] + amounts[rank + i] for i, dim in enumerate(x.shape)]
     w.require(min(shape, default=1) >= 0)
     value = w.scalar(filling, x, rank=0) if filling or w.chance(0.4) else None
-    mode_given = {"mode": mode} if mode != "constant" or w.chance(0.3) else {}
+    mode_given: Attributes = {"mode": mode} if mode != "constant" or w.chance(0.3) else {}
     if w.opset >= 18 and w.chance(0.3):
         axes = [i for i in range(rank) if amounts[i] or amounts[rank + i] or w.chance(0.3)]
         w.random.shuffle(axes)
@@ -525,8 +526,8 @@ def _image(w: Writer) -> None:
     x = image(w)
     if w.chance(0.3):
         spatial = [w.one(0, 1, 1) for _ in range(4)]
-        channels = [w.usual(0, 1, odds=0.95) for _ in range(4)]
-        amounts = [*channels[:2], *spatial[:2], *channels[2:], *spatial[2:]]
+        edges = [w.usual(0, 1, odds=0.95) for _ in range(4)]
+        amounts = [*edges[:2], *spatial[:2], *edges[2:], *spatial[2:]]
         x = pad(w, x, amounts, w.usual(0.0, 1.0), w.usual("constant", "edge"))
     if w.chance(0.25):
         y = _pool(w, x)
@@ -576,7 +577,7 @@ def _resize(w: Writer) -> None:
     w.require(x.dtype == F32)
     factor = w.usual(2.0, 1.0, 0.5)
     mode = w.one("nearest", "nearest", "linear", "cubic")
-    attributes = {"coordinate_transformation_mode": w.one("asymmetric", "half_pixel", "align_corners")}
+    attributes: Attributes = {"coordinate_transformation_mode": w.one("asymmetric", "half_pixel", "align_corners")}
     if mode == "nearest":
         attributes["nearest_mode"] = w.one("floor", "round_prefer_floor")
     shape = (*x.shape[:2], *(int(dim * factor) for dim in x.shape[2:]))
@@ -619,7 +620,7 @@ def _transpose(w: Writer) -> None:
 
 def transpose(w: Writer, x: Value, perm: Sequence[int], *, show: bool = True) -> Value:
     """Write a Transpose."""
-    given = {} if list(perm) == list(range(x.rank))[::-1] and w.chance(0.5) else {"perm": list(perm)}
+    given: Attributes = {} if list(perm) == list(range(x.rank))[::-1] and w.chance(0.5) else {"perm": list(perm)}
     return w.add("Transpose", [x], [x.shape[i] for i in perm], [x.varies[i] for i in perm], show=show, **given)
 
 
@@ -685,7 +686,7 @@ def _split(w: Writer) -> None:
     results = [(x.dtype, (*x.shape[:axis], part, *x.shape[axis + 1 :]), x.varies) for part in parts]
     at = axis - w.one(0, x.rank)
     if equal and w.chance(0.6):
-        count = {"num_outputs": 2} if w.opset >= 18 else {}
+        count: Attributes = {"num_outputs": 2} if w.opset >= 18 else {}
         made = w.node("Split", [x], results, axis=at, **count)
     else:
         made = w.node("Split", [x, w.ints(*parts)], results, axis=at)
@@ -851,7 +852,7 @@ def reshape(w: Writer, x: Value, *, computed: bool = False, show: bool = True) -
             target.append(0)
         else:
             target.append(size)
-    allowzero = {}
+    allowzero: Attributes = {}
     if 0 in x.shape and all(isinstance(one, int) and one > 0 for one in target) and not free:
         raise_ = True
         w.require(not raise_)
@@ -1029,7 +1030,7 @@ def _text(w: Writer) -> None:
         x = w.pick((STRING,))
     except Exception:
         w.require(w.parent is None and not w.body and w.chance(0.2))
-        x = w.input(STRING, [w.one("N", 2, 3)])
+        x = w.input(STRING, [w.size("N", 2, 3)])
     what = w.random.randrange(4)
     if what == 0:
         constant = np.empty(1, object)

@@ -43,12 +43,11 @@ def generate(seed: int) -> Case:
 
 
 def _generated(draw: random.Random, seed: int) -> Case:
-    sheet = Sheet(
-        draw,
-        draw.choice(_OPSETS),
-        draw.choices((F32, F64, F16), (8, 1, 1))[0],
-        {"N": draw.choice((1, 2, 2, 3)), "S": draw.choice((1, 3, 3, 4)), "Z": draw.choice((0, 2))},
-    )
+    opset, dtype = draw.choice(_OPSETS), draw.choices((F32, F64, F16), (8, 1, 1))[0]
+    sizes = {"N": draw.choice((1, 2, 2, 3)), "S": draw.choice((1, 3, 3, 4)), "Z": draw.choice((0, 2))}
+    if sizes["N"] == sizes["S"]:
+        sizes["S"] = 5  # else a value of N rows is taken for one of S: that fits until the sizes are others
+    sheet = Sheet(draw, opset, dtype, sizes)
     writer = Writer(sheet)
     _inputs(writer)
     fuzzing.nested.steps(writer, draw.choice((2, 4, 6, 8, 12, 16)))
@@ -75,22 +74,22 @@ def _as(content: Array, dtype: int) -> Array:
 def _inputs(w: Writer) -> None:
     theme = w.one("sequence", "sequence", "image", "image", "matrix", "mixed")
     dtype = w.sheet.dtype
-    batch = w.one("N", "N", 1, 2)
+    batch = w.size("N", "N", 1, 2)
     if theme == "image":
         side = w.one(2, 4, 6)
         w.input(dtype, [batch, w.one(1, 2, 4, 6), side, w.one(side, 4)])
         if w.chance(0.2):
             w.input(dtype, [batch, 4, "S", "S"])
     elif theme == "sequence":
-        w.input(dtype, [batch, w.one("S", "S", 4), w.one(4, 6, 8)])
+        w.input(dtype, [batch, w.size("S", "S", 4), w.one(4, 6, 8)])
         if w.chance(0.5):
-            w.input(dtype, [batch, w.one("S", 4), w.one(4, 6)])
+            w.input(dtype, [batch, w.size("S", 4), w.one(4, 6)])
     elif theme == "matrix":
         w.input(dtype, [batch, w.one(4, 6, 3)])
     else:
-        w.input(dtype, [w.one("N", "S", "Z", 0, 1, 2, 3) for _ in range(w.one(0, 1, 2, 3, 4))])
+        w.input(dtype, [w.size("N", "S", "Z", 0, 1, 2, 3) for _ in range(w.one(0, 1, 2, 3, 4))])
     if w.chance(0.3):
-        w.input(I64, [w.one(batch, 1, 3), w.one("S", 2)][: w.one(0, 1, 2)])
+        w.input(I64, [w.size(batch, 1, 3), w.size("S", 2)][: w.one(0, 1, 2)])
     if w.chance(0.3):
         w.input(BOOL, [])
     if w.chance(0.1):

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper
 
-from fuzzing.oracle import nodes_of, run, session
+from fuzzing.oracle import run, session
+from fuzzing.protos import graphs_of, kind_of, nodes_of, reads, watched
 from fuzzing.writer import Array
 
 Fails = Callable[[ModelProto, dict[str, Array]], bool]
@@ -76,8 +77,7 @@ def _without(
         del twin.graph.node[at]
         for name in made:
             array = values[name]
-            kind = 8 if array.dtype.kind == "O" else helper.np_dtype_to_tensor_dtype(array.dtype)
-            twin.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
+            twin.graph.input.append(helper.make_tensor_value_info(name, kind_of(array), array.shape))
         yield _swept(twin, {**feeds, **{name: values[name] for name in made}})
     for name in dict.fromkeys(node.input):
         one, other = values.get(name), values.get(made[0]) if made else None
@@ -91,39 +91,24 @@ def _without(
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for node in graph.node:
-        for i, name in enumerate(node.input):
-            if name == old:
-                node.input[i] = new
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _rename(attribute.g, old, new)
+    for each in graphs_of(graph):
+        for node in each.node:
+            for i, name in enumerate(node.input):
+                if name == old:
+                    node.input[i] = new
 
 
 def _values(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Any]:
     """What the values of the main graph are, as far as it can be seen."""
-    twin = copy.deepcopy(model)
-    told = {one.name for one in twin.graph.output}
-    names = [name for node in twin.graph.node for name in node.output if name and name not in told]
-    twin.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     found: dict[str, Any] = dict(feeds)
     for tensor in model.graph.initializer:
         found.setdefault(tensor.name, onnx.numpy_helper.to_array(tensor))
     try:
-        runs = session(twin.SerializeToString())
+        runs = session(watched(model).SerializeToString())
         found.update(zip((one.name for one in runs.get_outputs()), run(runs, feeds), strict=True))
     except Exception:  # sequences cannot always be outputs; then fewer ways are open
         return found
     return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in found.items()}
-
-
-def _reads(node: NodeProto) -> Iterator[str]:
-    yield from node.input
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from (one.name for one in attribute.g.output)
-            for inner in attribute.g.node:
-                yield from _reads(inner)
 
 
 def _swept(model: ModelProto, feeds: Mapping[str, Array]) -> tuple[ModelProto, dict[str, Array]]:
@@ -134,7 +119,7 @@ def _swept(model: ModelProto, feeds: Mapping[str, Array]) -> tuple[ModelProto, d
     for node in reversed(graph.node):
         if needed.intersection(node.output):
             kept.insert(0, node)
-            needed.update(_reads(node))
+            needed.update(reads([node]))
     for field, items in (
         ("node", kept),
         ("initializer", [one for one in graph.initializer if one.name in needed]),

@@ -2,7 +2,7 @@
 
 A model of the zoo runs once with all of its intermediate values as outputs. A piece of some ten nodes, with what it
 reads as inputs, is a small model with real inputs, and quick; then nodes that change nothing are inserted, nodes are
-doubled, values become outputs, constants change a little.
+doubled or taken apart, in nested graphs too, values become outputs, constants change a little.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import functools
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,14 +21,16 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fuzzing.generator import Case
 from fuzzing.oracle import run, session
+from fuzzing.protos import graphs_of, kind_of, reads, subgraphs, watched
 from fuzzing.writer import Array, Unsuitable
 from ortopt import zoo
 
-AT_ONCE: Final = 100
+AT_ONCE: Final = 12
 """So many mutants in a row come of one model: running it whole is what takes time."""
 
-_MOST_ELEMENTS: Final = 1 << 16
-_MOST_WEIGHTS: Final = 1 << 21
+_MOST_ELEMENTS: Final = 1 << 20
+_MOST_RECORDED: Final = 1 << 28  # bytes; a model repeats its layers, and the first of them come first
+_MOST_WEIGHTS: Final = 1 << 23
 _ATTEMPTS: Final = 30
 
 
@@ -46,18 +48,14 @@ class Recording:
             self.model = onnx.load(path)
         feeds = zoo.inputs(name)
         self.weights = {tensor.name: tensor for tensor in self.model.graph.initializer}
-        told = {one.name for one in self.model.graph.output}
-        names = [each for node in self.model.graph.node for each in node.output if each and each not in told]
-        twin = ModelProto()
-        twin.CopyFrom(self.model)
-        twin.graph.output.extend(onnx.ValueInfoProto(name=each) for each in names)
-        runs = session(twin.SerializeToString())
+        runs = session(watched(self.model).SerializeToString())
         got = zip((one.name for one in runs.get_outputs()), run(runs, feeds), strict=True)
-        self.values: dict[str, Array] = {
-            each: np.array(value)
-            for each, value in (*feeds.items(), *got)
-            if isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS
-        }
+        self.values: dict[str, Array] = {}
+        room = _MOST_RECORDED
+        for each, value in (*feeds.items(), *got):
+            if isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS and value.nbytes <= room:
+                self.values[each] = np.array(value)
+                room -= value.nbytes
         self.opset = next(one.version for one in self.model.opset_import if one.domain in ("", "ai.onnx"))
         self.symbols: dict[int, str] = {}
         for info in self.model.graph.input:
@@ -66,7 +64,7 @@ class Recording:
                     self.symbols.setdefault(size, f"d{size}")
         self.consumers: dict[str, list[int]] = {}
         for at, node in enumerate(self.model.graph.node):
-            for each in reads(node):
+            for each in reads([node]):
                 self.consumers.setdefault(each, []).append(at)
         self.producers = {each: at for at, node in enumerate(self.model.graph.node) for each in node.output if each}
 
@@ -75,16 +73,6 @@ class Recording:
 def recording(name: str) -> Recording:
     """The recording of a model, made once."""
     return Recording(name)
-
-
-def reads(node: NodeProto) -> Iterator[str]:
-    """What a node reads, its subgraphs included; their own values too."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from (one.name for one in attribute.g.output)
-            for inner in attribute.g.node:
-                yield from reads(inner)
 
 
 def mutated(seed: int, names: tuple[str, ...] | None = None) -> Case:
@@ -126,10 +114,10 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
     nodes = record.model.graph.node
     chosen = {draw.randrange(len(nodes))}
     frontier = list(chosen)
-    wanted = draw.choice((6, 12, 20, 30, 45))
+    wanted = draw.choice((3, 6, 12, 20, 30, 45))
     while frontier and len(chosen) < wanted:
         at = frontier.pop(draw.randrange(len(frontier)) if draw.random() < 0.5 else 0)
-        around = [record.producers[name] for name in reads(nodes[at]) if name in record.producers]
+        around = [record.producers[name] for name in reads([nodes[at]]) if name in record.producers]
         if draw.random() < 0.8:
             around += [user for name in nodes[at].output for user in record.consumers.get(name, ())][:6]
         for one in around:
@@ -140,7 +128,7 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
     made = {name for node in taken for name in node.output if name}
     feeds: dict[str, Array] = {}
     weights: dict[str, TensorProto] = {}
-    for name in dict.fromkeys(name for node in taken for name in reads(node)):
+    for name in dict.fromkeys(reads(taken)):
         if name in made:
             continue
         if name in record.weights:
@@ -173,9 +161,8 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
 
 
 def _info(name: str, array: Array, symbols: dict[int, str] | None) -> onnx.ValueInfoProto:
-    kind = TensorProto.STRING if array.dtype.kind in "OU" else helper.np_dtype_to_tensor_dtype(array.dtype)
     dims = None if symbols is None else [symbols.get(dim, dim) for dim in array.shape]
-    return helper.make_tensor_value_info(name, kind, dims)
+    return helper.make_tensor_value_info(name, kind_of(array), dims)
 
 
 class Mutator:
@@ -192,11 +179,15 @@ class Mutator:
         self.draw = draw
         self.model = model
         self.values = dict(values)
+        self.weights = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
         self.opset = opset
         self.count = 0
         inserting = [self._identity, self._transposes, self._casts, self._reshape, self._unsqueezed, self._neutral,
                      self._split, self._dropout, self._flattened]  # fmt: skip
-        rest = [self._twice, self._expose, self._swap, self._scalar, self._as_node, self._overridable]
+        rest = [self._twice, self._expose, self._swap, self._scalar, self._as_node, self._overridable,
+                self._taken_apart]  # fmt: skip
+        if any(subgraphs(model.graph.node)):
+            rest += [self._nested_identity, self._nested_twice] * 5
         self.ways: list[Callable[[], None]] = [*(functools.partial(self._insert, one) for one in inserting), *rest]
 
     def _name(self) -> str:
@@ -215,7 +206,7 @@ class Mutator:
             (at, i)
             for at, node in enumerate(graph.node)
             for i, name in enumerate(node.input)
-            if name in self.values and self.values[name].dtype.kind == "f"
+            if name in self.values and self.values[name].dtype.kind in ("f", "i")
         ]
         if not edges:
             raise Unsuitable
@@ -234,9 +225,8 @@ class Mutator:
         self.values[new] = self.values[name]
 
     def _identity(self, name: str, array: Array) -> list[NodeProto]:
-        return [
-            helper.make_node(self.draw.choice(("Identity", "Identity", "Relu", "Abs", "Neg")), [name], [self._name()])
-        ]
+        ops = ("Identity", "Identity", "Relu", "Abs", "Neg") if array.dtype.kind == "f" else ("Identity",)
+        return [helper.make_node(self.draw.choice(ops), [name], [self._name()])]
 
     def _dropout(self, name: str, array: Array) -> list[NodeProto]:
         return [helper.make_node("Dropout", [name], [self._name()])]
@@ -249,14 +239,16 @@ class Mutator:
         middle, back = self._name(), [perm.index(i) for i in range(array.ndim)]
         nodes = [helper.make_node("Transpose", [name], [middle], perm=perm)]
         if self.draw.random() < 0.3:
-            nodes.append(helper.make_node("Neg", [middle], [f"{middle}_neg"]))
+            op = "Neg" if array.dtype.kind == "f" else "Identity"
+            nodes.append(helper.make_node(op, [middle], [f"{middle}_neg"]))
             middle = f"{middle}_neg"
         return [*nodes, helper.make_node("Transpose", [middle], [self._name()], perm=back)]
 
     def _casts(self, name: str, array: Array) -> list[NodeProto]:
         middle = self._name()
-        between = self.draw.choice((TensorProto.DOUBLE, TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16))
-        own = helper.np_dtype_to_tensor_dtype(array.dtype)
+        floats = (TensorProto.DOUBLE, TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16)
+        between = self.draw.choice(floats if array.dtype.kind == "f" else (TensorProto.INT64, TensorProto.INT32))
+        own = kind_of(array)
         return [
             helper.make_node("Cast", [name], [middle], to=between),
             helper.make_node("Cast", [middle], [self._name()], to=own),
@@ -287,9 +279,10 @@ class Mutator:
         ]
 
     def _neutral(self, name: str, array: Array) -> list[NodeProto]:
-        op, number = self.draw.choice(
-            (("Add", 0.0), ("Sub", 0.0), ("Mul", 1.0), ("Div", 1.0), ("Mul", 0.5), ("Add", 1.0))
-        )
+        kinds = [("Add", 0.0), ("Sub", 0.0), ("Mul", 1.0), ("Div", 1.0)]
+        if array.dtype.kind == "f":
+            kinds += [("Mul", 0.5), ("Add", 1.0)]
+        op, number = self.draw.choice(kinds)
         shape = self.draw.choice(((), (1,), array.shape[-1:], (1,) * array.ndim))
         operands = [name, self._constant(np.full(shape, number), array.dtype)]
         if op in ("Add", "Mul") and self.draw.random() < 0.5:
@@ -309,7 +302,9 @@ class Mutator:
 
     def _twice(self) -> None:
         """A node and its equal; one reader reads the latter."""
-        graph = self.model.graph
+        self._double(self.model.graph)
+
+    def _double(self, graph: onnx.GraphProto) -> None:
         at = self.draw.randrange(len(graph.node))
         node = graph.node[at]
         made = [name for name in node.output if name]
@@ -326,6 +321,124 @@ class Mutator:
         i, j = self.draw.choice(readers)
         graph.node[i].input[j] = names[graph.node[i].input[j]]
         graph.node.insert(at + 1, twin)
+
+    def _taken_apart(self) -> None:
+        """A node as the nodes that a fusion would make it of."""
+        graph = self.model.graph
+        able = [
+            (at, way)
+            for at, node in enumerate(graph.node)
+            if (way := _APART.get((node.domain, node.op_type))) is not None and node.input[0] in self.values
+        ]
+        if not able:
+            raise Unsuitable
+        at, way = self.draw.choice(able)
+        nodes = way(self, graph.node[at], self.values[graph.node[at].input[0]])
+        rest = list(graph.node[at + 1 :])
+        del graph.node[at:]
+        graph.node.extend([*nodes, *rest])
+
+    def _of(self, op: str, inputs: list[str], output: str = "", **attributes: Any) -> NodeProto:
+        return helper.make_node(op, inputs, [output or self._name()], **attributes)
+
+    def _parts_of_gemm(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        if given.get("alpha", 1.0) != 1.0 or given.get("beta", 1.0) != 1.0 or len(node.input) < 3:
+            raise Unsuitable
+        operands, nodes = list(node.input[:2]), []
+        for i, name in enumerate(("transA", "transB")):
+            if given.get(name, 0):
+                nodes.append(self._of("Transpose", [operands[i]], perm=[1, 0]))
+                operands[i] = nodes[-1].output[0]
+        product = self._of("MatMul", operands)
+        return [*nodes, product, self._of("Add", [product.output[0], node.input[2]], node.output[0])]
+
+    def _parts_of_conv(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        bias = self.weights.get(node.input[2]) if len(node.input) > 2 else None
+        if bias is None:
+            raise Unsuitable
+        plain = copy.deepcopy(node)
+        del plain.input[2]
+        plain.output[0] = self._name()
+        shape = [1, -1, *(1 for _ in range(array.ndim - 2))]
+        added = self._constant(bias.reshape(shape), bias.dtype)
+        return [plain, self._of("Add", [plain.output[0], added], node.output[0])]
+
+    def _parts_of_normalization(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        if given.get("axis", -1) not in (-1, array.ndim - 1) or len(node.output) > 1 or self.opset >= 18:
+            raise Unsuitable
+        mean = self._of("ReduceMean", [node.input[0]], axes=[-1])
+        centred = self._of("Sub", [node.input[0], mean.output[0]])
+        square = self._of("Pow", [centred.output[0], self._constant(2, array.dtype)])
+        variance = self._of("ReduceMean", [square.output[0]], axes=[-1])
+        shifted = self._of("Add", [variance.output[0], self._constant(given.get("epsilon", 1e-5), array.dtype)])
+        root = self._of("Sqrt", [shifted.output[0]])
+        nodes = [mean, centred, square, variance, shifted, root, self._of("Div", [centred.output[0], root.output[0]])]
+        for op, operand in zip(("Mul", "Add"), node.input[1:], strict=False):
+            nodes.append(self._of(op, [nodes[-1].output[0], operand]))
+        nodes[-1].output[0] = node.output[0]
+        return nodes
+
+    def _parts_of_division(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        if array.dtype.kind != "f":
+            raise Unsuitable
+        turned = self._of("Reciprocal", [node.input[1]])
+        return [turned, self._of("Mul", [node.input[0], turned.output[0]], node.output[0])]
+
+    def _parts_of_difference(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        turned = self._of("Neg", [node.input[1]])
+        return [turned, self._of("Add", [node.input[0], turned.output[0]], node.output[0])]
+
+    def _parts_of_square(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        exponent = self.weights.get(node.input[1])
+        if exponent is None or exponent.size != 1 or exponent.item() != 2:
+            raise Unsuitable
+        return [self._of("Mul", [node.input[0]] * 2, node.output[0])]
+
+    def _parts_of_sigmoid(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        turned = self._of("Neg", [node.input[0]])
+        power = self._of("Exp", [turned.output[0]])
+        shifted = self._of("Add", [power.output[0], self._constant(1, array.dtype)])
+        return [turned, power, shifted, self._of("Reciprocal", [shifted.output[0]], node.output[0])]
+
+    def _parts_of_softmax(self, node: NodeProto, array: Array) -> list[NodeProto]:
+        axis = next((one.i for one in node.attribute if one.name == "axis"), -1)
+        if not 13 <= self.opset < 18:
+            raise Unsuitable
+        most = self._of("ReduceMax", [node.input[0]], axes=[axis])
+        centred = self._of("Sub", [node.input[0], most.output[0]])
+        power = self._of("Exp", [centred.output[0]])
+        whole = self._of("ReduceSum", [power.output[0], self._constant([axis])])
+        nodes = [most, centred, power, whole]
+        return [*nodes, self._of("Div", [power.output[0], whole.output[0]], node.output[0])]
+
+    def _nested_graph(self) -> onnx.GraphProto:
+        """A graph below the main one that has nodes."""
+        inner = [graph for graph in list(graphs_of(self.model.graph))[1:] if graph.node]
+        if not inner:
+            raise Unsuitable
+        return self.draw.choice(inner)
+
+    def _nested_identity(self) -> None:
+        """What a node of a nested graph reads, or the graph gives, by way of an Identity."""
+        graph = self._nested_graph()
+        at = self.draw.randrange(len(graph.node) + 1)
+        copied = self._name()
+        if at < len(graph.node):
+            places = [i for i, name in enumerate(graph.node[at].input) if name]
+            if not places:
+                raise Unsuitable
+            i = self.draw.choice(places)
+            name, graph.node[at].input[i] = graph.node[at].input[i], copied
+        else:
+            output = self.draw.choice(graph.output)
+            name, output.name = output.name, copied
+        graph.node.insert(at, helper.make_node("Identity", [name], [copied]))
+
+    def _nested_twice(self) -> None:
+        """A node of a nested graph and its equal."""
+        self._double(self._nested_graph())
 
     def _expose(self) -> None:
         told = {one.name for one in self.model.graph.output}
@@ -387,3 +500,15 @@ class Mutator:
             raise Unsuitable
         tensor = self.draw.choice(free)
         graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+
+
+_APART: Final[dict[tuple[str, str], Callable[[Mutator, NodeProto, Array], list[NodeProto]]]] = {
+    ("", "Conv"): Mutator._parts_of_conv,
+    ("", "Div"): Mutator._parts_of_division,
+    ("", "Gemm"): Mutator._parts_of_gemm,
+    ("", "LayerNormalization"): Mutator._parts_of_normalization,
+    ("", "Pow"): Mutator._parts_of_square,
+    ("", "Sigmoid"): Mutator._parts_of_sigmoid,
+    ("", "Softmax"): Mutator._parts_of_softmax,
+    ("", "Sub"): Mutator._parts_of_difference,
+}

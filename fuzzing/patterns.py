@@ -21,7 +21,7 @@ from fuzzing.families import (
     reshape,
     transpose,
 )
-from fuzzing.writer import BOOL, F16, F32, F64, FLOATS, I32, I64, NUMBERS, U8, Value, Writer
+from fuzzing.writer import BOOL, F16, F32, F64, FLOATS, I32, I64, NUMBERS, U8, Attributes, Value, Writer
 
 PLANTS: Final[list[Callable[[Writer], None]]] = []
 """One for each pattern."""
@@ -535,9 +535,9 @@ def _focus(w: Writer) -> None:
     for j, i in w.one(((0, 0), (1, 0), (0, 1), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))):
         y = x
         for axis, start in ((2, i), (3, j)):
-            shape = [dim // 2 if at == axis else dim for at, dim in enumerate(y.shape)]
+            halved = [dim // 2 if at == axis else dim for at, dim in enumerate(y.shape)]
             given = [w.ints(start), w.ints(2**31 - 1), w.ints(axis), w.ints(2)]
-            y = w.add("Slice", [y, *given], shape, y.varies, show=w.chance(0.03))
+            y = w.add("Slice", [y, *given], halved, y.varies, show=w.chance(0.03))
         parts.append(y)
     shape = (x.shape[0], 4 * x.shape[1], x.shape[2] // 2, x.shape[3] // 2)
     w.add("Concat", parts, shape, x.varies, axis=1)
@@ -606,10 +606,10 @@ def _pad_conv(w: Writer) -> None:
     if w.chance(0.6):
         convolution(w, y)
     else:
-        kernel, extra = [2, 2], {"count_include_pad": 1} if w.chance(0.5) else {}
+        extra: Attributes = {"count_include_pad": 1} if w.chance(0.5) else {}
         op = w.usual("AveragePool", "MaxPool", odds=0.6)
         shape = (*y.shape[:2], *(dim - 1 for dim in y.shape[2:]))
-        w.add(op, [y], shape, y.varies, kernel_shape=kernel, **(extra if op == "AveragePool" else {}))
+        w.add(op, [y], shape, y.varies, kernel_shape=[2, 2], **(extra if op == "AveragePool" else {}))
 
 
 @plant

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from fuzzing.protos import reads
+
 Array = np.ndarray[Any, Any]
+Attributes: TypeAlias = dict[str, Any]
+Size: TypeAlias = int | str
 Item = TypeVar("Item")
 
 F32: Final = TensorProto.FLOAT
@@ -124,7 +128,7 @@ class Writer:
         self.sheet = sheet
         self.random = sheet.random
         self.parent = parent
-        self.body = body or (parent is not None and parent.body)
+        self.body: bool = body or (parent is not None and parent.body)
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.values: list[Value] = []
@@ -149,6 +153,10 @@ class Writer:
 
     def one(self, *items: Item) -> Item:
         """One of several, all alike."""
+        return self.random.choice(items)
+
+    def size(self, *items: Size) -> Size:
+        """One of several dimensions: numbers, and names of symbols."""
         return self.random.choice(items)
 
     def usual(self, right: Item, *wrong: Item, odds: float = 0.85) -> Item:
@@ -194,9 +202,9 @@ class Writer:
         self.require(self.parent is None and not self.body and len(self.sheet.inputs) < 6)
         dtype = self.sheet.dtype if self.sheet.dtype in dtypes else dtypes[0]
         rank = self.random.choice([rank for rank in ranks if rank <= 4] or [0])
-        return self.input(dtype, [self.one("N", "S", 1, 2, 3, 4, 6, 4, 6) for _ in range(rank)])
+        return self.input(dtype, [self.size("N", "S", 1, 2, 3, 4, 6, 4, 6) for _ in range(rank)])
 
-    def input(self, dtype: int, dims: Sequence[int | str], *, limit: int = 5) -> Value:
+    def input(self, dtype: int, dims: Sequence[Size], *, limit: int = 5) -> Value:
         """A new input of the model."""
         sizes = tuple(self.sheet.sizes[dim] if isinstance(dim, str) else dim for dim in dims)
         value = Value(self.name("x"), dtype, sizes, tuple(isinstance(dim, str) for dim in dims))
@@ -394,13 +402,13 @@ class Writer:
         if not value.varies[axis] and spelling == 0:
             return self.ints(value.shape[axis])
         if spelling == 1 and self.opset >= 15:
-            end = {"end": axis + 1} if axis + 1 < value.rank or self.chance(0.5) else {}
+            end: Attributes = {"end": axis + 1} if axis + 1 < value.rank or self.chance(0.5) else {}
             return self.add("Shape", [value], (1,), dtype=I64, show=self.chance(0.1), start=axis, **end)
         shape = self.shape_of(value)
         at = axis - self.one(0, value.rank)
         if spelling == 2:
-            end = at + 1 if at != -1 else self.one(2**63 - 1, value.rank)
-            return self.add("Slice", [shape, self.ints(at), self.ints(end), self.ints(0)], (1,), show=False)
+            stop = at + 1 if at != -1 else self.one(2**63 - 1, value.rank)
+            return self.add("Slice", [shape, self.ints(at), self.ints(stop), self.ints(0)], (1,), show=False)
         if spelling == 3:
             number = self.add("Gather", [shape, self.constant(np.int64(at))], (), show=self.chance(0.1), axis=0)
             if self.chance(0.2):
@@ -419,22 +427,15 @@ class Writer:
 
     def used(self) -> set[str]:
         """The names that the nodes of this graph read, those inside included."""
-        names: set[str] = set()
-        pending = list(self.nodes)
-        while pending:
-            node = pending.pop()
-            names.update(node.input)
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    pending.extend(attribute.g.node)
-                    names.update(one.name for one in attribute.g.output)
-        return names
+        return set(reads(self.nodes))
 
     def info(self, value: Value, *, exact: bool = False) -> onnx.ValueInfoProto:
         """How a graph declares a value: with all that is known, or less."""
         if not exact and self.chance(0.15):
             return helper.make_tensor_value_info(value.name, value.dtype, None)
-        dims = [None if vary else dim for dim, vary in zip(value.shape, value.varies, strict=True)]
+        dims: list[int | str | None] = [
+            None if vary else dim for dim, vary in zip(value.shape, value.varies, strict=True)
+        ]
         if not exact:
             dims = [self.one(None, f"o{value.name}_{i}") if dim is None else dim for i, dim in enumerate(dims)]
         return helper.make_tensor_value_info(value.name, value.dtype, dims)

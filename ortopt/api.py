@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortopt import registry, semantics
 from ortopt.analysis import dimensions
 from ortopt.analysis import providers as execution
-from ortopt.cancellation import CancellationToken, DeadlinePassed
+from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
 from ortopt.check_each import CheckEach
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
@@ -25,7 +25,7 @@ from ortopt.graph.load import load
 from ortopt.manager import HistoryEntry
 from ortopt.observers import Again, Observer, RewriteLimit
 from ortopt.options import Options, Target
-from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey, without_collection
+from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -336,6 +336,7 @@ class Optimization:
     Raises:
         UsageError: If a name or a pipeline makes no sense.
         InvalidModelError: If the model is broken.
+        OptimizationCancelled: If it was stopped while it loaded.
     """
 
     def __init__(
@@ -361,9 +362,10 @@ class Optimization:
         # A stream can be read once only, but verification wants the original again.
         self._original: Source = source.read() if hasattr(source, "read") else source
         self._pipeline = Pipeline(self._original, options, self.selected)
-        with self._timed("load"), without_collection():
-            self._attempt = self._pipeline.attempt(self._pipeline.load(), self.observers)
-            self.before = figures(self.model)
+        with self._timed("load"):
+            began = self.token.renewed(None)  # a passed deadline is for `transform`: there is nothing to return yet
+            self._attempt = self._pipeline.attempt(self._pipeline.load(began), self.observers)
+            self.before = figures(self.model, began)
         self._pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
         self.repairs: list[Repair] = []
@@ -423,14 +425,17 @@ class Optimization:
         try:
             self.transform()
         except OptimizationCancelled as cancelled:
-            cancelled.result = self.result(None)
+            cancelled.leave(lambda: self.result(None))
             raise
         try:
             return self.result(self.verify(inputs) if verify else None)
         except OptimizationCancelled as cancelled:  # what is not verified may be wrong: the model as it came is not
-            self._attempt = self._pipeline.replay(self.observers, limit=0)
-            cancelled.result = self.result(None)
+            cancelled.leave(self._result_as_it_came)
             raise
+
+    def _result_as_it_came(self) -> OptimizeResult:
+        self._attempt = self._pipeline.replay(self.observers, limit=0)
+        return self.result(None)
 
     def transform(self) -> None:
         """Apply the levels, in place.
@@ -471,7 +476,8 @@ class Optimization:
 
     def _start_again(self) -> None:
         """The model as it came, in place of what has been reached."""
-        self._attempt = self._pipeline.attempt(self._pipeline.load(), self._attempt.observers, self._left_out)
+        original = self._pipeline.load(self.token.renewed(None))
+        self._attempt = self._pipeline.attempt(original, self._attempt.observers, self._left_out)
 
     def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
@@ -511,13 +517,13 @@ class Optimization:
         original = self._original
         source: Path | ir.Model
         if self.options.dims or not isinstance(original, str | os.PathLike):
-            source = load(original)
+            source = load(original, self.token.renewed(None))
             dimensions.override(source, self.options.dims)
         elif Path(original).is_file():
             source = Path(original)
         else:
             raise InvalidModelError(f"{original}: the file has gone")
-        return Reference(source, inputs=inputs, providers=self.options.providers)
+        return Reference(source, inputs=inputs, providers=self.options.providers, token=self.token)
 
     def _verified(self, reference: Reference) -> Verification:
         """Compare, repair, and in the end, or where there is no time left, have a model that can be written."""
@@ -681,15 +687,20 @@ class Optimization:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
 
 
-def figures(model: ir.Model) -> ModelFigures:
-    """Count what a model holds. Linear in the nodes."""
+def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
+    """Count what a model holds. Linear in the nodes.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
+    """
     ops: Counter[str] = Counter()
     initializers = nbytes = 0
-    for graph in scope.graphs(model):
-        for value in graph.initializers.values():
+    for graph in scope.graphs(model, token):
+        for value in token.watch(graph.initializers.values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
-        for node in graph:
+        for node in token.watch(graph):
             ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
             if node.op_type == "Constant" and not node.domain:
                 tensor = semantics.constant_tensor(node.outputs[0])

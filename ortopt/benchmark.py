@@ -198,6 +198,7 @@ def _traced(found: Sequence[Figures], inputs: Path, effort: Effort, folder: Path
 
 def _measured(version: Version, inputs: Path, effort: Effort, trace: Path | None = None) -> dict[str, Any]:
     order: Mapping[str, Any] = {
+        "parent": os.getpid(),
         "model": str(version.path),
         "inputs": str(inputs),
         "providers": list(effort.providers),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 from ortopt.errors import OptimizationCancelled
 
 T = TypeVar("T")
 
-_BETWEEN_CHECKS = 256
+BETWEEN_CHECKS: Final = 256
 """How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
@@ -70,10 +71,25 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        for count, item in enumerate(items):
-            if not count % _BETWEEN_CHECKS:
-                self.check()
-            yield item
+        return chain.from_iterable(self._stretches(iter(items)))
+
+    def portions(self, items: Iterable[T]) -> Iterator[list[T]]:
+        """Some items, as many at a time as may be handled in one go, with a `check` before each time.
+
+        Raises:
+            OptimizationCancelled: As `check` does.
+        """
+        left = iter(items)
+        while portion := list(islice(left, BETWEEN_CHECKS)):
+            self.check()
+            yield portion
+
+    def _stretches(self, items: Iterator[T]) -> Iterator[Iterable[T]]:
+        """The items in stretches; none is taken before its turn, for what is iterated over may change meanwhile."""
+        for first in items:
+            self.check()
+            yield (first,)
+            yield islice(items, BETWEEN_CHECKS - 1)
 
     def check(self) -> None:
         """Go on only if nobody has asked to stop.
@@ -86,3 +102,22 @@ class CancellationToken:
             raise OptimizationCancelled
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise DeadlinePassed("the deadline has passed")
+
+
+class _Never(CancellationToken):
+    """The token of those who were given none."""
+
+    def cancel(self) -> None:
+        raise ValueError("this token is everybody's: nobody may set it")
+
+    def watch(self, items: Iterable[T]) -> Iterator[T]:
+        return iter(items)
+
+    def check(self) -> None:
+        return
+
+
+NEVER: Final[CancellationToken] = _Never()
+"""What is asked where nobody has given a token, or where what has been begun must come to its end."""
+
+__all__ = ["BETWEEN_CHECKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]

@@ -18,6 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ortopt.api import OptimizeResult
 
 
@@ -101,16 +103,29 @@ class TransformerError(OrtoptError):
 class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what happened, and no error did
     """The cancellation token was set.
 
-    Attributes:
-        result: What was reached: valid, equivalent to the input, with exactly the rewrites that had completed. None
-            when nothing had been loaded yet.
+    Args:
+        message: Why.
     """
 
     exit_code = 130
 
-    def __init__(self, message: str = "cancelled", result: OptimizeResult | None = None) -> None:
-        self.result = result
+    def __init__(self, message: str = "cancelled") -> None:
+        self._result: OptimizeResult | Callable[[], OptimizeResult] | None = None
         super().__init__(message)
+
+    @property
+    def result(self) -> OptimizeResult | None:
+        """What was reached: valid, equivalent to the input, with exactly the rewrites that had completed.
+
+        None when nothing had been loaded yet. It is made when it is first asked for: whoever cancels waits for nothing.
+        """
+        if callable(self._result):
+            self._result = self._result()
+        return self._result
+
+    def leave(self, result: Callable[[], OptimizeResult]) -> None:
+        """Say how to make the result."""
+        self._result = result
 
 
 __all__ = [

@@ -59,6 +59,7 @@ BIG_GRAPH: Final = 2_000
 
 DEFAULT_LIMIT_BYTES: Final = 1 << 30
 DEFAULT_TIMEOUT: Final = 10.0
+_WORTH_A_RUN: Final = 0.01  # seconds
 
 _MAX_SESSIONS = 64
 _MAX_CHILDREN = 16
@@ -102,6 +103,7 @@ def evaluate(
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     timeout: float = DEFAULT_TIMEOUT,
     spent: Callable[[float], None] | None = None,
+    left: Callable[[], float | None] = lambda: None,
 ) -> dict[ir.Value, ir.TensorProtocol]:
     """Compute values from constants.
 
@@ -117,6 +119,7 @@ def evaluate(
         limit_bytes: No value larger than this is computed, wanted or in between.
         timeout: Seconds for all of what is not known to be safe; none of it is computed if there are none.
         spent: Told how many of these seconds it took.
+        left: How many seconds there are for everything; asked before each run of ONNX Runtime. None is no limit.
 
     Returns:
         Tensors of exact dtype. Those of moved, cast or reshaped large weights are lazy (`ir.LazyTensor`).
@@ -124,7 +127,7 @@ def evaluate(
     bound = memory.limit()
     if bound is not None:
         limit_bytes = min(limit_bytes, bound // _SHARES)
-    evaluation = _Evaluation(opset_imports, is_random, tuple(functions), limit_bytes, timeout)
+    evaluation = _Evaluation(opset_imports, is_random, tuple(functions), limit_bytes, timeout, left)
     try:
         return evaluation.run(nodes, tuple(wanted))
     finally:
@@ -142,7 +145,9 @@ class _Evaluation:
         functions: tuple[ir.Function, ...],
         limit_bytes: int,
         timeout: float,
+        left: Callable[[], float | None],
     ) -> None:
+        self._left = left
         self._opsets = dict(opset_imports)
         self._opset = self._opsets.get("", self._opsets.get("ai.onnx", 1))
         self._is_random = is_random
@@ -346,7 +351,8 @@ class _Evaluation:
         if self._sessions <= 0:
             raise HazardError("too many sessions")
         self._sessions -= 1
-        results = run_model(batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], DEFAULT_TIMEOUT)
+        seconds = self._at_most(DEFAULT_TIMEOUT)
+        results = run_model(batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds)
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # ONNX Runtime in a child process
@@ -368,7 +374,7 @@ class _Evaluation:
         try:
             model = batch.model(fetch)
             results = _run_in_child(
-                model, batch.feeds, [batch.name(value) for value in fetch], self._limit, self._seconds
+                model, batch.feeds, [batch.name(value) for value in fetch], self._limit, self._at_most(self._seconds)
             )
         finally:
             self._seconds -= time.monotonic() - start
@@ -376,6 +382,17 @@ class _Evaluation:
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # Either
+
+    def _at_most(self, seconds: float) -> float:
+        """So many seconds, or what is left of all.
+
+        Raises:
+            HazardError: There are none.
+        """
+        left = self._left()
+        if left is not None and left < _WORTH_A_RUN:
+            raise HazardError("there is no time left")
+        return seconds if left is None else min(seconds, left)
 
     def _run(
         self,
@@ -769,6 +786,7 @@ def _run_in_child(
             np.save(folder / f"{i}.npy", array, allow_pickle=False)
         space = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
         job = {
+            "parent": os.getpid(),
             "feeds": list(feeds),
             "fetch": list(fetch),
             "seconds": seconds,

@@ -12,9 +12,10 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError
 from ortopt.graph import scope
+from ortopt.graph.onnx_ir_internals import clone
 from ortopt.observers import Again, Defect, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
 from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
@@ -180,8 +181,13 @@ class GraphTransformerManager:
             TransformerError: If a transformer raised, and errors are not skipped.
             OptimizationCancelled: If it was stopped; the model holds exactly the rewrites that had completed.
         """
-        workspace = Workspace(model, self.options)
-        return self.run(workspace, TransformerLevel(level), cancellation or CancellationToken())
+        token = cancellation or NEVER
+        workspace = Workspace(model, self.options, token=token)
+        try:
+            return self.run(workspace, TransformerLevel(level), token)
+        except OptimizationCancelled:
+            workspace.settle()
+            raise
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +199,12 @@ class GraphTransformerManager:
         *,
         closing: bool = False,
     ) -> bool:
-        """Apply a level's transformers, or only those that look again at what higher levels leave, in a workspace."""
+        """Apply a level's transformers, or only those that close a round, in a workspace (see `apply_transformers`).
+
+        Raises:
+            TransformerError: As there.
+            OptimizationCancelled: If it was stopped; `Workspace.settle` is the caller's to call.
+        """
         self._modified = False
         self._endless = ""
         slots = self._slots_of(workspace, level)
@@ -251,7 +262,7 @@ class GraphTransformerManager:
             else:
                 changed = True
                 self._modified = True
-                workspace.settle()
+                workspace.learn(cancellation)
         return changed
 
     def _run_on(
@@ -286,13 +297,11 @@ class GraphTransformerManager:
                 (transformer,) = active
                 edit.author = transformer.name
                 entries = self._apply(transformer, contexts[transformer], graph, level, step)
-            edit.restore_order()
+            edit.restore_order(cancellation)
             edit.drop_freed_initializers()
             self.observers.inspect(workspace.model, edit.version != start)
         except OptimizationCancelled:
-            edit.rollback(max((context.mark for context in contexts.values()), default=start))
-            edit.restore_order()
-            edit.drop_freed_initializers()
+            workspace.stop_at(max((context.mark for context in contexts.values()), default=start))
             raise
         except Exception as error:
             culprit, cause = _blamed(error, active)
@@ -388,19 +397,19 @@ class GraphTransformerManager:
             return False
         self.observers.before(transformer, level.value, step, model.graph)
         started, nodes_before, label = time.perf_counter(), len(model.graph), scope.label(model.graph)
-        clone = model.clone()
-        scope.attach(clone, workspace.options)
-        twin = Context(_Borrowed(clone, workspace), transformer, level, step, cancellation, self.observers)
+        copy = clone(model, cancellation)
+        scope.attach(copy, workspace.options, cancellation)
+        twin = Context(_Borrowed(copy, workspace), transformer, level, step, cancellation, self.observers)
         try:
-            modified = transformer.apply(clone.graph, twin)
-            self.observers.inspect(clone, modified)
+            modified = transformer.apply(copy.graph, twin)
+            self.observers.inspect(copy, modified)
         except OptimizationCancelled:
             raise
         except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
             return False
         if modified:
-            workspace.swap_in(clone)
+            workspace.swap_in(copy)
             self._modified = True
         else:
             slot.seen[model.graph] = (workspace.edit, workspace.edit.clock)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,11 +10,12 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis import dimensions
-from ortopt.cancellation import CancellationToken, DeadlineForced, DeadlinePassed
+from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.load import load
+from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.validate import validate
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer, node_name
@@ -71,7 +70,7 @@ class Attempt:
     """One run of all levels.
 
     Attributes:
-        model: The result.
+        content: The model, unless something remains to be done to it.
         manager: Who ran them; its history and failures.
         observers: Who watches.
         left_out: Transformers that do not run.
@@ -80,9 +79,10 @@ class Attempt:
         too_large: See `Workspace`.
         stopped: Whether the deadline ended it.
         last: The last rewrite, where it was replayed.
+        unsettled: Gives the model of a cancelled run, valid, with exactly the rewrites that had completed.
     """
 
-    model: ir.Model
+    content: ir.Model
     manager: GraphTransformerManager
     observers: tuple[Observer, ...]
     left_out: frozenset[str]
@@ -91,6 +91,15 @@ class Attempt:
     too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
     stopped: bool = False
     last: NumberedRewrite | None = None
+    unsettled: Callable[[], ir.Model] | None = None
+
+    @property
+    def model(self) -> ir.Model:
+        """The result."""
+        if self.unsettled is not None:
+            settle, self.unsettled = self.unsettled, None
+            self.content = settle()
+        return self.content
 
 
 class Pipeline:
@@ -114,9 +123,13 @@ class Pipeline:
         self.selected = tuple(selected)
         self.original_bytes = 0
 
-    def load(self) -> ir.Model:
-        """The model as it came."""
-        return load(self._source)
+    def load(self, token: CancellationToken = NEVER) -> ir.Model:
+        """The model as it came.
+
+        Args:
+            token: Who may stop it.
+        """
+        return load(self._source, token)
 
     def _manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:
         manager = GraphTransformerManager(
@@ -169,35 +182,50 @@ class Pipeline:
             torn = True  # it was on its way out of a graph in mid-edit
         if torn:
             again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
-            attempt.model, attempt.manager, attempt.offered = again.model, again.manager, again.offered
+            attempt.content, attempt.manager, attempt.offered = again.model, again.manager, again.offered
             attempt.stopped = True
-        validate(attempt.model)
+        validate(attempt.model, token=token.renewed(None))
 
     def _run(self, attempt: Attempt, token: CancellationToken, watchdog: Watchdog) -> None:
-        with without_collection():
-            self._prepare(attempt)
-            if self.options.level == 0:
+        with without_garbage_collection():
+            try:  # a deadline that passes here finds what it needs, a model to return, only behind it
+                workspace = self._prepare(attempt, token.renewed(None))
+            except OptimizationCancelled:
+                attempt.unsettled = lambda: self.replay(attempt.observers, limit=0, left_out=attempt.left_out).model
+                raise
+            if workspace is None:
                 return
-            attempt.manager.observers.begin()
-            allowance = semantics.growth_allowance(self.original_bytes, self.options)
-            workspace = Workspace(attempt.model, self.options, allowance)
             try:
                 with watchdog:
                     self._apply_levels(attempt.manager, workspace, token)
             except Reached:
                 workspace.offered -= 1
+                workspace.settle()
+            except DeadlinePassed:
+                workspace.settle()
+                raise
+            except OptimizationCancelled:
+                attempt.unsettled = workspace.settle
+                raise
             finally:
                 attempt.offered = workspace.offered
                 attempt.too_large = workspace.too_large
 
-    def _prepare(self, attempt: Attempt) -> None:
+    def _prepare(self, attempt: Attempt, token: CancellationToken) -> Workspace | None:
+        """What precedes the first transformer; None if there is none."""
         options = self.options
         if options.dims:
             dimensions.override(attempt.model, options.dims)
         if options.opset is not None:
             from ortopt import opset_conversion
 
-            attempt.model = opset_conversion.convert(attempt.model, options.opset)
+            attempt.content = opset_conversion.convert(attempt.model, options.opset)
+        token.check()
+        if options.level == 0:
+            return None
+        attempt.manager.observers.begin()
+        allowance = semantics.growth_allowance(self.original_bytes, options)
+        return Workspace(attempt.model, options, allowance, token)
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
         top = self.options.level
@@ -255,10 +283,10 @@ class Pipeline:
         """
         replay = Replay(limit, 0 if limit == 0 else runs, without)
         deciding = [observer for observer in observers if observer.decides and type(observer) is not Replay]
-        attempt = self.attempt(self.load(), (*deciding, replay), left_out)
         token = token or CancellationToken()
+        attempt = self.attempt(self.load(token.renewed(None)), (*deciding, replay), left_out)
         self._run(attempt, token, Watchdog(token))
-        validate(attempt.model)
+        validate(attempt.model, token=token.renewed(None))
         attempt.last = replay.last
         return attempt
 
@@ -317,18 +345,6 @@ class _Runs(Observer):
 
     def inspect(self, model: ir.Model, changed: bool) -> None:
         self.completed += 1
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Without the cycle collector: it would walk the graph's millions of objects again and again, to free none."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 __all__ = ["Attempt", "NumberedRewrite", "Pipeline", "Reached", "Replay", "RewriteKey"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import platform
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +24,7 @@ from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
-from ortopt.semantics import same_constant
+from ortopt.semantics import constant_content, same_constant, subgraphs
 from ortopt.verify import Verification, outputs_of, verify
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ RADII = (0, 1, 2, 4, 8, 16, 32)
 
 LEAST_WEIGHT = 9
 """Constants of floats with fewer elements are no weights: they say what is computed."""
+
+MOST_TRIES = 12
+"""How often it is tried whether a failure survives noise in place of weights: of all, of halves, of quarters ..."""
 
 LARGEST_COMPARED = 1 << 20
 """Constants of more bytes that have the same name before and after are taken to be the same."""
@@ -149,7 +153,8 @@ class _Outline:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.nodes = list(model.graph)
-        self.keys = [_key(node) for node in self.nodes]
+        calls = _Calls(model)
+        self.keys = [_key(node, calls) for node in self.nodes]
         self.values: dict[str, ir.Value] = {value.name or "": value for value in model.graph.inputs}
         self.users: dict[str, list[int]] = {}
         self.maker: dict[str, int] = {}
@@ -183,11 +188,44 @@ class _Outline:
         }
 
 
-def _key(node: ir.Node) -> bytes:
+class _Calls:
+    """Which functions nodes run, and what is in them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._contents: dict[ir.OperatorIdentifier, bytes] = {}
+
+    def of(self, nodes: Iterable[ir.Node]) -> list[ir.Function]:
+        """The functions that nodes call, and those that these call, in the model's order."""
+        if not self._functions:
+            return []
+        found: set[ir.OperatorIdentifier] = set()
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            pending.extend(inner for graph in subgraphs(node) for inner in graph)
+            called = node.op_identifier()
+            if called in self._functions and called not in found:
+                found.add(called)
+                pending.extend(self._functions[called])
+        return [function for identifier, function in self._functions.items() if identifier in found]
+
+    def content(self, function: ir.Function) -> bytes:
+        """What tells a function from another version of it."""
+        known = self._contents.get(function.identifier())
+        if known is None:
+            proto = ir.to_proto(function)
+            for node in proto.node:
+                del node.metadata_props[:]
+            known = self._contents[function.identifier()] = proto.SerializeToString(deterministic=True)
+        return known
+
+
+def _key(node: ir.Node, calls: _Calls) -> bytes:
     proto = ir.to_proto(node)
     del proto.metadata_props[:]
     key: bytes = proto.SerializeToString(deterministic=True)
-    return key
+    return b"".join((key, *(calls.content(function) for function in calls.of([node]))))
 
 
 def _part(blame: Blame, options: Options) -> Reproducer | None:
@@ -325,7 +363,7 @@ def _section(
                 tensor = ir.to_proto(value.const_value)
                 tensor.name = value.name or ""
                 graph.initializer.append(tensor)
-        proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+        proto.functions.extend(ir.to_proto(function) for function in _Calls(model).of(nodes))
         return load(proto)
     except (OrtoptError, _Unfit, ValueError, TypeError, KeyError):
         return None
@@ -345,48 +383,91 @@ def _info(value: ir.Value) -> onnx.ValueInfoProto:
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _weights(model: ir.Model) -> list[str]:
-    """The main graph's constants that somebody may have paid for."""
-    return [
-        name
-        for name, value in model.graph.initializers.items()
-        if (tensor := value.const_value) is not None
-        and tensor.dtype.is_floating_point()
-        and tensor.size >= LEAST_WEIGHT
-    ]
+class _Weight(NamedTuple):
+    """A constant that somebody may have paid for.
+
+    Attributes:
+        name: Its name, or that of its Constant's result.
+        tensor: What it holds.
+        put: Gives it other content.
+    """
+
+    name: str
+    tensor: ir.TensorProtocol
+    put: Callable[[ir.TensorProtocol], None]
+
+
+def _weights(model: ir.Model) -> dict[tuple[str, int], _Weight]:
+    """A model's weights, wherever they are, by name and a number: names of two subgraphs may be the same."""
+    found: dict[tuple[str, int], _Weight] = {}
+
+    def add(name: str, tensor: ir.TensorProtocol | None, put: Callable[[ir.TensorProtocol], None]) -> None:
+        if tensor is None or tensor.size < LEAST_WEIGHT or not _may_be_weight(tensor.dtype):
+            return
+        number = 0
+        while (name, number) in found:
+            number += 1
+        found[name, number] = _Weight(name, tensor, put)
+
+    for graph in scope.graphs(model):
+        for name, value in graph.initializers.items():
+            add(name, value.const_value, functools.partial(setattr, value, "const_value"))
+        for node in graph:
+            if node.op_type == "Constant" and not node.domain:
+                add(node.outputs[0].name or "", constant_content(node), functools.partial(_set_content, node))
+    return found
+
+
+def _may_be_weight(dtype: ir.DataType) -> bool:
+    """Whether it is of floats, or quantized: wider integers are shapes and indices."""
+    return dtype.is_floating_point() or (dtype.is_integer() and dtype.bitwidth <= 8)
+
+
+def _set_content(node: ir.Node, tensor: ir.TensorProtocol) -> None:
+    node.attributes.clear()
+    node.attributes["value"] = ir.AttrTensor("value", tensor)
+    node.outputs[0].const_value = None
+
+
+def _noise(tensor: ir.TensorProtocol, seed: int) -> ir.TensorProtocol:
+    rng = np.random.default_rng(seed)
+    shape = tuple(tensor.shape.numpy())
+    numbers: np.ndarray[Any, Any]
+    if tensor.dtype.is_integer():
+        numbers = rng.integers(int(tensor.dtype.min), int(tensor.dtype.max) + 1, shape)
+    else:
+        numbers = rng.standard_normal(shape) / 8
+    return ir.Tensor(numbers.astype(tensor.dtype.numpy()), tensor.dtype, name=tensor.name)
 
 
 def _make_noise(made: Reproducer, survives: Callable[[], bool]) -> None:
-    """Put seeded noise in place of the weights, the same in both models, if what is shown survives that."""
-    graphs = [model.graph.initializers for model in (made.before, made.after) if model is not None]
-    one, other = graphs[0], graphs[-1]
-    names = [
-        name
-        for name in _weights(made.before)
-        if one[name].const_value.dtype in _NOISY  # type: ignore[union-attr]
-        and (name not in other or _same(one[name].const_value, other[name].const_value))
-    ]
-    made.kept = sorted({name for model in (made.before, made.after) if model is not None for name in _weights(model)})
-    if not names:
-        return
-    had = [(graph[name], graph[name].const_value) for name in names for graph in graphs if name in graph]
-    for seed, name in enumerate(names):
-        tensor = one[name].const_value
-        assert tensor is not None
-        numbers = np.random.default_rng(seed).standard_normal(tuple(tensor.shape.numpy()))
-        noise = ir.tensor((numbers / 8).astype(tensor.dtype.numpy()), name=name)
-        for graph in graphs:
-            if name in graph:
-                graph[name].const_value = noise
-    if survives():
-        made.noise = names
-        made.kept = sorted(set(made.kept) - set(names))
-        return
-    for value, tensor in had:
-        value.const_value = tensor
-
-
-_NOISY = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+    """Put seeded noise in place of the weights, the same in both models, as far as what is shown survives that."""
+    both = [_weights(model) for model in (made.before, made.after) if model is not None]
+    one, other = both[0], both[-1]
+    keys = [key for key, had in one.items() if key not in other or _same(had.tensor, other[key].tensor)]
+    pending = [keys] if keys else []
+    tries = 0
+    while pending and tries < MOST_TRIES:
+        chosen = pending.pop(0)
+        had = [weights[key] for key in chosen for weights in both if key in weights]
+        for seed, key in enumerate(chosen):
+            for weights in both:
+                if key in weights:
+                    weights[key].put(_noise(one[key].tensor, seed))
+        tries += 1
+        if survives():
+            made.noise += [one[key].name for key in chosen]
+            for weights in both:
+                for key in chosen:
+                    weights.pop(key, None)
+            continue
+        for weight in had:
+            weight.put(weight.tensor)
+        if len(chosen) > 1:
+            half = len(chosen) // 2
+            pending += [chosen[:half], chosen[half:]]
+    made.noise.sort()
+    made.kept = sorted({weight.name for weights in both for weight in weights.values()})
 
 
 # -- does it come again -----------------------------------------------------------------------------------------------

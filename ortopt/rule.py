@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtim
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, discard, new_nodes
@@ -188,13 +189,20 @@ class RuleDriver:
         self._wide = tuple(dict.fromkeys(root for rule in self.rules if rule.wide for root in rule.roots))
         self._furthest = max(self._reach.values(), default=0)
 
-    def seeds(self, graph: ir.Graph, index: OpIndex, touched: Iterable[ir.Node] | None) -> list[ir.Node]:
+    def seeds(
+        self,
+        graph: ir.Graph,
+        index: OpIndex,
+        touched: Iterable[ir.Node] | None,
+        token: CancellationToken = NEVER,
+    ) -> list[ir.Node]:
         """The nodes to start from.
 
         Args:
             graph: The graph.
             index: The nodes of the model.
             touched: Nodes that changed since the rules last ran on it to the end; None is all of them.
+            token: Who may stop it.
 
         Returns:
             All nodes of root ops in order, or those within reach of what changed and the roots of wide rules.
@@ -202,9 +210,11 @@ class RuleDriver:
         if touched is None:
             table = self.roots
             return [
-                node for node in graph if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
+                node
+                for node in token.watch(graph)
+                if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
-        near = [node for node in self._downstream(touched) if node.graph is graph]
+        near = [node for node in self._downstream(touched, token) if node.graph is graph]
         return list(dict.fromkeys(itertools.chain(near, *(index.nodes(graph, root) for root in self._wide))))
 
     def run(
@@ -231,10 +241,10 @@ class RuleDriver:
             if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
         }
         anyone = next(iter(contexts.values()))
-        queue = deque(self.seeds(graph, anyone.edit.index, touched))
+        cancellation = anyone.cancellation
+        queue = deque(self.seeds(graph, anyone.edit.index, touched, cancellation))
         queued = set(queue)
         modified = False
-        cancellation = anyone.cancellation
         clock = time.perf_counter
         countdown = 256
         left = MOST_REWRITES + MOST_REWRITES_A_NODE * len(graph)
@@ -332,15 +342,15 @@ class RuleDriver:
                 if any(use.node not in members for use in value.uses()):
                     raise Refusal(f"{node.op_type}'s result is used elsewhere", value)
 
-    def _downstream(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    def _downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> list[ir.Node]:
         """Nodes that changed and what follows them, as far as a rule of such a root looks back."""
         reach = self._reach
-        layer = [node for node in dict.fromkeys(nodes) if node.graph is not None]
+        layer = [node for node in token.watch(dict.fromkeys(nodes)) if node.graph is not None]
         seen = set(layer)
         found = list(layer)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
-            for at in layer:
+            for at in token.watch(layer):
                 for value in at.outputs:
                     if use_count(value) > MOST_FOLLOWED:
                         continue

@@ -5,11 +5,13 @@ No pass keeps a list of its own. Where the ONNX specification or ONNX Runtime is
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.options import GROWTH_SHARE, MEGABYTE, Options
 
 RANDOM_OPS = frozenset(
@@ -184,10 +186,16 @@ def dequantizes(node: ir.Node) -> bool:
     return source is not None and source != ir.DataType.STRING and source.bitwidth <= _BLOCK_BITS
 
 
-def quantization_parameters(graph: ir.Graph) -> frozenset[str]:
-    """The names of the values that the quantization annotations of a graph refer to."""
+def quantization_parameters(graph: ir.Graph, token: CancellationToken = NEVER) -> frozenset[str]:
+    """The names of the values that the quantization annotations of a graph refer to.
+
+    Args:
+        graph: The graph.
+        token: Who may stop it.
+    """
     names: set[str] = set()
-    for values in (graph.inputs, graph.initializers.values(), *(node.outputs for node in graph)):
+    held = (graph.inputs, token.watch(graph.initializers.values()))
+    for values in itertools.chain(held, (node.outputs for node in token.watch(graph))):
         for value in values:
             if value.meta:
                 names.update(value.meta.get(QUANTIZATION_KEY, {}).values())

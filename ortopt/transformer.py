@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import onnx_ir as ir
 
 from ortopt.analysis import kernels, shapes
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
@@ -143,6 +143,7 @@ class Workspace:
         model: The model; changed in place.
         options: What the run wants.
         allowance: Bytes by which its constants may grow.
+        token: Who may stop it from being made.
 
     Attributes:
         edit: The editor: the one way to change the model.
@@ -152,7 +153,13 @@ class Workspace:
         patience: Seconds that are left, in the whole run, to evaluate constants by ops that are not known to be safe.
     """
 
-    def __init__(self, model: ir.Model, options: Options, allowance: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        options: Options,
+        allowance: int = sys.maxsize,
+        token: CancellationToken = NEVER,
+    ) -> None:
         self.model = model
         self.options = options
         self.allowance = allowance
@@ -160,23 +167,45 @@ class Workspace:
         self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
-        self.edit = self._start(0)
+        self._unsettled: int | None = None
+        self.edit = self._start(0, token)
 
     def refresh(self) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
-        self.edit = self._start(self.edit.added_bytes)
+        self.edit = self._start(self.edit.added_bytes, NEVER)
 
-    def _start(self, added_bytes: int) -> Editor:
-        scope.attach(self.model, self.options)
-        shapes.infer_model(self.model)
-        edit = Editor(self.model, shapes.infer_node)
+    def stop_at(self, version: int) -> None:
+        """Say that a run was stopped: what was changed since this version of the editor is `settle`'s to take back."""
+        self._unsettled = version
+
+    def settle(self) -> ir.Model:
+        """Bring the model of a stopped run in order.
+
+        Returns:
+            The model; it holds exactly the rewrites that had completed.
+        """
+        version, self._unsettled = self._unsettled, None
+        if version is not None:
+            self.edit.rollback(version)
+            self.edit.restore_order()
+            self.edit.drop_freed_initializers()
+        return self.model
+
+    def _start(self, added_bytes: int, token: CancellationToken) -> Editor:
+        scope.attach(self.model, self.options, token)
+        shapes.infer_model(self.model, token)
+        edit = Editor(self.model, shapes.infer_node, token)
         edit.allowance = self.allowance
         edit.added_bytes = added_bytes
         return edit
 
-    def settle(self) -> None:
-        """Learn what has become better known through edits."""
-        self.edit.settle(shapes.infer_again)
+    def learn(self, token: CancellationToken) -> None:
+        """Infer again what has become better known through edits.
+
+        Raises:
+            OptimizationCancelled: If the token was set; what is known stays true.
+        """
+        self.edit.learn(shapes.infer_again, token)
 
     def swap_in(self, model: ir.Model) -> None:
         """Give the model the content of another one, in place."""
@@ -255,6 +284,7 @@ class Context:
         """
         self.mark = self.edit.version
         self.cancellation.check()
+        self.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
         candidate = (self.transformer.name, tuple(nodes))
         if candidate in self.workspace.left_out:
             return False  # said once, said for good: an offer made again would renumber those after it

@@ -9,7 +9,8 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
   ``usual`` where nobody asks. What is computed from something of a coarser dtype, or quantized, is held to that
   one's.
 
-Zeros of the other sign are counted and do not decide: -0.0 + 0.0 is 0.0, and leaving such an addition out is right.
+A zero of the other sign is a difference, too (its reciprocal is the other infinity), unless a copy of the original that
+differs from it by rounding only has such zeros in the same output: then their signs are the kernels' whim.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
 from ortopt.semantics import subgraphs
@@ -97,6 +99,7 @@ class OutputRow:
         got: What it is.
         noise: The model's own noise, as `worst` is measured; None where nobody asked for it.
         zeros: How many zeros have the other sign.
+        first_zero: Where the first of them stands.
         doubtful: Whether the model's own noise decides.
     """
 
@@ -113,6 +116,7 @@ class OutputRow:
     got: str = ""
     noise: float | None = None
     zeros: int = 0
+    first_zero: tuple[int, ...] = ()
     doubtful: bool = False
 
 
@@ -121,22 +125,31 @@ def worst_of(rows: list[OutputRow], name: str) -> OutputRow:
     return max(rows, key=lambda row: (not row.agrees, row.worst), default=OutputRow(name))
 
 
-def random_outputs(model: ir.Model) -> frozenset[str]:
-    """The outputs that depend on a random op, at any depth. Linear in the nodes."""
+def random_outputs(model: ir.Model, token: CancellationToken = NEVER) -> frozenset[str]:
+    """The outputs that depend on a random op, at any depth. Linear in the nodes.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
+    """
     random: set[ir.Value] = set()
-    for node in model.graph:
+    for node in token.watch(model.graph):
         inputs = (value for one in (node, *_inside(node)) for value in one.inputs)
         if (random and any(value in random for value in inputs)) or semantics.is_random(node, model.functions):
             random.update(node.outputs)
     return frozenset(value.name or "" for value in model.graph.outputs if value in random)
 
 
-def tolerances(model: ir.Model) -> dict[str, float]:
+def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, float]:
     """For each output, the tolerance of the coarsest dtype among all that it is computed from.
 
     A coarse dtype comes in by an input, a constant or a Cast, and stays in all that depends on it: no types need to be
     known in between. A step of quantization may go the other way after a rounding: that is float16's. Linear in the
     nodes.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
     """
     functions = _FunctionTolerances(model)
     known: dict[ir.Value, float] = {}
@@ -144,7 +157,7 @@ def tolerances(model: ir.Model) -> dict[str, float]:
     def of(value: ir.Value) -> float:
         return known[value] if value in known else _of_type(value.dtype)
 
-    for node in model.graph:
+    for node in token.watch(model.graph):
         coarsest = functions.of_node(node)
         if node.op_type not in _SHAPES or node.domain:
             for one in (node, *_inside(node)):
@@ -350,9 +363,9 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
     scale = most * float(np.sqrt(np.sum((sizes / most) ** 2) / finite.sum())) or 1.0
     errors = differences / np.maximum(scale, sizes)
     where = tuple(int(one) for one in np.unravel_index(int(errors.argmax()), errors.shape))
-    zeros = (wanted == 0) & (given == 0) & finite
+    turned = finite & (wanted == 0) & (given == 0) & (np.signbit(wanted.real) != np.signbit(given.real))
     texts = _texts(expected[where], got[where])
-    signs = int((np.signbit(wanted.real) != np.signbit(given.real))[zeros].sum())
+    zeros = int(turned.sum())
     return OutputRow(
         name,
         float(errors[where]),
@@ -363,17 +376,25 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
         index=where,
         expected=texts[0],
         got=texts[1],
-        zeros=signs,
+        zeros=zeros,
+        first_zero=_first(turned) if zeros else (),
     )
 
 
 def _judged(row: OutputRow) -> OutputRow:
     """A row by what is usual; doubtful if the noise may say otherwise."""
     limits = LIMITS[row.tolerance]
-    doubtful = limits.sure < row.worst <= limits.cap
-    if row.worst <= row.tolerance:
-        return dataclasses.replace(row, doubtful=doubtful)
-    return dataclasses.replace(row, agrees=False, detail=_allowed(row), doubtful=doubtful)
+    doubtful = row.worst <= limits.cap and (row.worst > limits.sure or row.zeros > 0)
+    if row.worst > row.tolerance:
+        return dataclasses.replace(row, agrees=False, detail=_allowed(row), doubtful=doubtful)
+    if row.zeros:
+        return dataclasses.replace(row, agrees=False, detail=_zeros(row), doubtful=doubtful)
+    return dataclasses.replace(row, doubtful=doubtful)
+
+
+def _zeros(row: OutputRow) -> str:
+    places = f"{row.zeros} places, the first at " if row.zeros > 1 else ""
+    return f"a zero has the other sign at {places}{list(row.first_zero)}"
 
 
 def _allowed(row: OutputRow) -> str:
@@ -381,13 +402,14 @@ def _allowed(row: OutputRow) -> str:
     return f"{where}: an error of {row.worst:.2g} of the output's scale, where {row.tolerance:.2g} is allowed"
 
 
-def settled(row: OutputRow, noise: float, mean: float) -> OutputRow:
+def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> OutputRow:
     """A doubtful row of floats, once the model's own noise is known.
 
     Args:
         row: The row.
         noise: The greatest error that the original makes itself, relative to the scale.
         mean: The root mean square of these errors.
+        zeros: How many zeros of copies of the original have another sign than its own.
     """
     limits = LIMITS[row.tolerance]
     allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), limits.cap)
@@ -399,6 +421,8 @@ def settled(row: OutputRow, noise: float, mean: float) -> OutputRow:
     if row.mean > mean_allowed:
         said = f"the errors are {row.mean:.2g} of the output's scale on average, where {mean_allowed:.2g} is allowed"
         return dataclasses.replace(row, agrees=False, detail=f"{said} (the model's own noise is {mean:.2g})")
+    if row.zeros and not zeros:
+        return dataclasses.replace(row, agrees=False, detail=_zeros(row))
     return row
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
@@ -25,7 +26,7 @@ Inputs: TypeAlias = dict[str, Any]
 """By input: an array, or a list of arrays for a sequence."""
 
 IntegerRange: TypeAlias = Literal["natural", "small", "binary", "zero", "one"]
-FloatRange: TypeAlias = Literal["normal", "unit"]
+FloatRange: TypeAlias = Literal["normal", "unit", "wide"]
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
 _KEPT_BY: Final = frozenset(
@@ -33,6 +34,7 @@ _KEPT_BY: Final = frozenset(
     | {"Concat", "Split", "Clip", "Where", "Add"}
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
+_OCTAVES: Final = 4  # by which wide floats are larger or smaller than normal ones
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
 
 
@@ -43,18 +45,34 @@ class Draw:
     Attributes:
         size: The size of every symbol; None chooses by the symbol's name.
         integers: ``natural`` respects what is known of an input's use; the others are what to try instead.
-        floats: ``normal``, or uniform between 0 and 1.
+        floats: ``normal``, uniform between 0 and 1, or ``wide``: from a sixteenth to sixteen times as large as normal.
         empty: Whether the first symbol (see `Interface.first_symbol`) is 0.
+        odd: Whether sizes are others than the natural ones, and each second symbol's is 1: those of the first, third
+            and so on if it is 0, of the others if it is 1.
     """
 
     size: int | None = None
     integers: IntegerRange = "natural"
     floats: FloatRange = "normal"
     empty: bool = False
+    odd: Literal[0, 1] | None = None
 
 
 EMPTY: Final = Draw(empty=True)
 """The natural way, but for one symbol that is 0."""
+
+
+def further(*, wide: bool, symbols: int) -> Iterator[Draw]:
+    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only.
+
+    Args:
+        wide: Whether floats may be large.
+        symbols: How many there are.
+    """
+    floats: FloatRange = "wide" if wide else "normal"
+    yield Draw(floats=floats, odd=1)
+    if symbols > 1:
+        yield Draw(floats=floats, odd=0)
 
 
 def attempts() -> Iterator[Draw]:
@@ -95,14 +113,16 @@ class Interface:
 
     Args:
         model: The model; inputs that are initializers too are left out.
+        token: Who may stop it from being made.
 
     Attributes:
         takes_nothing: Whether inputs without elements may be asked for: not where the specification leaves the answer
             undefined, or ONNX Runtime is known to give a wrong one or to end the process.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self.takes_nothing = not any(_is_lost_without_elements(node) for graph in scope.graphs(model) for node in graph)
+    def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
+        nodes = (node for graph in scope.graphs(model, token) for node in token.watch(graph))
+        self.takes_nothing = not any(_is_lost_without_elements(node) for node in nodes)
         self._taken = [
             _Taken(value.name or "", value.type, _dims(value), _integers_below(value))
             for value in model.graph.inputs
@@ -140,10 +160,7 @@ class Interface:
             UsageError: An input cannot be drawn: its type is unknown, or it would be enormous.
         """
         how = how or Draw()
-        given = dict(sizes or {})
-        if how.empty and self.first_symbol is not None:
-            given[self.first_symbol] = 0
-        bound = _Sizes(self._taken, given, how.size)
+        bound = self._bound(sizes, how)
         drawn: Inputs = {}
         for one in self._taken:
             type_ = one.type
@@ -162,6 +179,16 @@ class Interface:
                 arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
             drawn[one.name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
         return drawn
+
+    def sizes(self, sizes: Mapping[str, int] | None, how: Draw) -> dict[str, int]:
+        """The sizes of all symbols that `draw` takes."""
+        return self._bound(sizes, how).sizes
+
+    def _bound(self, sizes: Mapping[str, int] | None, how: Draw) -> _Sizes:
+        given = dict(sizes or {})
+        if how.empty and self.first_symbol is not None:
+            given[self.first_symbol] = 0
+        return _Sizes(self._taken, given, how)
 
 
 def _is_lost_without_elements(node: ir.Node) -> bool:
@@ -203,23 +230,23 @@ def _may_be_negative(node: ir.Node) -> bool:
 class _Sizes:
     """One size for each symbol, over all inputs."""
 
-    def __init__(self, inputs: list[_Taken], given: dict[str, int], every: int | None) -> None:
+    def __init__(self, inputs: list[_Taken], given: dict[str, int], how: Draw) -> None:
         names = [name for one in inputs for dim in one.dims for name in sorted(symbolic.symbols(dim))]
-        self._sizes: dict[str, int] = dict(given)
+        self.sizes: dict[str, int] = dict(given)
         names = list(dict.fromkeys(names))
         for i, name in enumerate(names):
-            if name not in self._sizes and not _is_sum(name, names):
-                self._sizes[name] = every if every is not None else _natural_size(name, i)
+            if name not in self.sizes and not _is_sum(name, names):
+                self.sizes[name] = how.size if how.size is not None else _size(name, i, how.odd)
         for name in names:
-            if name not in self._sizes:
-                self._sizes[name] = sum(self._sizes[part] for part in _is_sum(name, names))
+            if name not in self.sizes:
+                self.sizes[name] = sum(self.sizes[part] for part in _is_sum(name, names))
 
     def shape(self, one: _Taken) -> tuple[int, ...]:
         shape = []
         for axis, dim in enumerate(one.dims):
-            size = symbolic.substitute(dim, {name: self._sizes[name] for name in symbolic.symbols(dim)})
+            size = symbolic.substitute(dim, {name: self.sizes[name] for name in symbolic.symbols(dim)})
             if not isinstance(size, int):  # unknown dimensions are alike where they stand on the same axis
-                size = self._sizes.get("", 2) if axis == 0 else 4
+                size = self.sizes.get("", 2) if axis == 0 else 4
             shape.append(max(size, 0))
         return tuple(shape)
 
@@ -239,6 +266,13 @@ def _is_sum(name: str, names: list[str]) -> list[str]:
             for word in ("past", "seq")
         ]
     return parts if parts and all(part in names and part != name for part in parts) else []
+
+
+def _size(name: str, position: int, odd: int | None) -> int:
+    natural = _natural_size(name, position)
+    if odd is None:
+        return natural
+    return 1 if position % 2 == odd else natural + (32 if natural == 32 else 3)
 
 
 def _natural_size(name: str, position: int) -> int:
@@ -294,6 +328,8 @@ def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], 
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy())
     floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
+    if how.floats == "wide":
+        floats = floats * 2.0 ** rng.uniform(-_OCTAVES, _OCTAVES, shape)
     return np.asarray(floats).astype(dtype.numpy())
 
 
@@ -316,4 +352,4 @@ def _draw_integers(
     return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
 
 
-__all__ = ["EMPTY", "Draw", "Inputs", "Interface", "attempts", "draw_inputs"]
+__all__ = ["EMPTY", "Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]

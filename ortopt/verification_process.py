@@ -16,12 +16,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ortopt import memory
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.evaluate import BIG_GRAPH, count_nodes
 from ortopt.verification_worker import open_session, run_stored
 
 PATIENCE: Final = 120.0
 """Seconds that any model may take to be loaded and run."""
 
+_BETWEEN_LOOKS: Final = 0.03  # seconds after which the token is asked again
+_COMMAND: Final = (sys.executable, "-m", "ortopt.verification_worker")
 _BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
 _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
@@ -47,6 +50,11 @@ class Deadline:
         """Seconds; never quite 0."""
         return max(self._end - time.monotonic(), 0.001)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether they have passed."""
+        return time.monotonic() >= self._end
+
 
 class Worker:
     """A child process, which starts at once, for sessions of one model after the other.
@@ -54,6 +62,7 @@ class Worker:
     Args:
         folder: Where inputs and outputs are stored.
         providers: Full names.
+        token: Who may end the process while it is waited for.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
@@ -63,12 +72,13 @@ class Worker:
 
     dead = False
 
-    def __init__(self, folder: Path, providers: Sequence[str]) -> None:
+    def __init__(self, folder: Path, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
+        self._token = token
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ortopt.verification_worker", folder, str(memory.remaining() or 0)],
+            [*_COMMAND, folder, str(memory.remaining() or 0), str(os.getpid())],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -151,20 +161,22 @@ class Worker:
             raise self._death() from error
 
     def _answer(self) -> dict[str, Any]:
-        late = threading.Event()
+        late, answered = threading.Event(), threading.Event()
 
-        def stop() -> None:
-            late.set()
-            self._process.kill()
+        def watch() -> None:
+            while not answered.wait(min(self.deadline.left, _BETWEEN_LOOKS)):
+                if self._token.is_cancelled or self.deadline.is_over:
+                    late.set()
+                    self._process.kill()
+                    return
 
-        timer = threading.Timer(self.deadline.left, stop)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=watch, name="ortopt-patience", daemon=True).start()
         try:
             assert self._process.stdout is not None
             line = self._process.stdout.readline()
         finally:
-            timer.cancel()
+            answered.set()
+        self._token.check()
         if late.is_set():
             self.dead = True
             raise WorkerError(f"it took longer than {self.deadline.seconds:.0f} s", died=True, late=True)
@@ -189,10 +201,11 @@ class Worker:
 class Here(Worker):
     """A session of one model in this process."""
 
-    def __init__(self, folder: Path, providers: Sequence[str]) -> None:
+    def __init__(self, folder: Path, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
+        self._token = token
         self._session: Any = None
 
     def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:

@@ -1,8 +1,9 @@
 """The process in which a model is run to be verified: a model that kills its process does not kill ours.
 
-``python -m ortopt.verification_worker FOLDER MEMORY`` imports onnxruntime, and reads JSON lines: an object says of
-which model it is to make a session, a list names two folders in ``FOLDER``, of inputs and for outputs. Answers are JSON
-lines. Only numpy and onnxruntime are imported. ``MEMORY`` is a limit in bytes, or 0.
+``python -m ortopt.verification_worker FOLDER MEMORY PARENT`` imports onnxruntime, and reads JSON lines: an object says
+of which model it is to make a session, a list names two folders in ``FOLDER``, of inputs and for outputs. Answers are
+JSON lines. Only numpy and onnxruntime are imported. ``MEMORY`` is a limit in bytes, or 0; ``PARENT`` is the process
+without which this one ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ortopt.evaluation_child import Array, Raw, limit_memory, raw_of
+from ortopt.evaluation_child import Array, Raw, end_with, limit_memory, raw_of
 from ortopt.graph.wire import field, integer
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
@@ -203,6 +204,7 @@ def _say(answers: TextIO, answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[3]))
     if sys.argv[2] != "0":
         limit_memory(data=int(sys.argv[2]))
     import onnxruntime  # noqa: F401 -- while nobody waits for it

@@ -33,11 +33,13 @@ import onnx_ir as ir
 
 from ortopt import verification_noise
 from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
 from ortopt.verification_comparison import (
+    TOLERANCES,
     Comparison,
     OutputRow,
     expected_elsewhere,
@@ -46,7 +48,7 @@ from ortopt.verification_comparison import (
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, draw_inputs
+from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, draw_inputs, further
 from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
 from ortopt.verification_worker import restore, store
 
@@ -89,6 +91,8 @@ _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
 _FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
+_FURTHER_WITHIN = 0.5  # seconds that a set may take for others to be run that show what it may hide
+_FURTHER_BYTES = 1 << 26  # of the original, for the same
 
 
 def verify(
@@ -142,6 +146,9 @@ def verify(
 _BETWEEN_STOPS: Final = 0.1
 """Seconds between two attempts to end what runs in another thread."""
 
+_BETWEEN_LOOKS: Final = 0.05
+"""Seconds for which another thread is waited for without asking the token."""
+
 
 class Reference:
     """An original with which several results are compared: it runs once, and what it answered is kept until the end.
@@ -155,6 +162,7 @@ class Reference:
         rtol: As `verify` takes it.
         atol: As `verify` takes it.
         in_process: Run in this process.
+        token: Who may stop whatever it does; a deadline of the token counts for nothing.
 
     Raises:
         UsageError: A provider does not work here.
@@ -171,6 +179,7 @@ class Reference:
         rtol: float | None = None,
         atol: float | None = None,
         in_process: bool = False,
+        token: CancellationToken = NEVER,
     ) -> None:
         for provider in providers:
             works, reason = usable(provider)
@@ -179,10 +188,13 @@ class Reference:
         check_distributions()
         self._original = original
         self._inputs = None if inputs is None else dict(inputs)
-        self._plan_of = functools.partial(_Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol)
+        self._token = token.renewed(None)
+        self._plan_of = functools.partial(
+            _Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol, token=self._token
+        )
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-verify-")))
-        self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))))
+        self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))), self._token)
         self._stack.callback(self._run.close)
         self._run.in_process = in_process
         self._early: Future[Verification | None] | None = None
@@ -224,7 +236,7 @@ class Reference:
             answer.set_exception(error)
 
     def _loaded(self) -> ir.Model:
-        return self._original if isinstance(self._original, ir.Model) else load(self._original)
+        return self._original if isinstance(self._original, ir.Model) else load(self._original, self._token)
 
     @property
     def differing(self) -> tuple[int, ...]:
@@ -250,6 +262,7 @@ class Reference:
         Raises:
             UsageError: The inputs lack one of the model.
             InvalidModelError: A path holds no model.
+            OptimizationCancelled: The token was set.
         """
         start = time.monotonic()
         run = self._run
@@ -257,7 +270,7 @@ class Reference:
         impossible = None
         if self._early is not None:
             try:
-                impossible = self._early.result(timeout)
+                impossible = self._await_early(deadline)
             except TimeoutError:
                 run.stop()
                 self._early.exception()
@@ -272,6 +285,22 @@ class Reference:
         else:
             found = impossible
         return _with_seconds(found, time.monotonic() - start)
+
+    def _await_early(self, deadline: Deadline | None) -> Verification | None:
+        """What `begin` has found out.
+
+        Raises:
+            TimeoutError: It takes too long.
+        """
+        assert self._early is not None
+        while True:
+            self._token.check()
+            left = _BETWEEN_LOOKS if deadline is None else min(_BETWEEN_LOOKS, deadline.left)
+            try:
+                return self._early.result(left)
+            except TimeoutError:
+                if self._early.done() or (deadline is not None and deadline.is_over):
+                    raise
 
     def inputs_of(self, number: int) -> Inputs:
         """An input set that was compared."""
@@ -329,7 +358,8 @@ def _with_seconds(found: Verification, seconds: float) -> Verification:
 class _Run:
     """One verification: its folder, its deadline, its processes."""
 
-    def __init__(self, folder: Path, providers: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, providers: tuple[str, ...], token: CancellationToken = NEVER) -> None:
+        self.token = token
         self._folder = folder
         self._providers = providers
         self.deadline: Deadline | None = None
@@ -422,10 +452,10 @@ class _Run:
         """A process that makes a session of a model: the last one, if it is well."""
         if isinstance(source, ir.Model):
             path = self._folder / f"{label}.onnx"
-            _write(source, path)
+            _write(source, path, self.token)
         else:
             path = Path(source)
-        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers)
+        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers, self.token)
         self._idle, self._running = None, worker
         try:
             worker.open(path, _nbytes(source), self.deadline, optimize=optimize)
@@ -443,9 +473,11 @@ class _Run:
     def _run_original(self, worker: Worker, plan: _Plan, inputs: Inputs | None) -> list[_Set]:
         """Input sets on which the original runs, with its outputs.
 
-        The first that works, one of other sizes, and, if the model takes it, one of no elements.
+        The first that works, one of other sizes, and, if the model takes them, one of no elements and, if it is quick,
+        some `further` ones.
         """
         worker.wait()
+        assert self._original is not None
         if inputs is not None:
             return [self.attempt(worker, inputs)]
         found: list[_Set] = []
@@ -453,7 +485,7 @@ class _Run:
         first_error: WorkerError | None = None
         seen: set[tuple[Any, ...]] = set()
         first = 0
-        quick = True
+        took = 0.0
         begun = time.monotonic()
         for how in attempts():
             drawn = plan.draw(how)
@@ -475,14 +507,41 @@ class _Run:
                 continue
             (found if one.says_something else poor).append(one)
             first = first or self._tried
-            quick = time.monotonic() - start < _SECOND_SET_WITHIN
-            if len(found) == 2 or (found and not quick):
+            took = time.monotonic() - start
+            if len(found) == 2 or (found and took >= _SECOND_SET_WITHIN):
                 break
             if len(poor) > 3:
                 break
         if not found and not poor:
             raise first_error or WorkerError("no inputs")
-        return (found or poor[:1]) + (self._try_nothing(worker, plan) if quick else [])
+        sets = found or poor[:1]
+        if took < _SECOND_SET_WITHIN:
+            sets += self._try_nothing(worker, plan)
+        if found and took < _FURTHER_WITHIN and _nbytes(self._original) <= _FURTHER_BYTES and not worker.dead:
+            sets += self._try_further(worker, plan, seen)
+        return sets
+
+    def _try_further(self, worker: Worker, plan: _Plan, seen: set[tuple[Any, ...]]) -> list[_Set]:
+        """Other input sets, as far as the model takes them and gives plain numbers for them."""
+        sets: list[_Set] = []
+        for how in further(wide=plan.is_fine, symbols=len(plan.interface.symbols)):
+            try:
+                drawn = plan.draw(how)
+                contents = tuple(_digest(value) for value in drawn.values())
+                if contents in seen:
+                    continue
+                seen.add(contents)
+                sizes = plan.interface.sizes(plan.sizes, how).items()
+                one = self.attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
+            except UsageError:
+                continue
+            except WorkerError as error:
+                if error.died or error.late:
+                    break
+                continue
+            if one.is_plain:
+                sets.append(one)
+        return sets
 
     def _try_nothing(self, worker: Worker, plan: _Plan) -> list[_Set]:
         """An input set with a dimension of 0; a model that does not take it is not asked for more."""
@@ -539,6 +598,7 @@ class _Run:
             others = [restore(copy.folder, copy.rows[i]) for copy in copies if copy is not None]
             return expected_elsewhere(row, expected, given, others)
         spread = {}
+        zeros = 0
         for kind in ("jitter0", "jitter1", "wide", "optimized"):
             copy = self._copy(kind, number)
             if copy is None:
@@ -546,6 +606,7 @@ class _Run:
             other = _in_dtype_of(restore(copy.folder, copy.rows[i]), expected, type_)
             compared = kept.comparison.of(row.name, type_, expected, other)
             if math.isfinite(compared.worst):
+                zeros = max(zeros, compared.zeros)
                 spread[kind] = compared.worst, compared.mean
         if not spread:
             return row
@@ -553,7 +614,7 @@ class _Run:
         noise, mean = (max((one[k] for one in spread.values()), default=0.0) for k in (0, 1))
         if optimized is not None and (not spread or optimized[0] <= verification_noise.TRUSTED_TIMES * noise):
             noise, mean = max(noise, optimized[0]), max(mean, optimized[1])
-        return settled(row, noise, mean)
+        return settled(row, noise, mean, zeros)
 
     def _copy(self, kind: str, number: int) -> _Evidence | None:
         """What a copy of the original gives for an input set; None where there is none, or it does not run."""
@@ -571,7 +632,7 @@ class _Run:
         if kind == "optimized":
             with self.worker(self._original, kind, optimize=True) as worker:
                 return _Evidence(target, worker.run(self.kept.sets[number].source, target))
-        model = self._original if isinstance(self._original, ir.Model) else load(self._original)
+        model = self._original if isinstance(self._original, ir.Model) else load(self._original, self.token)
         if verification_noise.constant_bytes(model) > verification_noise.LARGEST_COPY:
             return None
         inputs = inputs_from(self.kept.sets[number].source)
@@ -611,15 +672,27 @@ class _Plan:
         sizes: Sizes of symbolic dimensions.
         rtol: As `Comparison` takes it.
         atol: As `Comparison` takes it.
+        token: Who may stop it from being made.
     """
 
     def __init__(
-        self, model: ir.Model, seed: int, sizes: Mapping[str, int], rtol: float | None, atol: float | None
+        self,
+        model: ir.Model,
+        seed: int,
+        sizes: Mapping[str, int],
+        rtol: float | None,
+        atol: float | None,
+        token: CancellationToken,
     ) -> None:
-        self.interface = Interface(model)
-        self.comparison = Comparison(tolerances(model), random_outputs(model), rtol, atol)
+        self.interface = Interface(model, token)
+        self.comparison = Comparison(tolerances(model, token), random_outputs(model, token), rtol, atol)
         self.seed = seed
         self.sizes = dict(sizes)
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing is computed in less than single precision, which large numbers would overflow."""
+        return max(self.comparison.tolerances.values(), default=0.0) <= TOLERANCES[ir.DataType.FLOAT]
 
     def draw(self, how: Draw) -> Inputs:
         """Inputs."""
@@ -665,9 +738,16 @@ class _Set:
     @functools.cached_property
     def says_something(self) -> bool:
         """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
+        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no float is NaN or infinite."""
+        return all(bool(np.isfinite(one).all()) for one in self._floats())
+
+    def _floats(self) -> list[Any]:
         arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
-        floats = [one for one in arrays if one.dtype.kind == "f" and one.size]
-        return all(float(np.isnan(one).mean()) <= 0.5 for one in floats)
+        return [one for one in arrays if one.dtype.kind == "f" and one.size]
 
 
 def _store(inputs: Inputs, folder: Path) -> None:
@@ -694,13 +774,13 @@ def _in_dtype_of(value: Any, expected: Any, type_: str) -> Any:
         return value.astype(expected.dtype) if value.dtype.kind == expected.dtype.kind == "f" else value
 
 
-def _write(model: ir.Model, path: Path) -> None:
+def _write(model: ir.Model, path: Path, token: CancellationToken) -> None:
     """Write a model that is read once: what is not too large for one file, without waiting for the disk."""
     if _nbytes(model) > _ONE_FILE:
-        save(model, path)
+        save(model, path, token=token)
         return
     with path.open("wb") as file:
-        save(model, file)
+        save(model, file, token=token)
 
 
 def _nbytes(source: Source) -> int:

@@ -26,6 +26,7 @@ LAYERS = (
         "partition",
         "attention",
         "batch_normalization",
+        "body_inlining",
         "convolution",
         "normalization",
         "activation",

@@ -404,6 +404,21 @@ def test_scalars_zero_sizes_and_missing_operands():
     }
 
 
+def test_bits_do_not_depend_on_where_the_weights_lie():
+    weights = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    text = "main (float[64,256] x) => (float[64,1] y) { y = ReduceMean <axes = [-1]> (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 7, opset_import: ["": 13]> {text}').SerializeToString()
+    found = set()
+    for offset in range(0, 64, 4):
+        room = np.empty(weights.nbytes + 128, np.uint8)
+        start = -room.ctypes.data % 64 + offset
+        array = room[start : start + weights.nbytes].view(np.float32).reshape(weights.shape)
+        array[...] = weights
+        (mean,) = run_model(model, {"x": array}, ["y"], 10)
+        found.add(mean.tobytes())
+    assert len(found) == 1
+
+
 def test_outputs_that_nobody_wants_are_not_fetched():
     model = parsed("e = Exp (x) v, i = TopK (e, k)",
                    "int64[] i", "float[3] x = {1, 3, 2}, int64[1] k = {2}")  # fmt: skip

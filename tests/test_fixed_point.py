@@ -95,6 +95,18 @@ MODELS = {
         float scale = {0.5}> {
         y = DequantizeLinear (w, scale)
     }""",
+    "the input of a Concat becomes better known by a Reshape that goes": """<ir_version: 10, opset_import: ["" : 20]>
+        main (float[S,S] x, float[4,4] a, float[4,4] b) => (float[P,S] y, float[Q,R] z)
+        <float[2,2] t, int64[1] k = {-1}> {
+        t = Transpose <perm = [1, 0]> (x)
+        m = MatMul (a, b)
+        c = Concat <axis = -1> (m, t, x)
+        s = Shape <end = 2, start = 1> (t)
+        n = Concat <axis = 0> (k, s)
+        z = Reshape (t, n)
+        d = Add (c, c)
+        y = Transpose <perm = [1, 0]> (d)
+    }""",
 }
 """Each has been one that a second run changed."""
 

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
-from fuzzing.generator import generate
-from fuzzing.oracle import Rejected, failures
+from fuzzing import groups, mutations
+from fuzzing.contradictions import tamed
+from fuzzing.generator import Case, generate
+from fuzzing.oracle import Oracle, Rejected, Way, failures, run, session
 from fuzzing.writer import Unsuitable
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +43,14 @@ def test_random_models_compute_the_same_at_every_level(first: int) -> None:
     assert ran > 12
 
 
+def test_random_models_with_oddities_compute_the_same_in_groups() -> None:
+    done = [groups.examine(seed, None) for seed in range(12)]
+    ran = [one for one in done if "rejected" not in one]
+    assert len(ran) > 8
+    assert [text for one in ran for text in one["found"]] == []
+    assert len({name for one in ran for name in one["rewrites"]}) > 5
+
+
 def test_random_models_give_the_same_bytes_with_any_hash_seed() -> None:
     printed = set()
     for seed in ("0", "4242"):
@@ -49,3 +61,67 @@ def test_random_models_give_the_same_bytes_with_any_hash_seed() -> None:
         printed.add(done.stdout)
     (lines,) = printed
     assert len(lines.splitlines()) == 12
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+
+
+BESIDE_NAN = """main (float[5,6] x) => (float[6] y) {
+    t = Transpose <perm = [1, 0]> (x) y = ReduceMax <axes = [1], keepdims = 0> (t) }"""
+NEGATIVE_ZERO = """main (bool[2] c, float[2] a, float[2] b) => (float[2] y) {
+    n = Not (c) w = Where (n, a, b) y = Reciprocal (w) }"""
+
+
+@pytest.mark.parametrize("text", [BESIDE_NAN, NEGATIVE_ZERO])
+def test_what_onnxruntime_contradicts_itself_at_is_no_failure(text: str) -> None:
+    x = np.random.default_rng(1).standard_normal((5, 6)).astype(np.float32)
+    x[::2, ::2] = x[1, 1:4] = np.nan
+    zeros = np.full(2, -0.0, np.float32)
+    model = parsed(text)
+    feeds = {"x": x} if text is BESIDE_NAN else {"c": np.array([True, False]), "a": zeros, "b": zeros}
+    oracle = Oracle(Case(model, [feeds]))
+    assert oracle.check(Way(1, "onnx")) is None
+    assert oracle.rewrites
+
+
+def test_what_is_not_that_contradiction_is_still_found() -> None:
+    right, wrong = parsed(NEGATIVE_ZERO), parsed(NEGATIVE_ZERO.replace("(n, a, b)", "(n, b, a)"))
+    feeds = {"c": np.array([True, False]), "a": np.float32([-0.0, 1]), "b": np.float32([2, -0.0])}
+    first, second = (tamed(model) for model in (right, wrong))
+    assert first is not None
+    assert second is not None
+    one, other = (run(session(model.SerializeToString()), feeds)[0] for model in (first, second))
+    assert not np.array_equal(one, other)
+    oracle = Oracle(Case(right, [feeds]))
+    assert not oracle._is_contradiction(wrong.SerializeToString(), feeds, True)
+
+
+def test_strings_that_onnxruntime_gathers_wrongly_are_no_case() -> None:
+    text = "main (string[3,2] x) => (string[2,2] y) <int64[2] i = {0, 2}> { y = Gather (x, i) }"
+    with pytest.raises(Rejected, match="strings"):
+        Oracle(Case(parsed(text), [{"x": np.array([list("ab")] * 3, object)}]))
+
+
+def test_a_disturbed_model_still_runs_where_a_node_has_several_results() -> None:
+    from fuzzing.oracle import disturbed
+
+    model = parsed("main (float[4] x) => (float[2] y, float[2] z) { y, z = Split <axis = 0> (x) }")
+    x = np.arange(1, 5, dtype=np.float32)
+    for one, other in zip(
+        *(run(session(m.SerializeToString()), {"x": x}) for m in (model, disturbed(model, 0))), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["control_flow__script17", "lstm_tagger__ts13"])
+def test_pieces_of_the_zoo_compute_the_same(name: str) -> None:
+    ran = 0
+    for seed in range(3, 43, 4):
+        try:
+            _, found = failures(mutations.mutated(seed, (name,)), seed)
+        except (Rejected, Unsuitable):
+            continue
+        ran += 1
+        assert not found, f"seed {seed}: {found[0]}"
+    assert ran > 5

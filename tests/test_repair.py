@@ -115,25 +115,44 @@ def test_a_wrong_rule_is_found_wherever_it_strikes(place: str, dim: str) -> None
     assert found.count("Identity") <= 2 * (place == "loop")  # right passes are not left out
 
 
-@pytest.mark.parametrize("dim", ["3", "N"])
-def test_with_integer_outputs(dim: str) -> None:
-    text = f"main (int64[{dim}] x, int64[{dim}] z) => (int64[{dim}] y) {{ i = Identity (x) y = Add (i, z) }}"
-    result = repaired(text, [WrongSum()])
-    assert result.verified
-    assert [repair.rewrite.transformer for repair in result.repairs] == ["wrong_sum"]
-    assert ops(result.model) == ["Add"]
-    assert "elements differ" in result.repairs[0].reason
+KINDS: dict[str, tuple[str, str, type[GraphTransformer], str]] = {
+    "float": ("float", "Relu ({0})", WrongRelu, "an error of"),
+    "integer": ("int64", "Add ({0}, z)", WrongSum, "elements differ"),
+    "string": ("string", "StringConcat ({0}, z)", WrongText, "elements differ"),
+}
+NESTED = {
+    "main": "main ({t}[{n}] x, {t}[{n}] z) => ({t}[{n}] y) {{ i = Identity (x) y = {op} }}",
+    "if": """main ({t}[{n}] x, {t}[{n}] z, bool c) => ({t}[{n}] y) {{ y = If (c) <
+        then_branch = g () => ({t}[{n}] t) {{ i = Identity (x) t = {op} }},
+        else_branch = h () => ({t}[{n}] e) {{ i = Identity (x) e = {op} }}> }}""",
+    "loop": """main ({t}[{n}] x, {t}[{n}] z, int64 m, bool c) => ({t}[{n}] y) {{
+        u = Loop (m, c, x) <body = b (int64 k, bool go, {t}[{n}] s) => (bool on, {t}[{n}] r) {{
+            on = Identity (go) r = Identity (s) }}>
+        v = Loop (m, c, u) <body = d (int64 k, bool go, {t}[{n}] s) => (bool on, {t}[{n}] r) {{
+            on = Identity (go) i = Identity (s) r = {op} }}>
+        y = Identity (v) }}""",
+    "function": """<ir_version: 10, opset_import: ["" : 20, "here" : 1]>
+        main ({t}[{n}] x, {t}[{n}] z) => ({t}[{n}] y) {{ y = here.F (x, z) }}
+        <opset_import: ["" : 20], domain: "here">
+        F (x, z) => (y) {{ i = Identity (x) y = {op} }}""",
+}
 
 
-@pytest.mark.parametrize("dim", ["3", "N"])
-def test_with_string_outputs(dim: str) -> None:
-    text = (
-        f"main (string[{dim}] x, string[{dim}] z) => (string[{dim}] y) {{ i = Identity (x) y = StringConcat (i, z) }}"
-    )
-    result = repaired(text, [WrongText()])
+@pytest.mark.parametrize(("place", "kind", "dim"), list(itertools.product(NESTED, KINDS, ("3", "N"))))
+def test_every_kind_of_output_everywhere(place: str, kind: str, dim: str) -> None:
+    type_, op, wrong, says = KINDS[kind]
+    result = repaired(NESTED[place].format(t=type_, n=dim, op=op.format("i")), [wrong()], keep_functions=True)
     assert result.verified
-    assert [repair.rewrite.transformer for repair in result.repairs] == ["wrong_text"]
-    assert [value.name for value in result.model.graph.inputs] == ["x", "z"]
+    (repair,) = result.repairs
+    assert (repair.rewrite.transformer, repair.left_out) == (wrong().name, "pass")
+    assert {"main": "main", "if": "_branch", "loop": "body", "function": "function here.F"}[
+        place
+    ] in repair.rewrite.graph
+    assert [op_type for _, op_type in repair.rewrite.nodes] == [op.split()[0]]
+    assert says in repair.reason
+    kept = [*ops(result.model), *(node.op_type for one in result.model.functions.values() for node in one)]
+    assert op.split()[0] in kept
+    assert kept.count("Identity") <= 5 * (place == "loop"), "right passes are not left out"
 
 
 def test_two_wrong_passes_at_two_levels_are_both_left_out_and_the_right_one_stays() -> None:
@@ -337,9 +356,10 @@ def test_without_repair_a_wrong_result_is_an_error() -> None:
 def test_what_differs_before_the_first_rewrite_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = api_module.Pipeline._prepare
 
-    def wrong(self: Any, attempt: Any) -> None:
-        prepare(self, attempt)
+    def wrong(self: Any, attempt: Any, token: CancellationToken) -> Any:
+        workspace = prepare(self, attempt, token)
         next(node for node in attempt.model.graph if node.op_type == "Tanh").op_type = "Sin"
+        return workspace
 
     monkeypatch.setattr(api_module.Pipeline, "_prepare", wrong)
     with pytest.raises(VerificationError, match="differs before the first rewrite"):

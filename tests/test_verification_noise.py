@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.verification_comparison import LIMITS, TOLERANCES, Comparison, OutputRow, expected_elsewhere, settled
+from ortopt.verification_inputs import Interface, further
 from ortopt.verification_noise import jittered, jittered_inputs, widened, widened_inputs
 from ortopt.verify import Verification, verify
 
@@ -32,7 +33,8 @@ SCALED = """main (float[N,64] x) => (float[N,64] y) {{ c = Constant <value_float
 
 @pytest.mark.parametrize(("times", "status"), [(1.0, "verified"), (1.0002, "verified"), (1.005, "differs")])
 def test_a_noisy_model_may_differ_by_its_noise_and_no_more(times: float, status: str) -> None:
-    found = compared(CANCELLING, SCALED.format(times))
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
+    found = compared(CANCELLING, SCALED.format(times), inputs)
     assert found.status == status, found.reason
     noise = found.outputs[0].noise
     assert noise is not None
@@ -70,7 +72,8 @@ def half(bias: float) -> ir.Model:
 
 @pytest.mark.parametrize(("bias", "status"), [(0.0, "verified"), (0.05, "differs")])
 def test_a_deep_model_of_half_precision(bias: float, status: str) -> None:
-    found = verify(half(0.0), jittered(half(bias), 99), in_process=True)
+    inputs = {"x": np.random.default_rng(1).standard_normal((2, 16)).astype(np.float16)}
+    found = verify(half(0.0), jittered(half(bias), 99), inputs=inputs, in_process=True)
     assert found.status == status, found
     assert found.outputs[0].noise
     if status == "verified":
@@ -211,10 +214,25 @@ def test_a_result_must_take_what_has_no_elements() -> None:
     assert compared(result, result).status == "verified"  # a model that fails on 0 itself is not asked
 
 
-def test_zeros_of_the_other_sign_are_counted() -> None:
+def test_a_zero_of_the_other_sign_is_a_difference_unless_copies_have_such_too() -> None:
     row = Comparison().of("y", "tensor(float)", np.float32([0.0, -0.0, 1.0]), np.float32([-0.0, -0.0, 1.0]))
-    assert row.agrees
-    assert row.zeros == 1
+    assert (row.agrees, row.doubtful, row.zeros, row.first_zero) == (False, True, 1, (0,))
+    assert row.detail == "a zero has the other sign at [0]"
+    assert not settled(row, 0.0, 0.0).agrees
+    assert settled(row, 0.0, 0.0, zeros=1).agrees
+    lenient = Comparison(rtol=0.0, atol=0.0).of("y", "tensor(float)", np.float32([0.0]), np.float32([-0.0]))
+    assert lenient.agrees, "numpy's allclose knows one zero"
+
+
+@pytest.mark.parametrize(
+    ("made", "status"),
+    [("k = Abs (z) y = Identity (k)", "verified"), ("k = Abs (z) y = Neg (k)", "differs"), ("y = Neg (z)", "differs")],
+)
+def test_zeros_that_no_rounding_turns_are_refused(made: str, status: str) -> None:
+    model = "main (float[N,4] x) => (float[N,4] y) {{ o = Sub (x, x) z = Abs (o) {} }}"
+    found = compared(model.format("y = Identity (z)"), model.format(made))
+    assert found.status == status
+    assert found.outputs[0].zeros == 8 * (status == "differs")
 
 
 def test_rtol_and_atol_are_those_of_numpy() -> None:
@@ -250,5 +268,39 @@ def test_what_the_specification_leaves_undefined_is_not_asked() -> None:
         t = Concat <axis = 0> (s, r) y = Reshape <allowzero = 1> (x, t) }}"""
     result = f"{head} {{ t = Constant <value_ints = [0, -1, 4]> () y = Reshape (x, t) }}"
     found = compared(original, result)
-    assert (found.status, found.input_sets) == ("verified", 2)
-    assert compared(result, result).input_sets == 2
+    assert (found.status, found.input_sets) == ("verified", 3)
+    assert compared(result, result).input_sets == 3
+
+
+CONSTANTS = """one = Constant <value_ints = [1]> () two = Constant <value_ints = [2]> ()
+    six = Constant <value_float = 6.0> ()"""
+HIDDEN = {
+    "more than two rows": "s = Shape <end = 1> (x) b = Less (two, s) c = Cast <to = 1> (b) y = Add (x, c)",
+    "one size of two is 1": """s = Shape (x) b = Equal (one, s) c = Cast <to = 1> (b)
+        h = ReduceMax <keepdims = 0> (c) l = ReduceMin <keepdims = 0> (c) d = Sub (h, l) y = Add (x, d)""",
+    "large numbers": "y = Clip (x, , six)",
+    "large negative numbers": "l = Neg (six) y = Clip (x, l)",
+}
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_what_natural_inputs_hide_is_found(what: str) -> None:
+    """Wrong for sizes, or for numbers, that the first input sets do not have."""
+    model = "main (float[N,M] x) => (float[N,M] y) {{ {} {} }}"
+    original = model.format(CONSTANTS, "y = Identity (x)")
+    assert compared(original, model.format(CONSTANTS, HIDDEN[what])).status == "differs"
+    found = compared(original, original)
+    assert (found.status, found.input_sets) == ("verified", 5)
+
+
+def test_half_precision_is_given_no_large_numbers() -> None:
+    """They would overflow where a result that is computed otherwise does not."""
+    interface = Interface(parsed("main (float16[N] x) => (float16[N] y) { y = Neg (x) }"))
+    for wide in (False, True):
+        largest = max(float(np.abs(interface.draw(how=how)["x"]).max()) for how in further(wide=wide, symbols=1))
+        assert (largest > 4) is wide
+    cube = "main (float16[N] x) => (float16[N] y) { s = Mul (x, x) c = Mul (s, s) d = Mul (c, c) y = Mul (d, d) }"
+    found = compared(cube, cube)
+    assert (found.status, found.input_sets) == ("verified", 4), (
+        "the natural one, of one element, of none, of another size"
+    )

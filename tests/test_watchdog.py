@@ -6,6 +6,8 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
 from ortopt import GraphTransformer, optimize, watchdog
@@ -59,3 +61,19 @@ def test_it_ends_with_what_it_watches() -> None:
     with Watchdog(CancellationToken(timeout=100.0)):
         pass
     assert not [thread for thread in threading.enumerate() if thread.name == "ortopt-watchdog"]
+
+
+def test_what_is_folded_ends_with_the_deadline() -> None:
+    """Each run of ONNX Runtime is bounded, but there may be many: what fails together is tried by halves."""
+    weight = ir.tensor(np.eye(1500, dtype=np.float32), name="m0")
+    chain = " ".join(f"m{i + 1} = MatMul (m{i}, m0)" for i in range(400))
+    model = parse(f"""main (float[N] x, float[1500,1500] m0) => (float[N] y) {{
+        {chain} s = ReduceSum <keepdims = 0> (m400) y = Add (x, s) }}""")
+    value = model.graph.inputs[1]
+    value.const_value = weight
+    model.graph.register_initializer(value)
+    del model.graph.inputs[1]
+    started = time.monotonic()
+    result = optimize(model, timeout=1.0, verify=False)
+    assert time.monotonic() - started < 8
+    assert result.stopped

@@ -31,11 +31,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-DATA = Path(__file__).resolve().parent.parent / "ortopt" / "analysis" / "data"
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "ortopt" / "analysis" / "data"
 FOREVER = 2**31 - 1
 
 ASK = """
 import json, sys
+from ortopt.analysis.providers import CUDA, usable
+usable(CUDA)  # loads CUDA's libraries from NVIDIA's wheels, where the loader does not find them by itself
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 rows = []
 for kernel in state.get_all_opkernel_def():
@@ -71,7 +74,7 @@ class Interner:
 
 def live_kernels() -> list[Kernel]:
     """What the installed onnxruntime has registered, asked in a child process."""
-    child = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=False)
+    child = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, capture_output=True, text=True, check=False)
     if child.returncode:
         sys.exit(
             f"the child that asked onnxruntime for its kernels ended with {child.returncode}: onnxruntime-gpu without"
@@ -79,7 +82,7 @@ def live_kernels() -> list[Kernel]:
         )
     return [
         Kernel(provider, domain, op, first, None if last >= FOREVER else last, types)
-        for provider, domain, op, first, last, types in json.loads(child.stdout)
+        for provider, domain, op, first, last, types in json.loads(child.stdout.splitlines()[-1])
     ]
 
 

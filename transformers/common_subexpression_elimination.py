@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use, use_count
@@ -29,13 +30,13 @@ class CommonSubexpressionElimination(GraphTransformer):
         if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
             return False  # level 4 only looks at what has just been grouped
         changed = False
-        numbering = _Numbering(graph)
+        numbering = _Numbering(graph, context.cancellation)
         while numbering.stack:
             item = next(numbering.stack[-1].walk, None)
             if item is None:
                 numbering.leave()
             elif isinstance(item, ir.Graph):
-                numbering.stack.append(_Frame(item))
+                numbering.stack.append(_Frame(item, context.cancellation))
             else:
                 first = numbering.first_equal(item)
                 if first is not None:
@@ -51,14 +52,15 @@ class _Frame:
 
     Args:
         graph: The graph.
+        token: Who may stop it.
 
     Attributes:
         keys: What its nodes were entered under.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
         self.graph = graph
-        self.walk = _walk(graph)
+        self.walk = _walk(graph, token)
         self.keys: list[Hashable] = []
 
 
@@ -70,10 +72,11 @@ class _Numbering:
 
     Args:
         graph: The outermost graph.
+        token: Who may stop it.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.stack = [_Frame(graph)]
+    def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
+        self.stack = [_Frame(graph, token)]
         self._seen: dict[Hashable, ir.Node] = {}
         self._skipped: set[ir.Node] = set()
 
@@ -117,9 +120,9 @@ def _only_users(node: ir.Node) -> list[ir.Node]:
     return [use.node for use in uses if use is not None]
 
 
-def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:
+def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph, and behind each that is still there the graphs below it."""
-    for node in tuple(graph):
+    for node in token.watch(tuple(graph)):
         if node.op_type == "Constant" and not node.domain:
             continue  # constant_sharing's
         yield node

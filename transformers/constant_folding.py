@@ -59,7 +59,7 @@ class ConstantFolding(GraphTransformer):
             limit = max(MEGABYTE, context.options.max_growth or 0)
         wave = _Wave(graph, context, limit)
         literals = []
-        for node in tuple(graph):
+        for node in context.cancellation.watch(tuple(graph)):
             if node.op_type == "Constant" and not node.domain:
                 if move and semantics.constant_tensor(node.outputs[0]) is not None:
                     literals.append(node)
@@ -289,6 +289,7 @@ class _Wave:
             limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
             timeout=min(DEFAULT_TIMEOUT, workspace.patience),
             spent=spent,
+            left=lambda: self._context.cancellation.left,
         )
 
     def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use
@@ -34,7 +35,8 @@ class ConstantSharing(GraphTransformer):
         if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
             return False  # level 4 only looks at what has just been grouped
         changed = False
-        stack: list[tuple[_Frame, Iterator[ir.Value | ir.Graph]]] = [(_Frame(graph), _walk(graph))]
+        token = context.cancellation
+        stack: list[tuple[_Frame, Iterator[ir.Value | ir.Graph]]] = [(_Frame(graph, token), _walk(graph, token))]
         table = _Table()
         while stack:
             frame, walk = stack[-1]
@@ -43,17 +45,17 @@ class ConstantSharing(GraphTransformer):
                 table.leave(frame)
                 stack.pop()
             elif isinstance(item, ir.Graph):
-                stack.append((_Frame(item), _walk(item)))
+                stack.append((_Frame(item, token), _walk(item, token)))
             else:
                 equal = table.first_equal(item, frame)
                 changed |= equal is not None and _share(item, equal, frame, context)
         return changed
 
 
-def _walk(graph: ir.Graph) -> Iterator[ir.Value | ir.Graph]:
+def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in the order in which they come to be, and the graphs below where they stand."""
-    yield from tuple(graph.initializers.values())
-    for node in tuple(graph):
+    yield from token.watch(tuple(graph.initializers.values()))
+    for node in token.watch(tuple(graph)):
         if node.op_type == "Constant" and not node.domain:
             yield node.outputs[0]
         elif node.attributes:
@@ -65,22 +67,24 @@ class _Frame:
 
     Args:
         graph: The graph.
+        token: Who may stop it.
 
     Attributes:
         keys: What was entered into the table for its constants.
         annotated: The names that its quantization annotations refer to.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
         self.keys: list[tuple[object, ...]] = []
         self._graph = graph
+        self._token = token
         self._annotated: frozenset[str] | None = None
 
     @property
     def annotated(self) -> frozenset[str]:
         """Asked only where there is a constant to share."""
         if self._annotated is None:
-            self._annotated = semantics.quantization_parameters(self._graph)
+            self._annotated = semantics.quantization_parameters(self._graph, self._token)
         return self._annotated
 
 

@@ -26,16 +26,18 @@ class DeadNodeElimination(GraphTransformer):
         changed |= _remove_initializers(graph, context)
         if graph is context.model.graph:
             changed |= _remove_functions(context)
-            changed |= _remove_imports(context.model.opset_imports, scope.graphs(context.model), context)
+            changed |= _remove_imports(
+                context.model.opset_imports, scope.graphs(context.model, context.cancellation), context
+            )
         elif (function := scope.of(graph).function) is not None and function.graph is graph:
-            changed |= _remove_imports(function.opset_imports, scope.below(graph), context)
+            changed |= _remove_imports(function.opset_imports, scope.below(graph, context.cancellation), context)
         return changed
 
 
 def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
     edit, functions = context.edit, context.model.functions
     clock = edit.clock
-    for node in reversed(tuple(graph)):
+    for node in context.cancellation.watch(reversed(tuple(graph))):
         if any(use_count(value) or value.is_graph_output() for value in node.outputs) or node.graph is None:
             continue
         if not semantics.is_removable(node, functions):
@@ -49,12 +51,12 @@ def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
 def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
     unused = [
         value
-        for value in graph.initializers.values()
+        for value in context.cancellation.watch(graph.initializers.values())
         if not use_count(value) and not value.is_graph_input() and not value.is_graph_output()
     ]
     if not unused:
         return False
-    annotated = semantics.quantization_parameters(graph)
+    annotated = semantics.quantization_parameters(graph, context.cancellation)
     unused = [value for value in unused if value.name not in annotated]
     if not unused or not context.rewrite((), f"{len(unused)} unused initializers"):
         return False
@@ -70,8 +72,8 @@ def _remove_functions(context: Context) -> bool:
     called: set[ir.OperatorIdentifier] = set()
     pending = [context.model.graph]
     while pending:
-        for graph in scope.below(pending.pop()):
-            for node in graph:
+        for graph in scope.below(pending.pop(), context.cancellation):
+            for node in context.cancellation.watch(graph):
                 identifier = node.op_identifier()
                 if identifier in functions and identifier not in called:
                     called.add(identifier)

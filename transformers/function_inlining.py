@@ -43,7 +43,7 @@ class FunctionInlining(GraphTransformer):
         """Inline the calls in the main graph and below it, then those in the functions that are left."""
         if graph is not context.model.graph or not context.model.functions:
             return False
-        total = sum(len(at) for at in scope.graphs(context.model))
+        total = sum(len(at) for at in scope.graphs(context.model, context.cancellation))
         budget = max(LEAST_BUDGET, MOST_NODES - total)
         inliner = Inliner(graph, context, budget)
         changed = inliner.inline_all()
@@ -103,7 +103,9 @@ class Inliner:
     def inline_all(self) -> bool:
         """Inline every call in the graph and below it; whether there was one that could be."""
         functions = self.functions
-        calls = [node for at in scope.below(self.graph) for node in at if node.op_identifier() in functions]
+        token = self.context.cancellation
+        inside = (node for at in scope.below(self.graph, token) for node in token.watch(at))
+        calls = [node for node in inside if node.op_identifier() in functions]
         if not calls:
             return False
         self._extents = _extents(functions, [call.op_identifier() for call in calls])
@@ -466,8 +468,8 @@ def _drop_unreachable(context: Context, candidates: Mapping[ir.OperatorIdentifie
     reached: set[ir.OperatorIdentifier] = set()
     pending = [context.model.graph]
     while pending:
-        for graph in scope.below(pending.pop()):
-            for node in graph:
+        for graph in scope.below(pending.pop(), context.cancellation):
+            for node in context.cancellation.watch(graph):
                 identifier = node.op_identifier()
                 if identifier in functions and identifier not in reached:
                     reached.add(identifier)

@@ -54,7 +54,7 @@ class GroupFusion(GraphTransformer):
         """Group a graph that is in no function, unless it has groups already."""
         if scope.of(graph).in_function:
             return False
-        if any(node.domain == GROUP_DOMAIN for node in graph):
+        if any(node.domain == GROUP_DOMAIN for node in context.cancellation.watch(graph)):
             return _tidy(graph, context)
         chosen = self.options
         options = PartitionOptions(

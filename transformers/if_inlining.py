@@ -3,45 +3,24 @@
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.body_inlining import BodyInlining, Inlining
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, attribute, is_op, need, tensor_of, values
 from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor
-from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformer import Context
 
 
-class IfInlining(GraphTransformer):
+class IfInlining(BodyInlining):
     """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes."""
 
     levels = (TransformerLevel.LEVEL1,)
-    offers_rewrites = True
+    op = "If"
 
-    def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Inline the decided Ifs of a graph, and those that come into it."""
-        pending = list(reversed(context.edit.index.nodes(graph, "If")))
-        changed = False
-        while pending:
-            node = pending.pop()
-            try:
-                branch = _taken(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
-            if not context.rewrite((node,)):
-                continue
-            start = context.edit.version
-            try:
-                moved = _inline(node, branch, context)
-            except Conflict as conflict:
-                context.edit.rollback(start)
-                context.rewrites -= 1
-                context.refuse(node, conflict)
-                continue
-            changed = True
-            context.observers.rewrote(self, moved, context.workspace.offered)
-            pending.extend(inner for inner in reversed(moved) if inner.op_type == "If" and inner.domain == "")
-        return changed
+    def decide(self, node: ir.Node, context: Context) -> Inlining:
+        """The branch that it always takes."""
+        branch = _taken(node)
+        return Inlining(lambda: _inline(node, branch, context))
 
 
 def _taken(node: ir.Node) -> ir.Graph:

@@ -5,50 +5,30 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.edit import Conflict, constant
+from ortopt.body_inlining import BodyInlining, Inlining
+from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.loops import Repeated, copied, repeated, with_axis
 from ortopt.graph.match import Refusal, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor
-from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformer import Context
 
 
-class LoopUnrolling(GraphTransformer):
+class LoopUnrolling(BodyInlining):
     """``Loop`` of no iteration → the initial states; of one → the nodes of its body."""
 
     levels = (TransformerLevel.LEVEL1,)
-    offers_rewrites = True
+    op = "Loop"
 
-    def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Unroll the decided Loops of a graph, and those that come into it."""
-        pending = list(reversed(context.edit.index.nodes(graph, "Loop")))
-        changed = False
-        while pending:
-            node = pending.pop()
-            try:
-                loop = repeated(node)
-                iterations = _iterations(loop)
-                empty = [] if iterations else _empty_results(loop)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
-            if not context.rewrite((node,), f"it makes {'one iteration' if iterations else 'no iteration'}"):
-                continue
-            start = context.edit.version
-            try:
-                moved = _inline(loop, context) if iterations else _skip(loop, empty, context)
-            except Conflict as conflict:
-                context.edit.rollback(start)
-                context.rewrites -= 1
-                context.refuse(node, conflict)
-                continue
-            changed = True
-            context.observers.rewrote(self, moved, context.workspace.offered)
-            pending.extend(inner for inner in reversed(moved) if inner.op_type == "Loop" and not inner.domain)
-        context.mark = context.edit.version
-        return changed
+    def decide(self, node: ir.Node, context: Context) -> Inlining:
+        """One iteration, or none."""
+        loop = repeated(node)
+        if _iterations(loop):
+            return Inlining(lambda: _inline(loop, context), "it makes one iteration")
+        empty = _empty_results(loop)
+        return Inlining(lambda: _skip(loop, empty, context), "it makes no iteration")
 
 
 def _iterations(loop: Repeated) -> int:

@@ -2,36 +2,22 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.signs import is_never_below_zero
 from ortopt.graph.match import (
     FLOATS,
     INTEGERS,
-    Refusal,
-    array_of,
     dtype,
     fits,
-    is_constant,
     is_op,
     need,
-    optional,
     scalar,
     users,
     values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-MOST_STEPS = 6
-POSITIVE = ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax", "Softplus")
-"""Ops whose results are never below +0; not Relu, Max and Clip, which may let -0.0 through."""
-
-KEEPERS = (
-    *("Add", "Cast", "Div", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Identity", "Mul", "ReduceMean"),
-    *("ReduceSum", "Reshape", "Slice", "Sqrt", "Squeeze", "Transpose", "Unsqueeze"),
-)
-"""Ops whose results are never below +0 if no operand is."""
 
 
 class Found(NamedTuple):
@@ -71,7 +57,7 @@ class PowCanonicalization(RewriteRule[Found]):
         need(dtype(x) in FLOATS, "only floats have it", x)
         if number == -1:
             return Found((root,), "Reciprocal", x)
-        need(_never_below_zero(x, MOST_STEPS), "the operand may be negative, or -0.0", x)
+        need(is_never_below_zero(x), "the operand may be negative, or -0.0", x)
         return Found((root,), "Sqrt", x)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -89,28 +75,3 @@ def _is_averaged(value: ir.Value) -> bool:
 
 def _reduces(node: ir.Node) -> bool:
     return is_op(node, "ReduceMean")
-
-
-def _never_below_zero(value: ir.Value | None, steps: int) -> bool:
-    """Whether no element of a float value is negative or -0.0; NaN may be there."""
-    if value is None or steps == 0 or value.dtype not in FLOATS:
-        return False
-    if is_constant(value):
-        content = array_of(value).astype(np.float64)
-        return content.size <= 1 << 16 and not np.signbit(content[~np.isnan(content)]).any()
-    node = value.producer()
-    if node is None or node.domain != "":
-        return False
-    if node.op_type in POSITIVE:
-        return True
-    if is_op(node, "Mul") and node.inputs[0] is node.inputs[1]:
-        return True
-    if is_op(node, "Pow"):
-        try:
-            return scalar(optional(node, 1)) % 2 == 0
-        except Refusal:
-            return False
-    if node.op_type not in KEEPERS:
-        return False
-    operands = node.inputs[:2] if is_op(node, "Add", "Div", "Mul") else node.inputs[:1]
-    return all(_never_below_zero(operand, steps - 1) for operand in operands)

@@ -31,12 +31,13 @@ class ReshapeFusion(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Rewrite the Reshapes of a graph."""
-        roots = [node for node in context.edit.index.nodes(graph, "Reshape") if _is_computed(node)]
+        reshapes = context.edit.index.nodes(graph, "Reshape")
+        roots = [node for node in context.cancellation.watch(reshapes) if _is_computed(node)]
         if not roots:
             return False
         positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
         changed = False
-        for root in roots:
+        for root in context.cancellation.watch(roots):
             try:
                 replacement = _replacement(root, positive)
             except Refusal as refusal:
@@ -111,15 +112,17 @@ def _check_for_copies(
 ) -> None:
     """Refuse a target that means something else once a dimension is 0.
 
-    A computed 0 copies the input's dimension on the same axis. Beside a -1 that gives a shape, and another one than the
-    dimensions say; without a -1 there would be elements where the input has none, and the model fails.
+    A computed 0 copies the input's dimension on the same axis. Beside a -1, or another dimension of 0, that gives a
+    shape, and another one than the dimensions say; else there would be elements where the input has none, and the model
+    fails.
     """
     literal = [_literal(computed, axis) for axis in range(len(result))]
-    if INFER not in literal:
-        return
     for axis, dim in enumerate(result):
-        may_copy = literal[axis] != INFER and not _is_copied(dim, source, axis)
-        need(not may_copy or _is_positive(dim, positive), "a dimension that is 0 would be copied", computed)
+        if literal[axis] == INFER or _is_copied(dim, source, axis) or _is_positive(dim, positive):
+            continue
+        others = [other for at, other in enumerate(result) if at != axis]
+        fails = INFER not in literal and all(_is_positive(other, positive) for other in others)
+        need(fails or _is_multiple(dim, source, axis), "a dimension that is 0 would be copied", computed)
 
 
 def _reshape(x: ir.Value, target: Sequence[int], *, allow_zero: bool = False) -> ir.Node:
@@ -136,6 +139,14 @@ def _element(dim: Dim, source: Sequence[Dim] | None, axis: int) -> int:
 
 def _is_copied(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
     return source is not None and axis < len(source) and symbolic.equal(dim, source[axis])
+
+
+def _is_multiple(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
+    """Whether a dimension is 0 only where the input's on the same axis is too."""
+    if source is None or axis >= len(source):
+        return False
+    factor = symbolic.quotient_exact(dim, source[axis])
+    return factor is not None and symbolic.at_least(factor, 1)
 
 
 def _flatten_axis(source: Sequence[Dim] | None, result: Sequence[Dim]) -> int | None:
@@ -164,7 +175,7 @@ def _is_positive(dim: Dim, positive: frozenset[str]) -> bool:
 def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
     """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
     found: set[str] = set()
-    for node in context.edit.index.nodes(graph, "Reshape"):
+    for node in context.cancellation.watch(context.edit.index.nodes(graph, "Reshape")):
         if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node):
             continue
         contents, result = facts.contents(node.inputs[1]), shape_of(node.outputs[0])

@@ -4,51 +4,33 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt.body_inlining import BodyInlining, Inlining
 from ortopt.graph.edit import Conflict
 from ortopt.graph.loops import Repeated, copied, repeated, with_axis, without_axis
 from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
-from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformer import Context
 
 
-class ScanElimination(GraphTransformer):
+class ScanElimination(BodyInlining):
     """``Scan`` over one slice → the nodes of its body; a result that is a scanned input again → that input."""
 
     levels = (TransformerLevel.LEVEL1,)
-    offers_rewrites = True
+    op = "Scan"
 
-    def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Look at the Scans of a graph, and at those that come into it."""
-        pending = list(reversed(context.edit.index.nodes(graph, "Scan")))
-        changed = False
-        while pending:
-            node = pending.pop()
-            reasons: list[str] = []
-            try:
-                loop = repeated(node)
-                changed |= _bypass_copies(loop, context, reasons)
-                if node.graph is None:
-                    continue
-                _need_one_slice(loop)
-            except Refusal as refusal:
-                context.refuse(node, "; ".join([*reasons, str(refusal)]))
-                continue
-            if not context.rewrite((node,), "it scans one slice"):
-                continue
-            start = context.edit.version
-            try:
-                moved = _inline(loop, context)
-            except Conflict as conflict:
-                context.edit.rollback(start)
-                context.rewrites -= 1
-                context.refuse(node, conflict)
-                continue
-            changed = True
-            context.observers.rewrote(self, moved, context.workspace.offered)
-            pending.extend(inner for inner in reversed(moved) if inner.op_type == "Scan" and not inner.domain)
-        context.mark = context.edit.version
-        return changed
+    def decide(self, node: ir.Node, context: Context) -> Inlining | None:
+        """One slice; whatever it scans, copies go."""
+        reasons: list[str] = []
+        try:
+            loop = repeated(node)
+            _bypass_copies(loop, context, reasons)
+            if node.graph is None:
+                return None
+            _need_one_slice(loop)
+        except Refusal as refusal:
+            raise Refusal("; ".join([*reasons, str(refusal)])) from refusal
+        return Inlining(lambda: _inline(loop, context), "it scans one slice")
 
 
 def _axis(loop: Repeated, kind: str, position: int) -> int:
@@ -62,11 +44,10 @@ def _direction(loop: Repeated, kind: str, position: int) -> int:
     return directions[position] if position < len(directions) else 0
 
 
-def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> bool:
+def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None:
     """Let scanned inputs stand for results that put their slices together again in their order; why not for others."""
     node = loop.node
     slices = {inner: position for position, (_, inner) in enumerate(loop.scanned_inputs)}
-    changed = False
     for output in range(loop.states, len(node.outputs)):
         result = node.outputs[output]
         position = slices.get(copied(loop.returned(output)))
@@ -92,8 +73,6 @@ def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> bool
             reasons.append(str(conflict))
             continue
         context.mark = context.edit.version
-        changed = True
-    return changed
 
 
 def _need_one_slice(loop: Repeated) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import Conflict, constant
 from ortopt.graph.match import Dim, shape_of
@@ -55,9 +56,9 @@ class ShapeRebuilding(GraphTransformer):
         """Rebuild the shapes of a graph where fewer nodes are left then."""
         if not context.edit.index.has_any(graph, SIZES):
             return False
-        arithmetic = {node: None for node in graph if _is_arithmetic(node)}
+        arithmetic = {node: None for node in context.cancellation.watch(graph) if _is_arithmetic(node)}
         changed = False
-        for group in _groups(arithmetic):
+        for group in context.cancellation.watch(_groups(arithmetic, context.cancellation)):
             plan = _Plan(graph, group)
             if plan.saves > 0:
                 for value, pieces in plan.shapes.items():
@@ -80,10 +81,10 @@ def _is_arithmetic(node: ir.Node) -> bool:
     return symbols
 
 
-def _groups(nodes: Iterable[ir.Node]) -> list[list[ir.Node]]:
+def _groups(nodes: Collection[ir.Node], token: CancellationToken) -> list[list[ir.Node]]:
     """Nodes that depend on one another, in the graph's order: what saves in one group costs nothing in another."""
     group_of: dict[ir.Node, list[ir.Node]] = {}
-    for node in nodes:
+    for node in token.watch(nodes):
         merged = [node]
         for value in node.inputs:
             producer = None if value is None else value.producer()

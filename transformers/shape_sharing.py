@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import shape_of
@@ -33,7 +34,7 @@ class ShapeSharing(GraphTransformer):
             return False
         changed = False
         seen: dict[Hashable, ir.Value] = {}
-        stack: list[tuple[Iterator[ir.Node | ir.Graph], list[Hashable]]] = [(_walk(graph), [])]
+        stack: list[tuple[Iterator[ir.Node | ir.Graph], list[Hashable]]] = [(_walk(graph, context.cancellation), [])]
         while stack:
             walk, entered = stack[-1]
             item = next(walk, None)
@@ -42,7 +43,7 @@ class ShapeSharing(GraphTransformer):
                     seen.pop(key, None)
                 stack.pop()
             elif isinstance(item, ir.Graph):
-                stack.append((_walk(item), []))
+                stack.append((_walk(item, context.cancellation), []))
             else:
                 for value in item.outputs:
                     key = _key(value)
@@ -58,9 +59,9 @@ class ShapeSharing(GraphTransformer):
         return changed
 
 
-def _walk(graph: ir.Graph) -> Iterator[ir.Node | ir.Graph]:
+def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph that are still there when their turn comes, and behind each the graphs below it."""
-    for node in tuple(graph):
+    for node in token.watch(tuple(graph)):
         if node.graph is None:
             continue
         yield node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ class SiblingMatmulFusion(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Join the products of each value that has several."""
         changed = False
-        for siblings in _siblings(graph):
+        for siblings in _siblings(context.cancellation.watch(graph)):
             if len(siblings) < 2:
                 context.refuse(siblings[0], "no other product with a constant matrix reads the value")
             elif opset(siblings[0]) < AXIS_FROM_THE_END:
@@ -44,10 +44,10 @@ class SiblingMatmulFusion(GraphTransformer):
         return changed
 
 
-def _siblings(graph: ir.Graph) -> Iterator[list[ir.Node]]:
+def _siblings(nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
     """The products of each value with constant matrices that can stand side by side."""
     found: dict[tuple[object, ...], list[ir.Node]] = {}
-    for node in graph:
+    for node in nodes:
         if not is_op(node, "MatMul") or not use_count(node.outputs[0]) or node.outputs[0].is_graph_output():
             continue
         matrix = constant_tensor(node.inputs[1])

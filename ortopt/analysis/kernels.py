@@ -3,6 +3,10 @@
 Three answers: the provider has a kernel for the op and its types; ORT inserts casts (float16 on CPU is computed in
 float); ORT expands the op, which is a function, into ops that it can run. The tables are ORT's own registry: asking
 it live crashes the process in one common set-up (``tools/refresh_kernels.py`` knows how).
+
+Each table says which release it is of (`release`). The CPU's is of the release that ortopt is tested with. CUDA's is of
+an older one, from ORT's documentation, because asking takes a GPU: a kernel that came later is not made use of, and a
+node whose kernel has gone is run on the CPU by ORT, inside the group's session.
 """
 
 from __future__ import annotations
@@ -95,6 +99,13 @@ class _Op:
 
 
 _ANSWERS: dict[tuple[Any, ...], Support | None] = {}
+_ASKS_ATTRIBUTES: set[tuple[Any, ...]] = set()
+"""Signatures for which the attributes decide too: what an op is expanded into may hang on them."""
+
+
+def release(provider: str) -> str:
+    """The release of ONNX Runtime that a provider's table is of; empty where there is no table."""
+    return _kernels(provider).version
 
 
 def support(provider: str, node: ir.Node, opset: int) -> Support | None:
@@ -129,8 +140,7 @@ def support(provider: str, node: ir.Node, opset: int) -> Support | None:
         tuple(None if value is None else _type_of(value) for value in node.inputs),
         tuple(None if value.name == "" else _type_of(value) for value in node.outputs),
     )
-    op = _Op(node.domain, node.op_type, opset, lambda: ir.serde.serialize_node(node))
-    return _ANSWERS.setdefault(signature, _decide(provider, op, types))
+    return _answer(provider, node, opset, types, signature)
 
 
 def support_of(
@@ -138,10 +148,30 @@ def support_of(
 ) -> Support | None:
     """As `support`, with the types given: ``tensor(float)``, ``?`` for unknown, None for a missing argument."""
     signature = (provider, node.domain, node.op_type, opset, *inputs, "->", *outputs)
+    if signature in _ANSWERS:
+        return _ANSWERS[signature]
+    return _answer(provider, node, opset, _Signature(tuple(inputs), tuple(outputs)), signature)
+
+
+def _answer(provider: str, node: ir.Node, opset: int, types: _Signature, signature: tuple[Any, ...]) -> Support | None:
+    """The answer for a signature that is not known, or for which the attributes decide too."""
+    op = _Op(node.domain, node.op_type, opset, lambda: ir.serde.serialize_node(node))
+    if signature not in _ASKS_ATTRIBUTES:
+        if _direct(provider, op, types) or _body(op, types) is None:
+            return _ANSWERS.setdefault(signature, _decide(provider, op, types))
+        _ASKS_ATTRIBUTES.add(signature)
+    signature += tuple(sorted((one.name, _content(one)) for one in node.attributes.values()))
     if signature not in _ANSWERS:
-        op = _Op(node.domain, node.op_type, opset, lambda: ir.serde.serialize_node(node))
-        _ANSWERS[signature] = _decide(provider, op, _Signature(tuple(inputs), tuple(outputs)))
+        _ANSWERS[signature] = _decide(provider, op, types)
     return _ANSWERS[signature]
+
+
+def _content(attribute: ir.Attr) -> bytes:
+    """What an attribute says, to be compared."""
+    if attribute.is_ref():
+        return b""
+    content: bytes = ir.serde.serialize_attribute(attribute).SerializeToString()
+    return content
 
 
 def has_kernel(provider: str, domain: str, op: str, opset: int, types: Mapping[str, str]) -> bool:
@@ -295,7 +325,8 @@ def _expands(provider: str, op: _Op, types: _Signature, body: onnx.FunctionProto
         if actual is not None:
             graph.input.add(name=formal).type.CopyFrom(_type_proto(actual))
     given = {one.name for one in graph.input}
-    attributes = {one.name: one for one in op.proto().attribute}
+    # What the caller of a function decides is not known: the default stands for it.
+    attributes = {one.name: one for one in op.proto().attribute if not one.ref_attr_name}
     defaults = {name: one.default_value for name, one in official.attributes.items() if one.default_value.name}
     for inner in body.node:
         added = graph.node.add()
@@ -425,4 +456,15 @@ def _sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
     return [frozenset(names[index] for index in one) for one in data["sets"]]
 
 
-__all__ = ["CPU", "CUDA", "Schema", "Support", "has_kernel", "schema", "support", "support_of", "type_string"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "Schema",
+    "Support",
+    "has_kernel",
+    "release",
+    "schema",
+    "support",
+    "support_of",
+    "type_string",
+]

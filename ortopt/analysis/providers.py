@@ -79,10 +79,19 @@ def _cuda_usable() -> tuple[bool, str]:
     return True, "ok"
 
 
+def cuda_driver() -> ctypes.CDLL:
+    """The library of the NVIDIA driver.
+
+    Raises:
+        OSError: There is none.
+    """
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
 def _cuda_devices() -> tuple[int, str]:
     """The number of devices that the NVIDIA driver shows, and why there is none."""
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        driver = cuda_driver()
     except OSError:
         return 0, "there is no NVIDIA driver here"
     count = ctypes.c_int(0)
@@ -157,4 +166,4 @@ def _installed(distribution: str) -> bool:
     return True
 
 
-__all__ = ["CPU", "CUDA", "NAMES", "check_distributions", "normalize", "usable"]
+__all__ = ["CPU", "CUDA", "NAMES", "check_distributions", "cuda_driver", "normalize", "usable"]

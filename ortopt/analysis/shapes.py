@@ -30,6 +30,7 @@ import onnx_ir as ir
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.facts import (
     CONTENTS,
@@ -59,9 +60,14 @@ Fact: TypeAlias = tuple[ir.TypeProtocol | None, Dims | None, Dims | None]
 _NOTHING: Fact = (None, None, None)
 
 
-def infer_model(model: ir.Model) -> None:
-    """Infer types, shapes and contents of every value of a model: graphs, nested graphs, local functions."""
-    _Inference(model.functions, model.opset_imports).infer_model(model)
+def infer_model(model: ir.Model, token: CancellationToken = NEVER) -> None:
+    """Infer types, shapes and contents of every value of a model: graphs, nested graphs, local functions.
+
+    Args:
+        model: The model.
+        token: Who may stop it; types in functions may hold for one of their calls only then.
+    """
+    _Inference(model.functions, model.opset_imports, token=token).infer_model(model)
 
 
 def infer_node(node: ir.Node) -> None:
@@ -103,8 +109,10 @@ class _Inference:
         opsets: Mapping[str, int],
         *,
         alone: bool = False,
+        token: CancellationToken = NEVER,
         again: bool = False,
     ) -> None:
+        self._watch = token.watch
         self._functions = functions
         self._opsets = opsets
         self._alone = alone
@@ -213,11 +221,11 @@ class _Inference:
             stack.append(self._walk(graph))
 
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
-        for value in graph.initializers.values():
+        for value in self._watch(graph.initializers.values()):
             if value.is_graph_output() and not value.is_graph_input():
                 self._store(value, value.type, dims_of_constant(value), None)
         infer = self.infer
-        for node in graph:
+        for node in self._watch(graph):
             pending = infer(node)
             if pending is not None:
                 yield from pending

@@ -7,8 +7,16 @@ under ``--strict``, 130 cancelled; and 70, a mistake in ortopt itself.
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+from types import FrameType
 from typing import NoReturn
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    """Leave as after Ctrl-C, without temporary files and child processes; the second time at once."""
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(128 + number)
 
 
 def main() -> NoReturn:
@@ -16,6 +24,8 @@ def main() -> NoReturn:
     # A process of one command makes next to no garbage, and ends soon: collections would only walk over the graph, the
     # last of them, when the interpreter ends, as well.
     gc.disable()
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         from ortopt.cli.group import commands
     except KeyboardInterrupt:  # as early as this, nothing else is there to catch it

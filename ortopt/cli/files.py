@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import sys
@@ -24,6 +25,13 @@ def check_writable(path: str) -> None:
         return
     target = Path(path)
     folder = target.absolute().parent
+    try:
+        target.stat()
+    except FileNotFoundError:  # as it should be; what is wrong with its folder is said below
+        pass
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # of which pathlib's questions raise
+            raise OutputError(f"cannot write {quoted(path)}: {error.strerror}") from error
     if target.is_dir():
         raise OutputError(f"cannot write {quoted(path)}: it is a directory")
     if not folder.is_dir():

@@ -16,7 +16,9 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
+from ortopt.graph.onnx_ir_internals import fill
 from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
 from ortopt.graph.wire import Stripped
@@ -31,6 +33,9 @@ FOREIGN_TYPE_KEY: Final = "ortopt.type"
 DEVICES_FROM_IR: Final = 11
 FUNCTION_TYPES_FROM_IR: Final = 10
 _OPSETS_FROM_IR: Final = 3
+
+_CONTRIB: Final = "com.microsoft"
+"""A domain of which there is one version only: ONNX Runtime reads models that use it without saying so."""
 
 _DataType = ir.DataType
 _TYPED_FIELDS: Final = {
@@ -105,7 +110,11 @@ class ExternalFiles:
 
 
 def decode(
-    proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles
+    proto: onnx.ModelProto,
+    stripped: Stripped,
+    source: MappedFile | bytes,
+    files: ExternalFiles,
+    token: CancellationToken = NEVER,
 ) -> tuple[ir.Model, bool]:
     """Build the IR of a model.
 
@@ -114,6 +123,7 @@ def decode(
         stripped: The model without its large tensors.
         source: What the cuts point into.
         files: Opens files of external data.
+        token: Who may stop it.
 
     Returns:
         The model, and whether the file states types of intermediate values; those in groups do not count, which always
@@ -122,14 +132,20 @@ def decode(
     Raises:
         InvalidModelError: The model is broken, or has something that the IR cannot carry.
     """
-    decoder = _Decoder(proto, stripped, source, files)
+    decoder = _Decoder(proto, stripped, source, files, token)
     return decoder.model(proto), decoder.typed
 
 
 class _Decoder:
     def __init__(
-        self, proto: onnx.ModelProto, stripped: Stripped, source: MappedFile | bytes, files: ExternalFiles
+        self,
+        proto: onnx.ModelProto,
+        stripped: Stripped,
+        source: MappedFile | bytes,
+        files: ExternalFiles,
+        token: CancellationToken,
     ) -> None:
+        self._token = token
         self._stripped = stripped
         self._source = source
         self._files = files
@@ -154,6 +170,8 @@ class _Decoder:
         graph.opset_imports.update(_opsets(proto.opset_import))
         if not proto.opset_import and proto.ir_version < _OPSETS_FROM_IR:
             graph.opset_imports[""] = 1
+        if any(domain == _CONTRIB for domain, _, _ in self._operators):
+            graph.opset_imports.setdefault(_CONTRIB, 1)
         functions = []
         for function in proto.functions:
             typed = self.typed
@@ -182,12 +200,13 @@ class _Decoder:
         if proto.sparse_initializer:
             raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
         values: dict[str, ir.Value] = {}
+        watch = self._token.watch
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
-        infos = {info.name: info for info in proto.value_info}
+        infos = {info.name: info for info in watch(proto.value_info)}
         self.typed |= bool(infos)
         initializers: dict[str, ir.Value] = {}
-        for tensor_proto in proto.initializer:
+        for tensor_proto in watch(proto.initializer):
             name = tensor_proto.name
             if name in initializers:
                 raise InvalidModelError(f"two initializers are named {quoted(name)}")
@@ -201,9 +220,9 @@ class _Decoder:
                     _typed(value, infos[name])
             value.const_value = tensor
             initializers[name] = value
-        _declare_outputs(proto.node, values, infos)
+        _declare_outputs(watch(proto.node), values, infos)
         scopes = (*outer, values)
-        nodes = [self._node(node, scopes) for node in proto.node]
+        nodes = [self._node(node, scopes) for node in watch(proto.node)]
         outputs = []
         for info in proto.output:
             if info.name not in values:
@@ -216,27 +235,29 @@ class _Decoder:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta
                 meta[QUANTIZATION_KEY] = _properties(annotation.quant_parameter_tensor_names) or {}
-        return ir.Graph(
+        graph = ir.Graph(
             inputs,
             outputs,
-            nodes=nodes,
-            initializers=tuple(initializers.values()),
+            nodes=(),
             doc_string=_text(proto.doc_string) or None,
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
+        fill(graph, initializers.values(), nodes, self._token)
+        return graph
 
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
-        infos = {info.name: info for info in proto.value_info}
+        watch = self._token.watch
+        infos = {info.name: info for info in watch(proto.value_info)}
         self.typed |= bool(infos)
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
             if value.name in infos:
                 _typed(value, infos[value.name])
-        _declare_outputs(proto.node, values, infos)
-        nodes = [self._node(node, (values,)) for node in proto.node]
+        _declare_outputs(watch(proto.node), values, infos)
+        nodes = [self._node(node, (values,)) for node in watch(proto.node)]
         outputs = []
         for name in proto.output:
             if name not in values:
@@ -245,12 +266,13 @@ class _Decoder:
         graph = ir.Graph(
             inputs,
             outputs,
-            nodes=nodes,
+            nodes=(),
             doc_string=_text(proto.doc_string) or None,
             opset_imports=_opsets(proto.opset_import),
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
+        fill(graph, (), nodes, self._token)
         attributes = [self._attribute(attribute, (), label) for attribute in proto.attribute_proto]
         attributes += [ir.Attr(_text(name), ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
         if len({attribute.name for attribute in attributes}) != len(attributes):

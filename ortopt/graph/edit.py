@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.onnx_ir_internals import Usage, first_use, meta_of, previous_node, set_outputs, use_count
+from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import canonical, is_invented, is_known
 
@@ -85,6 +86,7 @@ class Editor:
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
+        token: Who may stop it from being made.
 
     Attributes:
         index: The nodes of each graph by op, kept current.
@@ -95,9 +97,9 @@ class Editor:
         clock: Grows with every change, and never goes back: equal readings mean an unchanged model.
     """
 
-    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None]) -> None:
+    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
         self.model = model
-        self.index = OpIndex(model)
+        self.index = OpIndex(model, token)
         self.touched: list[ir.Node] = []
         self.added_bytes = 0
         self.allowance = sys.maxsize
@@ -704,7 +706,7 @@ class Editor:
         Args:
             hint: What it shall look like.
         """
-        names = self._all_names()
+        names = self.learn_names()
         name, number = hint, self._numbers.get(hint, 0)
         while name in names:
             number += 1
@@ -714,16 +716,23 @@ class Editor:
         names.add(name)
         return name
 
-    def _all_names(self) -> set[str]:
+    def learn_names(self, token: CancellationToken = NEVER) -> set[str]:
+        """The names that values and nodes of the model bear. Linear in the nodes the first time, free afterwards.
+
+        Args:
+            token: Who may stop it.
+        """
         if self._names is None:
-            names: set[str | None] = set()
-            for graph in scope.graphs(self.model):
+            names: set[Any] = set()
+            for graph in scope.graphs(self.model, token):
                 names.update(value.name for value in graph.inputs)
-                names.update(graph.initializers)
-                for node in graph:
+                names.update(token.watch(graph.initializers))
+                for node in token.watch(graph):
                     names.add(node.name)
                     names.update(value.name for value in node.outputs)
-            self._names = {name for name in names if name}
+            names.discard(None)
+            names.discard("")
+            self._names = names
         return self._names
 
     def _name_node(self, node: ir.Node, near: ir.Node | None) -> None:
@@ -936,21 +945,21 @@ class Editor:
                     assert use is not None
                     self.touched.append(use.node)
 
-    def settle(self, infer: Callable[[ir.Node], None]) -> bool:
+    def learn(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
         """Infer again the nodes whose operands edits have made better known, and what follows as far as it gets better.
 
         Args:
             infer: Infers a node that has been inferred before.
+            token: Who may stop it; what is left then stays as it is.
 
         Returns:
             Whether anything is known otherwise than before; its users are touched then.
         """
-        queue = deque(dict.fromkeys(node for node in self._outdated if node.graph is not None))
+        queue = deque(dict.fromkeys(node for node in token.watch(self._outdated) if node.graph is not None))
         self._outdated.clear()
         functions = self.model.functions
         queued, times, changed = set(queue), dict.fromkeys(queue, 0), False
-        while queue:
-            node = queue.popleft()
+        for node in token.watch(_drained(queue)):
             queued.discard(node)
             if node.graph is None or node.graph not in self.index or times[node] == _MOST_TIMES:
                 continue
@@ -995,13 +1004,22 @@ class Editor:
         """Say that new nodes of a graph may stand before what they use (see `restore_order`)."""
         self._unsorted.add(graph)
 
-    def restore_order(self) -> None:
-        """Sort the graphs in which a node may stand before what it uses."""
+    def restore_order(self, token: CancellationToken = NEVER) -> None:
+        """Sort the graphs in which a node may stand before what it uses.
+
+        Args:
+            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
+                again.
+        """
         for graph in self._unsorted:
-            if len(graph) and not is_sorted(graph):
-                old = tuple(graph)
-                graph.sort()
-                self._did(graph.extend, old)
+            if is_sorted(graph, token):
+                continue
+            for at, nodes in in_order(graph, token).items():
+                old = list(at)
+                if old != nodes:
+                    self._did(at.extend, old)
+                    for some in token.portions(nodes):
+                        at.extend(some)
         self._unsorted.clear()
 
 
@@ -1028,19 +1046,6 @@ def discard(nodes: Iterable[ir.Node]) -> None:
         if node.graph is None:
             for user in _with_nested(node):
                 _detach(user)
-
-
-def is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node of a graph stands after the nodes of that graph that it, or a graph below it, uses."""
-    seen: set[ir.Node] = set()
-    for node in graph:
-        for user in _with_nested(node):
-            for value in user.inputs:
-                producer = None if value is None else value.producer()
-                if producer is not None and producer.graph is graph and producer not in seen:
-                    return False
-        seen.add(node)
-    return True
 
 
 def _agree(old: ir.Value, new: ir.Value) -> None:
@@ -1158,6 +1163,12 @@ def _set_name(value: ir.Value, name: str | None) -> None:
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
     value.type = type_
     value.shape = shape
+
+
+def _drained(queue: deque[ir.Node]) -> Iterator[ir.Node]:
+    """What is in a queue, and what comes into it meanwhile."""
+    while queue:
+        yield queue.popleft()
 
 
 def _restore_facts(

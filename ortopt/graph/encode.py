@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import onnx
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
 from ortopt.graph.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
 from ortopt.graph.onnx_ir_internals import meta_of, properties_of
@@ -47,7 +48,12 @@ Placing = Callable[[ir.TensorProtocol, bool], Place | None]
 
 
 def encode(
-    model: ir.Model, *, place: Placing | None = None, types: bool = True, provenance: bool = False
+    model: ir.Model,
+    *,
+    place: Placing | None = None,
+    types: bool = True,
+    provenance: bool = False,
+    token: CancellationToken = NEVER,
 ) -> list[Part]:
     """Serialize a model as ``onnx.ModelProto``.
 
@@ -56,6 +62,7 @@ def encode(
         place: Which tensors' data go to other files; None keeps all inside.
         types: Whether types of intermediate values are written.
         provenance: Whether nodes tell which transformer made them, from what.
+        token: Who may stop it.
 
     Returns:
         Parts that together are the message; a tensor stands for its ``tobytes()``.
@@ -66,7 +73,7 @@ def encode(
     if provenance and model.ir_version < _PROVENANCE_FROM_IR:
         raise OutputError(f"provenance needs IR version {_PROVENANCE_FROM_IR}; the model has {model.ir_version}")
     try:
-        return _Encoder(model, place, types, provenance).model(model).parts
+        return _Encoder(model, place, types, provenance, token).model(model).parts
     except RecursionError:
         raise OutputError("the model's graphs are nested too deeply to be written") from None
     except UnicodeEncodeError:
@@ -134,7 +141,10 @@ def _opsets(number: int, imports: Mapping[str, int]) -> bytes:
 
 
 class _Encoder:
-    def __init__(self, model: ir.Model, place: Placing | None, types: bool, provenance: bool) -> None:
+    def __init__(
+        self, model: ir.Model, place: Placing | None, types: bool, provenance: bool, token: CancellationToken
+    ) -> None:
+        self._watch = token.watch
         self._ir_version = model.ir_version
         self._place = place
         self._types = types
@@ -165,11 +175,11 @@ class _Encoder:
     def _graph(self, graph: ir.Graph, more_types: bytes = b"", *, is_main: bool = False) -> _Message:
         out = _Message()
         types, annotations = _Told(), _Told()
-        for value in itertools.chain(graph.inputs, graph.initializers.values()):
+        for value in self._watch(itertools.chain(graph.inputs, graph.initializers.values())):
             annotations.annotation(value)
         self._nodes(graph, 1, out, types, annotations)
         out.add(_optional(2, graph.name))
-        for name, value in graph.initializers.items():
+        for name, value in self._watch(graph.initializers.items()):
             if value.const_value is None:
                 raise OutputError(f"initializer {quoted(name)} has no data")
             out.add_message(5, self._tensor(value.const_value, name, in_attribute=False))
@@ -179,7 +189,8 @@ class _Encoder:
             inputs += [value for value in graph.initializers.values() if not value.is_graph_input()]
         out.add(b"".join(field(11, _value(value)) for value in inputs))
         out.add(b"".join(field(12, _value(value)) for value in graph.outputs))
-        out.add(b"".join(field(13, _value(value)) for value in graph.initializers.values() if _tells_more(value)))
+        constants = self._watch(graph.initializers.values())
+        out.add(b"".join(field(13, _value(value)) for value in constants if _tells_more(value)))
         out.add(b"".join(types.parts) + more_types)
         out.add(b"".join(annotations.parts))
         out.add(_properties(16, graph.metadata_props))
@@ -224,7 +235,7 @@ class _Encoder:
         prefix = tag(number)
         type_number = 13 if annotations is not None else 12
         small: list[bytes] = []
-        for node in nodes:
+        for node in self._watch(nodes):
             message = self._node(node)
             if isinstance(message, bytes):
                 small.append(prefix + varint(len(message)) + message)

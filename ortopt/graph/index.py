@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.semantics import subgraphs
 
@@ -22,17 +23,23 @@ class OpIndex:
 
     Args:
         model: The model; `scope.attach` has seen it.
+        token: Who may stop it from being made.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
         self._graphs: dict[ir.Graph, dict[str, Nodes]] = {}
-        for graph in scope.graphs(model):
-            self.build(graph)
+        for graph in scope.graphs(model, token):
+            self.build(graph, token)
 
-    def build(self, graph: ir.Graph) -> None:
-        """Index the nodes of a graph (not of those below it)."""
+    def build(self, graph: ir.Graph, token: CancellationToken = NEVER) -> None:
+        """Index the nodes of a graph (not of those below it).
+
+        Args:
+            graph: The graph.
+            token: Who may stop it.
+        """
         by_op: dict[str, Nodes] = {}
-        for node in graph:
+        for node in token.watch(graph):
             name = node.op_type
             if node.domain:
                 name = f"{node.domain}::{name}"

@@ -11,10 +11,14 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
+from ortopt.graph import names
 from ortopt.graph.decode import ExternalFiles, decode
 from ortopt.graph.encode import encode
-from ortopt.graph.pauses import without_garbage_collection
+from ortopt.graph.onnx_ir_internals import clone
+from ortopt.graph.order import in_order
+from ortopt.graph.pauses import collect_left, without_garbage_collection
 from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.validate import validate
@@ -50,7 +54,7 @@ class Origin:
     typed: bool
 
 
-def load(source: Source) -> ir.Model:
+def load(source: Source, token: CancellationToken = NEVER) -> ir.Model:
     """Load a model; what was given is never changed.
 
     Large tensors become `MappedTensor`: views of the file, which may be renamed, replaced or deleted meanwhile, but not
@@ -60,6 +64,7 @@ def load(source: Source) -> ir.Model:
     Args:
         source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
             (cloned; its tensors are shared).
+        token: Who may stop it.
 
     Returns:
         A model that `validate` accepts, with an `Origin` in ``model.meta[SOURCE_KEY]``.
@@ -69,9 +74,10 @@ def load(source: Source) -> ir.Model:
             that names the source.
     """
     label = quoted(os.fspath(source)) if isinstance(source, str | os.PathLike) else "the model"
+    collect_left()
     try:
         with without_garbage_collection():
-            return _loaded(source)
+            return _loaded(source, token)
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
     except RecursionError:
@@ -82,35 +88,36 @@ def load(source: Source) -> ir.Model:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
 
 
-def _loaded(source: Source) -> ir.Model:
+def _loaded(source: Source, token: CancellationToken) -> ir.Model:
     if isinstance(source, ir.Model):
-        return _cloned(source)
+        return _cloned(source, token)
     if isinstance(source, onnx.ModelProto):
         try:
-            return _parsed(source.SerializeToString(), None)
+            return _parsed(source.SerializeToString(), None, token)
         except (EncodeError, ValueError) as error:
             raise InvalidModelError(f"protobuf cannot write this ModelProto: {error}") from error
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parsed(bytes(source), None)
+        return _parsed(bytes(source), None, token)
     if isinstance(source, str | os.PathLike):
-        return _parsed(MappedFile(source), os.fspath(source))
-    return _parsed(_read_stream(source), None)
+        return _parsed(MappedFile(source), os.fspath(source), token)
+    return _parsed(_read_stream(source, token), None, token)
 
 
-def _read_stream(stream: BinaryIO) -> bytes:
+def _read_stream(stream: BinaryIO, token: CancellationToken) -> bytes:
     read = io.BytesIO()
     while chunk := stream.read(CHUNK):
+        token.check()
         read.write(chunk)
         if read.tell() > _MOST_BYTES:
             raise InvalidModelError("the stream goes on beyond 2 GB, which no model without external data can have")
     return read.getvalue()
 
 
-def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
+def _parsed(source: MappedFile | bytes, path: str | None, token: CancellationToken) -> ir.Model:
     buffer = source.map if isinstance(source, MappedFile) else source
     if not buffer:
         raise InvalidModelError("it is empty")
-    stripped = strip(buffer)
+    stripped = strip(buffer, token)
     if isinstance(source, MappedFile):
         source.forget()
     proto = onnx.ModelProto()
@@ -119,32 +126,33 @@ def _parsed(source: MappedFile | bytes, path: str | None) -> ir.Model:
     except DecodeError as error:
         raise InvalidModelError(f"not an ONNX model, or nested too deeply for protobuf: {error}") from None
     files = ExternalFiles(None if path is None else os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
-    model, typed = decode(proto, stripped, source, files)
-    _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed))
+    model, typed = decode(proto, stripped, source, files, token)
+    _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed), token)
     return model
 
 
-def _cloned(source: ir.Model) -> ir.Model:
-    if not validate(source, any_order=True):  # onnx-ir clones only what is in order
-        return _parsed(b"".join(part if isinstance(part, bytes) else part.tobytes() for part in encode(source)), None)
+def _cloned(source: ir.Model, token: CancellationToken) -> ir.Model:
+    if not validate(source, any_order=True, token=token):  # onnx-ir clones only what is in order
+        parts = encode(source, token=token)
+        return _parsed(b"".join(part if isinstance(part, bytes) else part.tobytes() for part in parts), None, token)
     try:
-        model = source.clone()
+        model = clone(source, token)
     except (RuntimeError, ValueError) as error:
         raise InvalidModelError(f"it cannot be copied: {error}") from error
     for key, value in source.meta.items():
         model.meta[key] = value
     origin = source.meta.get(SOURCE_KEY)
-    _map_external_tensors(model)
+    _map_external_tensors(model, token)
     if origin is None:
         tensors = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
         nbytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
         external = any(isinstance(tensor, MappedTensor) and tensor.external for tensor in tensors)
         origin = Origin(None, nbytes, external, True)
-    _finish(model, origin)
+    _finish(model, origin, token)
     return model
 
 
-def _map_external_tensors(model: ir.Model) -> None:
+def _map_external_tensors(model: ir.Model, token: CancellationToken) -> None:
     """Put the files themselves in the place of onnx-ir's pointers to files."""
     folders: dict[str, ExternalFiles] = {}
 
@@ -171,25 +179,30 @@ def _map_external_tensors(model: ir.Model) -> None:
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = mapped(value.const_value)
-        for node in graph:
+        for node in token.watch(graph):
             for name, attribute in tuple(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
                     node.attributes[name] = ir.AttrTensor(name, mapped(attribute.value), attribute.doc_string)
 
 
-def _finish(model: ir.Model, origin: Origin) -> None:
-    if not validate(model, any_order=True):
-        _sort(model)
-        validate(model)
+def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
+    if not validate(model, any_order=True, token=token):
+        _sort(model, token)
+        validate(model, token=token)
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        names.separate(graph, token)
     if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again
         graph = model.graph
         graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
     model.meta[SOURCE_KEY] = origin
 
 
-def _sort(model: ir.Model) -> None:
+def _sort(model: ir.Model, token: CancellationToken) -> None:
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         try:
-            graph.sort()
+            orders = in_order(graph, token)
         except ValueError:
             raise InvalidModelError(f"nodes of graph {quoted(graph.name)} depend on one another in a circle") from None
+        for at, nodes in orders.items():
+            for some in token.portions(nodes):
+                at.extend(some)

@@ -3,17 +3,23 @@
 - ``Value.uses()`` copies all uses; a shared constant with 30,000 of them makes that the cost of a rewrite.
 - The linked list of nodes does not say who stands before whom.
 - The outputs of a node can be made fewer only at their end.
+- A model that is cloned is cloned to the end.
 - Each node and value that is asked for its metadata gets an empty dictionary; over 100,000 of them that costs more than
   writing the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnx_ir._cloner import Cloner
 from onnx_ir._core import Usage
+
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled
 
 
 def use_count(value: ir.Value) -> int:
@@ -56,6 +62,79 @@ def set_outputs(node: ir.Node, values: Sequence[ir.Value]) -> None:
         value._producer, value._index = node, index
 
 
+def fill(graph: ir.Graph, initializers: Iterable[ir.Value], nodes: Iterable[ir.Node], token: CancellationToken) -> None:
+    """Give a new graph what else would be arguments of its constructor, which cannot be stopped.
+
+    Args:
+        graph: A graph of inputs and outputs alone.
+        initializers: Its initializers.
+        nodes: Its nodes.
+        token: Who may stop it.
+    """
+    for value in token.watch(initializers):
+        graph._name_authority.register_or_name_value(value)
+        graph.initializers.add(value)
+    for some in token.portions(nodes):
+        graph.extend(some)
+
+
+class _Stopped(BaseException):
+    """Carries an error out of onnx-ir's cloner, which wraps every `Exception` in one that spells out whole graphs."""
+
+    def __init__(self, cause: OptimizationCancelled) -> None:
+        self.cause = cause
+
+
+def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
+    """``model.clone()``, which a token may stop.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
+    """
+    asking = token.watch(itertools.repeat(None))
+
+    def ask(_: ir.Node) -> None:
+        try:
+            next(asking)
+        except OptimizationCancelled as cancelled:
+            raise _Stopped(cancelled) from None
+
+    def cloner() -> Cloner:
+        return Cloner(attr_map={}, value_map={}, metadata_props={}, post_process=ask)
+
+    functions = []
+    try:
+        graph = cloner().clone_graph(model.graph)
+        for function in model.functions.values():
+            own = cloner()
+            body = own.clone_graph(function.graph)
+            attributes = [own.clone_attr(attribute.name, attribute) for attribute in function.attributes.values()]
+            functions.append(
+                ir.Function(
+                    function.domain,
+                    function.name,
+                    function.overload,
+                    graph=body,
+                    attributes=[attribute for attribute in attributes if attribute is not None],
+                )
+            )
+    except _Stopped as stopped:
+        raise stopped.cause from None
+    return ir.Model(
+        graph,
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=functions,
+        metadata_props=dict(model.metadata_props),
+        device_configurations=model.device_configurations,
+    )
+
+
 def properties_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
     """``owner.metadata_props``, or something false if there are none; none are made."""
     return owner._metadata_props
@@ -66,4 +145,15 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
     return owner._metadata
 
 
-__all__ = ["Usage", "first_use", "is_needed", "meta_of", "previous_node", "properties_of", "set_outputs", "use_count"]
+__all__ = [
+    "Usage",
+    "clone",
+    "fill",
+    "first_use",
+    "is_needed",
+    "meta_of",
+    "previous_node",
+    "properties_of",
+    "set_outputs",
+    "use_count",
+]

@@ -20,6 +20,7 @@ from typing import BinaryIO, Final, Literal, NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.encode import Part, Place, encode
 from ortopt.graph.load import SOURCE_KEY, Origin
@@ -84,6 +85,7 @@ def save(
     *,
     external_data: ExternalData = "auto",
     provenance: bool = False,
+    token: CancellationToken = NEVER,
 ) -> Saved:
     """Write a model to a file or a stream. The same model gives the same bytes.
 
@@ -94,6 +96,7 @@ def save(
             ``STEM.<16 hex digits of its SHA-256>.data``, ``reuse`` stays in the files that they were loaded from;
             ``auto`` is ``inline`` unless the model was loaded with external data or is too large, then ``copy``.
         provenance: Whether nodes tell which transformer made them, from what.
+        token: Who may stop it; nothing is changed under the output's name then.
 
     Returns:
         What was written where.
@@ -104,8 +107,8 @@ def save(
     label = quoted(os.fspath(path)) if isinstance(path, str | os.PathLike) else "the stream"
     try:
         with without_garbage_collection():
-            validate(model)
-            writing = _Writing(model, provenance)
+            validate(model, token=token)
+            writing = _Writing(model, provenance, token)
             if not isinstance(path, str | os.PathLike):
                 return writing.to_stream(path, external_data)
             return writing.to_path(Path(path), external_data)
@@ -118,14 +121,15 @@ def save(
 class _Writing:
     """One model on its way out."""
 
-    def __init__(self, model: ir.Model, provenance: bool) -> None:
+    def __init__(self, model: ir.Model, provenance: bool, token: CancellationToken) -> None:
+        self._token = token
         self._model = model
         self._provenance = provenance
         self._origin: Origin | None = model.meta.get(SOURCE_KEY)
 
     def _encoded(self, place: Callable[[ir.TensorProtocol, bool], Place | None] | None = None) -> list[Part]:
         types = self._origin is None or self._origin.typed
-        return encode(self._model, place=place, types=types, provenance=self._provenance)
+        return encode(self._model, place=place, types=types, provenance=self._provenance, token=self._token)
 
     def to_stream(self, stream: BinaryIO, external_data: ExternalData) -> Saved:
         if external_data in {"copy", "reuse"}:
@@ -134,7 +138,7 @@ class _Writing:
         size = _size(parts)
         if size > INLINE_LIMIT:
             raise OutputError(f"with inline weights it would have {size} bytes; protobuf's limit is 2 GB")
-        _write(parts, stream)
+        _write(parts, self._token, stream)
         stream.flush()
         return Saved(None, size, None)
 
@@ -157,7 +161,7 @@ class _Writing:
         _remove_stray_files(folder)
         if inline is not None:
             with _Temporary(folder) as file:
-                _write(inline, file.stream)
+                _write(inline, self._token, file.stream)
                 file.flush()
                 with _locked(folder):
                     _remove_old_data(path)
@@ -174,7 +178,7 @@ class _Writing:
             data: _Temporary | None = None
             if layout.tensors:
                 data = stack.enter_context(_Temporary(folder))
-                digest = layout.write(data)
+                digest = layout.write(data, self._token)
                 data.flush()
                 layout.location = f"{path.name.removesuffix('.onnx')}.{digest[:16]}.data"
             parts = self._encoded(layout.place)
@@ -182,7 +186,7 @@ class _Writing:
             if size > INLINE_LIMIT:
                 raise OutputError(f"without its weights it still has {size} bytes; protobuf's limit is 2 GB")
             file = stack.enter_context(_Temporary(folder))
-            _write(parts, file.stream)
+            _write(parts, self._token, file.stream)
             file.flush()
             data_path = path.with_name(layout.location) if data is not None else None
             with _locked(folder):
@@ -251,8 +255,12 @@ class _Layout:
         self._reused[id(source)] = location
         return location
 
-    def write(self, file: _Temporary) -> str:
+    def write(self, file: _Temporary, token: CancellationToken) -> str:
         """Write the data file.
+
+        Args:
+            file: The file.
+            token: Who may stop it.
 
         Returns:
             The SHA-256 of its contents, in hex.
@@ -261,6 +269,7 @@ class _Layout:
             for offset, tensor in self.tensors:
                 file.stream.write(bytes(offset - file.stream.tell()))
                 for _ in _written(tensor, file.stream):
+                    token.check()
                     file.stream.flush()
                     hasher.advance(file.stream.tell())
             return hasher.finish()
@@ -337,13 +346,13 @@ def _size(parts: list[Part]) -> int:
     return sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
 
 
-def _write(parts: list[Part], stream: BinaryIO) -> None:
-    for part in parts:
+def _write(parts: list[Part], token: CancellationToken, stream: BinaryIO) -> None:
+    for part in token.watch(parts):
         if isinstance(part, bytes):
             stream.write(part)
             continue
         for _ in _written(part, stream):
-            pass
+            token.check()
 
 
 def _written(tensor: ir.TensorProtocol, stream: BinaryIO) -> Iterator[None]:

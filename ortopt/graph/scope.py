@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.options import Options
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 
@@ -42,11 +43,17 @@ class Scope:
         return self.function is not None and self.function.domain == GROUP_DOMAIN
 
 
-def attach(model: ir.Model, options: Options) -> None:
-    """Tell every graph of a model where it stands. Linear in the nodes."""
-    _attach(model.graph, Scope(model, None, None, model.opset_imports, options))
+def attach(model: ir.Model, options: Options, token: CancellationToken = NEVER) -> None:
+    """Tell every graph of a model where it stands. Linear in the nodes.
+
+    Args:
+        model: The model.
+        options: What the run wants.
+        token: Who may stop it.
+    """
+    _attach(model.graph, Scope(model, None, None, model.opset_imports, options), token)
     for function in model.functions.values():
-        attach_function(function, model, options)
+        _attach(function.graph, Scope(model, function, None, function.opset_imports, options), token)
 
 
 def attach_function(function: ir.Function, model: ir.Model, options: Options) -> None:
@@ -62,12 +69,12 @@ def attach_below(node: ir.Node) -> None:
         _attach(graph, Scope(outer.model, outer.function, node, outer.opset_imports, outer.options))
 
 
-def _attach(graph: ir.Graph, scope: Scope) -> None:
+def _attach(graph: ir.Graph, scope: Scope, token: CancellationToken = NEVER) -> None:
     pending = [(graph, scope)]
     while pending:
         current, where = pending.pop()
         current.meta[_KEY] = where
-        for node in current:
+        for node in token.watch(current):
             if node.attributes:
                 inner = Scope(where.model, where.function, node, where.opset_imports, where.options)
                 pending.extend((graph, inner) for graph in subgraphs(node))
@@ -86,15 +93,20 @@ def graph_of(node: ir.Node) -> ir.Graph:
     return graph
 
 
-def below(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and all graphs nested in it, outer before inner, in the nodes' order."""
+def below(graph: ir.Graph, token: CancellationToken = NEVER) -> Iterator[ir.Graph]:
+    """A graph and all graphs nested in it, outer before inner, in the nodes' order.
+
+    Args:
+        graph: The outermost.
+        token: Who may stop it: the nodes of each graph are looked through for what they hold.
+    """
     pending = [graph]
     while pending:
         current = pending.pop()
         yield current
         inner: list[ir.Graph] = []
-        for node in current:
-            if node.attributes:
+        for node in token.watch(current):
+            if node.attributes.data:  # the plain dict behind: there may be 100,000 nodes
                 inner.extend(subgraphs(node))
         pending.extend(reversed(inner))
 
@@ -130,11 +142,16 @@ def captured(node: ir.Node) -> list[ir.Value]:
     return [value for value in used if value not in inside]
 
 
-def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Every graph of a model: the main graph and what is nested in it, then each function and what is nested there."""
-    yield from below(model.graph)
+def graphs(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[ir.Graph]:
+    """Every graph of a model: the main graph and what is nested in it, then each function and what is nested there.
+
+    Args:
+        model: The model.
+        token: Who may stop it.
+    """
+    yield from below(model.graph, token)
     for function in tuple(model.functions.values()):
-        yield from below(function.graph)
+        yield from below(function.graph, token)
 
 
 def label(graph: ir.Graph) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 import onnx
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
 
@@ -31,12 +32,13 @@ _Hidden = list[tuple[str, ir.Value | None]]
 """Names that a graph made visible, and what they stood for outside of it."""
 
 
-def validate(model: ir.Model, *, any_order: bool = False) -> bool:
+def validate(model: ir.Model, *, any_order: bool = False, token: CancellationToken = NEVER) -> bool:
     """Check a model's structure; linear in its nodes, of any depth.
 
     Args:
         model: The model; it is not changed.
         any_order: Whether nodes may stand before those that they depend on. Circles are then not looked for.
+        token: Who may stop it.
 
     Returns:
         Whether the nodes are in topological order; always true unless ``any_order``.
@@ -50,7 +52,7 @@ def validate(model: ir.Model, *, any_order: bool = False) -> bool:
         raise InvalidModelError(
             f"its IR version {model.ir_version} is newer than what onnx {onnx.__version__} knows ({onnx.IR_VERSION})"
         )
-    check = _Check(any_order)
+    check = _Check(any_order, token)
     check.run(model.graph, model.opset_imports)
     for function in model.functions.values():
         if function.graph.initializers:
@@ -59,12 +61,13 @@ def validate(model: ir.Model, *, any_order: bool = False) -> bool:
             )
         check.run(function.graph, function.opset_imports)
     if model.functions:
-        _refuse_recursion(model)
+        _refuse_recursion(model, token)
     return check.sorted
 
 
 class _Check:
-    def __init__(self, any_order: bool) -> None:
+    def __init__(self, any_order: bool, token: CancellationToken) -> None:
+        self._watch = token.watch
         self._any_order = any_order
         self._imports: dict[str, int] = {}
         self._visible: dict[str, ir.Value] = {}
@@ -87,7 +90,7 @@ class _Check:
         hidden: _Hidden = []
         self._open.add(graph)
         self._enter(graph, hidden)
-        for node in graph:
+        for node in self._watch(graph):
             for value in node.inputs:
                 if value is not None and visible.get(value.name or "") is not value:
                     self._explain(value, node)
@@ -119,7 +122,7 @@ class _Check:
             inputs.add(name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
-        for name, value in graph.initializers.items():
+        for name, value in self._watch(graph.initializers.items()):
             if value.const_value is None:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:
@@ -139,7 +142,7 @@ class _Check:
             producer = value.producer()
             if visible.get(name) is not value or (value.graph if producer is None else producer.graph) is not graph:
                 raise InvalidModelError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}")
-        for name, before in reversed(hidden):
+        for name, before in self._watch(reversed(hidden)):
             if before is None:
                 del visible[name]
             else:
@@ -201,12 +204,14 @@ def _label(node: ir.Node) -> str:
     return f"{quoted(node.op_type)} node {quoted(node.name)}" if node.name else f"a node {quoted(node.op_type)}"
 
 
-def _refuse_recursion(model: ir.Model) -> None:
+def _refuse_recursion(model: ir.Model, token: CancellationToken) -> None:
     """Refuse functions that call themselves, however indirectly: they can neither be inlined nor run."""
     functions = model.functions
     calls = {
         identifier: list(
-            dict.fromkeys(called for node in function.all_nodes() if (called := node.op_identifier()) in functions)
+            dict.fromkeys(
+                called for node in token.watch(function.all_nodes()) if (called := node.op_identifier()) in functions
+            )
         )
         for identifier, function in functions.items()
     }

@@ -11,6 +11,7 @@ import mmap
 import os
 from typing import Final, NamedTuple
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 
 CUT_FROM: Final = 1024
@@ -38,6 +39,8 @@ _PACKED_AS: Final = {_FLOAT_DATA: frozenset({1, 14}), _DOUBLE_DATA: frozenset({1
 """Packed fields whose bytes are what raw_data would be, for these data types (FLOAT, COMPLEX64; DOUBLE, COMPLEX128)."""
 
 Buffer = bytes | memoryview | mmap.mmap
+
+_FIELDS_BETWEEN_CHECKS: Final = 4096
 
 
 class Cut(NamedTuple):
@@ -67,15 +70,19 @@ class Stripped(NamedTuple):
         return self.cuts[int.from_bytes(raw_data[_TOKEN_BYTES:], "little")]
 
 
-def strip(buffer: Buffer) -> Stripped:
+def strip(buffer: Buffer, token: CancellationToken = NEVER) -> Stripped:
     """Leave a serialized ``ModelProto``'s large tensors out.
 
     Linear in the number of fields outside of tensors; reads no tensor's data.
 
+    Args:
+        buffer: The message.
+        token: Who may stop it.
+
     Raises:
         InvalidModelError: The buffer is not a protobuf message, or is cut short, or nests too deeply.
     """
-    walk = _Walk(buffer)
+    walk = _Walk(buffer, token)
     try:
         parts = walk.message(0, len(buffer), _MODEL, 0)
     except IndexError:
@@ -87,8 +94,10 @@ def strip(buffer: Buffer) -> Stripped:
 class _Walk:
     """One walk over a buffer; a class because all of its functions share the buffer and the list of cuts."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: Buffer, token: CancellationToken) -> None:
         self.buffer = buffer
+        self._ask = token.check
+        self._fields_left = _FIELDS_BETWEEN_CHECKS
         self.cuts: list[Cut] = []
         self.token = os.urandom(_TOKEN_BYTES)
 
@@ -112,6 +121,10 @@ class _Walk:
                 if length < 0x80:
                     position += length
                     continue
+                self._fields_left -= 1
+                if not self._fields_left:
+                    self._ask()
+                    self._fields_left = _FIELDS_BETWEEN_CHECKS
                 length, position = self._varint(position - 1)
                 body, position = position, position + length
                 if length < CUT_FROM or position > end or (inner := fields.get(tag >> 3)) is None:

@@ -110,11 +110,8 @@ def _without_edge_views(numbered: Numbered, items: list[int]) -> list[int]:
     def is_edge(item: int) -> bool:
         if len(numbered.items[item]) != 1 or not estimate.is_view(numbered.items[item][0]):
             return False
-        before = [dag.writer[value] for value in dag.reads[item]]
-        if all(other not in inside and (other == -1 or dag.colors[other] == cost.HOST) for other in before):
-            return True
-        after = dag.consumers(item)
-        return all(other not in inside and dag.colors[other] == cost.HOST for other in after)
+        sides = dag.producers(item), dag.consumers(item)
+        return any(all(dag.colors[other] == cost.HOST for other in side) for side in sides)
 
     pending = list(items)
     while pending:

@@ -6,12 +6,13 @@ that inference has found. ``CastLike(x, v)`` is a Cast to v's type. Then nobody 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.graph import facts, symbolic
+from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant, discard, new_nodes
 from ortopt.graph.match import opset
 from ortopt.graph.symbolic import Dim
@@ -24,11 +25,12 @@ _NEEDS = {"+": 7, "*": 7, "//": 10, "max": 12, "min": 12}
 """The first opsets that have the arithmetic for integers."""
 
 
-def drop(edit: Editor, clusters: Sequence[Sequence[ir.Node]], offer: Offer) -> bool:
+def drop(edit: Editor, graph: ir.Graph, clusters: Sequence[Sequence[ir.Node]], offer: Offer) -> bool:
     """Let the outside compute what it wants of outputs that it only wants the shape or the type of.
 
     Args:
         edit: The editor of the model.
+        graph: The graph that is cut.
         clusters: The nodes of each cluster, in topological order.
         offer: Asked before each change.
 
@@ -40,7 +42,7 @@ def drop(edit: Editor, clusters: Sequence[Sequence[ir.Node]], offer: Offer) -> b
         inside = set(nodes)
         for node in nodes:
             for value in node.outputs:
-                users = [use.node for use in value.uses() if use.node not in inside]
+                users = [use.node for use in value.uses() if scope.ancestor_in(graph, use.node) not in inside]
                 if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):
                     changed |= _replace_all(edit, nodes, users, offer)
     return changed
@@ -58,26 +60,22 @@ def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
 def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node], offer: Offer) -> bool:
     """Replace all users of an output, or none: one that stays would keep the output."""
     places = _places(nodes)
-    shapes: dict[ir.Value, ir.Value] = {}
+    shapes: dict[ir.Graph, dict[ir.Value, ir.Value]] = {}  # two branches see nothing of each other
     made: list[tuple[ir.Node, ir.Value]] = []
-    for user in dict.fromkeys(users):
-        try:
-            made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, shapes)))
-        except Conflict:
-            discard(new_nodes([*(value for _, value in made), *shapes.values()]))
-            return False
-    if not offer([user for user, _ in made]):
-        discard(new_nodes([*(value for _, value in made), *shapes.values()]))
-        return False
     start = edit.version
     try:
-        for user, value in made:
-            edit.replace({user.outputs[0]: value}, before=user, origin=[user])
+        for user in dict.fromkeys(users):
+            known = shapes.setdefault(scope.graph_of(user), {})
+            made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, known)))
+        if offer([user for user, _ in made]):
+            for user, value in made:
+                edit.replace({user.outputs[0]: value}, before=user, origin=[user])
+            return True
     except Conflict:
         edit.rollback(start)
-        discard(new_nodes([*(value for _, value in made), *shapes.values()]))
-        return False
-    return True
+    built = itertools.chain((value for _, value in made), *(known.values() for known in shapes.values()))
+    discard(new_nodes(built))
+    return False
 
 
 def _cast(user: ir.Node) -> ir.Value:

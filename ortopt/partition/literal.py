@@ -13,7 +13,7 @@ version to compare with is in the tests. What makes it fast:
   changes one label;
 - only what depends on the producer and stands before the node is searched (as Pearce and Kelly do), not all that stands
   between them; and at the same time what the node depends on, so that a way from one to the other is found soon;
-- readers and arguments are kept for clusters, and change with the smaller side's arguments only.
+- readers and arguments are kept for clusters, and change with the producer's arguments only.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from ortopt.analysis import shapes
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
+from ortopt.graph.pauses import without_garbage_collection
 from ortopt.options import Options
 from ortopt.partition import balance, cost, exemplars, literal, motions, random_state
 from ortopt.partition.dag import Numbered, number, topological
@@ -101,7 +102,7 @@ def partition_graph(
     providers = options.candidates
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.watch(graph)}
-    drawing = random_state.bundle(graph, placement, functions, places)
+    drawing = random_state.bundle(graph, placement, functions, places, token)
     together: list[list[ir.Node]] = []
     if drawing is not None:
         places.update(dict.fromkeys(drawing[0], drawing[1]))
@@ -147,7 +148,7 @@ def settle(
     if may_move and motions.improve(edit, graph, cut, offer):
         found = partition_graph(graph, placement, options, token)
     for _ in range(_MOST_ROUNDS):
-        if not exemplars.drop(edit, [cluster.nodes for cluster in found.clusters], offer):
+        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], offer):
             break
         edit.restore_order()
         found = partition_graph(graph, placement, options, token)
@@ -214,20 +215,24 @@ def group(model: ir.Model, options: PartitionOptions | None = None) -> list[Grou
     Returns:
         Its groups.
     """
-    chosen = options or PartitionOptions()
     present = groups_of(model)
     if present:
         return present
+    with without_garbage_collection():
+        _group_all(model, options or PartitionOptions())
+    return groups_of(model)
+
+
+def _group_all(model: ir.Model, options: PartitionOptions) -> None:
     prepare(model)
     edit = Editor(model, shapes.infer_node)
-    number_of = 0
+    count = 0
     pending = [model.graph]
     while pending:
-        found = settle(edit, pending.pop(), chosen, lambda _: True)
-        number_of += len(apply(edit, found, number_of))
+        found = settle(edit, pending.pop(), options, lambda _: True)
+        count += len(apply(edit, found, count))
         pending.extend(reversed([below for node in found.outside for below in subgraphs(node)]))
     edit.drop_freed_initializers()
-    return groups_of(model)
 
 
 def next_number(model: ir.Model) -> int:

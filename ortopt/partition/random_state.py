@@ -6,13 +6,18 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.partition.placement import Placement
 from ortopt.semantics import RANDOM_OPS, Functions, is_random, key, subgraphs
 
 
 def bundle(
-    graph: ir.Graph, placement: Placement, functions: Functions, places: Mapping[ir.Node, str | None]
+    graph: ir.Graph,
+    placement: Placement,
+    functions: Functions,
+    places: Mapping[ir.Node, str | None],
+    token: CancellationToken = NEVER,
 ) -> tuple[list[ir.Node], str] | None:
     """The random nodes of a graph with all that lies between them, and the provider that runs all of it.
 
@@ -23,12 +28,13 @@ def bundle(
         placement: Who runs what.
         functions: The model's local functions.
         places: Where each node would run by itself.
+        token: Who may stop it.
     """
-    drawn = [node for node in graph if _may_draw(node, functions) and is_random(node, functions)]
+    drawn = [node for node in token.watch(graph) if _may_draw(node, functions) and is_random(node, functions)]
     placed = [node for node in drawn if places[node] is not None]
     if len(placed) < 2:
         return None
-    between = _between(graph, placed)
+    between = _between(graph, placed, token)
     common = [set(placement.providers_of(node)) for node in between]
     for provider in placement.providers_of(placed[0]):
         if all(provider in providers for providers in common):
@@ -46,15 +52,15 @@ def _may_draw(node: ir.Node, functions: Functions) -> bool:
     )
 
 
-def _between(graph: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+def _between(graph: ir.Graph, nodes: Iterable[ir.Node], token: CancellationToken) -> list[ir.Node]:
     """Some nodes, and those that depend on one of them and that one of them depends on."""
     ends = set(nodes)
     after, before = set(ends), set(ends)
-    order = [(node, _producers(node)) for node in graph]
-    for node, producers in order:
+    order = [(node, _producers(node)) for node in token.watch(graph)]
+    for node, producers in token.watch(order):
         if not after.isdisjoint(producers):
             after.add(node)
-    for node, producers in reversed(order):
+    for node, producers in token.watch(reversed(order)):
         if node in before:
             before.update(producers)
     return [node for node, _ in order if node in after and node in before]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import facts
 from ortopt.runtime.plan import Plan
 from ortopt.runtime.values import scalar, to_numpy, to_ort
 
@@ -128,7 +129,7 @@ def _stack(arrays: list[Any], declared: ir.Value, axis: int) -> Any:
     """One tensor of all iterations' results; of none, as far as the body tells what it would be."""
     if arrays:
         return to_ort(np.stack(arrays, axis))
-    dims = [dim if isinstance(dim, int) else 0 for dim in declared.shape or ()]
+    dims = [dim if isinstance(dim, int) else 0 for dim in facts.shape_of(declared) or ()]
     place = axis if axis >= 0 else axis + len(dims) + 1
     dims.insert(place, 0)
     return to_ort(np.zeros(dims, (declared.dtype or ir.DataType.FLOAT).numpy()))

@@ -1,36 +1,57 @@
-"""CUDA graphs of specialised groups: one graph for each argument specification, replayed on buffers of its own."""
+"""CUDA graphs of specialised groups: one graph for each argument specification, replayed on buffers of its own.
+
+A graph reads and writes at the addresses that it was captured with. So arguments are copied into buffers on the device
+and results out of them, all on the one stream: what a caller gets is never overwritten by a later call, and calls
+cannot mix. ONNX Runtime warms up and captures by itself, in the first run with a graph's number.
+
+ONNX Runtime keeps captured graphs per thread. Each thread that calls captures anew, on the same buffers; no more than
+`MOST_THREADS` that live at the same time do, the others run the same session without a graph.
+"""
 
 from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.runtime.executables import Executable
+from ortopt.graph.text import one_line, quoted
+from ortopt.runtime.cuda_device import NO_WAITING, CudaDevice
+from ortopt.runtime.executables import OnDevice, of_session
 from ortopt.runtime.recipes import Recipe
-from ortopt.runtime.values import binding, device
+from ortopt.runtime.values import binding, nbytes_of
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
     from ortopt.runtime.groups import Group, Workshop
 
+GRAPH_KEY: Final = "gpu_graph_id"
+"""The run option that numbers a session's graphs; -1 is a run without."""
+
+MOST_THREADS: Final = 8
+
 _identifiers = itertools.count(1)
 
 
-def captured(
-    group: Group, workshop: Workshop, recipe: Recipe, values: Sequence[Any], results: Sequence[Any]
-) -> Executable:
-    """An executable that replays a CUDA graph. Raises what ONNX Runtime raises where it cannot capture the group.
+def captured(group: Group, workshop: Workshop, recipe: Recipe, values: Sequence[Any], options: Any) -> Captured:
+    """An executable that replays a CUDA graph, which has been captured.
 
     Args:
         group: The group.
         workshop: What all groups share.
         recipe: The group with fixed sizes.
-        values: Arguments of the specification.
-        results: What the group gives for them: the buffers of the outputs are made like these.
+        values: Arguments of the specification, those that were folded in left out.
+        options: The run options of the call.
+
+    Raises:
+        ValueError: The group takes or gives what the host reads: a replay would go on with what it was at the capture.
+        onnxruntime.capi.onnxruntime_pybind11_state.Fail: And its kin: ONNX Runtime cannot capture the group, because a
+            node of it is not for CUDA, or is control flow, or allocates memory or waits in its kernel.
     """
+    device = workshop.device
+    assert device is not None
     session = workshop.maker.make(
         place(recipe.model(), recipe.weights),
         (CUDA, CPU),
@@ -39,50 +60,142 @@ def captured(
         optimize=True,
         provider_options={CUDA: {"enable_cuda_graph": "1"}},
     )
-    return _Captured(session, recipe, group.devices, values, results)
+    for arguments, memories in ((recipe.inputs, session.input_meminfos), (recipe.outputs, session.output_meminfos)):
+        for i in sorted(device.at_host(memories)):
+            raise ValueError(f"{quoted(arguments[i].name)} is in the host's memory, where a replay does not look")
+    feeds, fetches = ([one.name for one in arguments] for arguments in (recipe.inputs, recipe.outputs))
+    plain = of_session(session, feeds, fetches, ["cuda"] * len(fetches), device)
+    if not isinstance(plain, OnDevice):
+        raise ValueError("it takes or gives something else than tensors of numbers")  # noqa: TRY004 -- of the model
+    plain.options = _Options(device, -1)
+    return Captured(plain, device, recipe, group.devices, values, plain(list(values), options), workshop)
 
 
-class _Captured:
-    """A session with a CUDA graph: what it reads and writes stays where it was when it was captured."""
+class _Options:
+    """Run options of one graph of a session, or of none: -1. A caller's own do not reach captured sessions."""
 
-    def __init__(
-        self, session: Any, recipe: Recipe, devices: Sequence[str], values: Sequence[Any], results: Sequence[Any]
-    ) -> None:
+    def __init__(self, device: CudaDevice, identifier: int) -> None:
         import onnxruntime
 
-        self._session = session
-        self._lock = threading.Lock()
-        self._devices = list(devices) or ["cpu"] * len(results)
-        self._inputs = [_like(value) for value in values]
-        self._outputs = [_like(value) for value in results]
-        self._binding = binding().SessionIOBinding(session)
+        self._options = onnxruntime.RunOptions()
+        self._options.add_run_config_entry(GRAPH_KEY, str(identifier))
+        if not device.waits:
+            self._options.add_run_config_entry(NO_WAITING, "1")
+
+    def __call__(self, given: Any, *, waits: bool) -> Any:
+        return self._options
+
+
+class _Token:
+    """That a thread has captured; it goes with the thread."""
+
+
+class Captured:
+    """A session with a CUDA graph: what it reads and writes stays where it was when it was captured.
+
+    Args:
+        plain: Runs the session without a graph.
+        device: The device.
+        recipe: What the session computes.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        values: Arguments, for the capture.
+        results: What the session gives for them: the buffers of the outputs are made like these.
+        workshop: What all groups share.
+
+    Attributes:
+        nbytes: Bytes of its buffers.
+
+    Raises:
+        onnxruntime.capi.onnxruntime_pybind11_state.Fail: And its kin: ONNX Runtime cannot capture it.
+    """
+
+    def __init__(
+        self,
+        plain: OnDevice,
+        device: CudaDevice,
+        recipe: Recipe,
+        places: Sequence[str],
+        values: Sequence[Any],
+        results: Sequence[Any],
+        workshop: Workshop,
+    ) -> None:
+        self._plain = plain
+        self._device = device
+        self._name = recipe.name
+        self._places = list(places) or ["cpu"] * len(results)
+        self._tell = workshop.tell
+        self._count = workshop.counters.add
+        self._inputs = [device.allocate(value.shape(), value.element_type()) for value in values]
+        self._outputs = [device.allocate(value.shape(), value.element_type()) for value in results]
+        self.nbytes = sum(map(nbytes_of, (*self._inputs, *self._outputs)))
+        self._binding = binding().SessionIOBinding(plain.session)
         for one, buffer in zip(recipe.inputs, self._inputs, strict=True):
             self._binding.bind_ortvalue_input(one.name, buffer)
         for one, buffer in zip(recipe.outputs, self._outputs, strict=True):
             self._binding.bind_ortvalue_output(one.name, buffer)
-        self._options = onnxruntime.RunOptions()
-        self._options.add_run_config_entry("gpu_graph_id", str(next(_identifiers)))
+        self._options = _Options(device, next(_identifiers))(None, waits=False)
+        self._threads = threading.local()
+        self._tokens: weakref.WeakSet[_Token] = weakref.WeakSet()
+        self._refused = False
+        self._capture(values)
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
-        """Copy the arguments in, replay, copy the results out; one call at a time."""
-        with self._lock:
-            for buffer, value in zip(self._inputs, values, strict=True):
-                _copy(value, buffer)
-            self._session.run_with_iobinding(self._binding, self._options)
-            found = []
-            for buffer, place_ in zip(self._outputs, self._devices, strict=True):
-                result = _like(buffer, place_)
-                _copy(buffer, result)
-                found.append(result)
-        return found
+        """Copy the arguments in, replay, copy the results out."""
+        if getattr(self._threads, "token", None) is None and not self._captures_here(values):
+            found = self._plain(values, options)
+            name = f"copy of {self._name}"
+            return [
+                self._device.download(value, name) if wanted == "cpu" else value
+                for value, wanted in zip(found, self._places, strict=True)
+            ]
+        device = self._device
+        with device.lock:
+            crossing = self._fill(values)
+            self.session.run_with_iobinding(self._binding, self._options)
+            results: list[Any] = []
+            copied: list[tuple[Any, Any]] = []
+            for buffer, wanted in zip(self._outputs, self._places, strict=True):
+                if wanted == "cpu":
+                    results.append(device.fetch(buffer))
+                    crossing.append(buffer)
+                else:
+                    results.append(device.allocate(buffer.shape(), buffer.element_type()))
+                    copied.append((results[-1], buffer))
+            device.fill([target for target, _ in copied], [buffer for _, buffer in copied])
+        if "cpu" in self._places:
+            device.settle()
+        device.crossed(crossing)
+        return results
 
+    @property
+    def session(self) -> Any:
+        """ONNX Runtime's C++ session."""
+        return self._plain.session
 
-def _like(value: Any, where: str = "cuda") -> Any:
-    """A buffer for a value of the same type and sizes."""
-    return binding().OrtValue.ortvalue_from_shape_and_onnx_type(
-        list(value.shape()), value.element_type(), device(where)
-    )
+    def _captures_here(self, values: Sequence[Any]) -> bool:
+        """Capture in this thread; False if that may not be, or fails."""
+        if self._refused or len(self._tokens) >= MOST_THREADS:
+            return False
+        try:
+            return self._capture(values)
+        except Exception as error:  # whatever ONNX Runtime raises
+            self._refused = True
+            self._tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
+            return False
 
+    def _capture(self, values: Sequence[Any]) -> bool:
+        """Capture in this thread; False if as many threads as may have captured."""
+        with self._device.alone():
+            if len(self._tokens) >= MOST_THREADS:
+                return False
+            self._fill(values)
+            self.session.run_with_iobinding(self._binding, self._options)
+            self._threads.token = _Token()
+            self._tokens.add(self._threads.token)
+        self._count("captures")
+        return True
 
-def _copy(source: Any, target: Any) -> None:
-    target.update_inplace(source if source.device_name().lower() != "cpu" else source.numpy())
+    def _fill(self, values: Sequence[Any]) -> list[Any]:
+        """Copy arguments into the buffers; those that came from the host."""
+        self._device.fill(self._inputs, values)
+        return [value for value in values if not self._device.is_resident(value)]

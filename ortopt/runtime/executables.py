@@ -7,12 +7,16 @@ the values of its outputs (`ortopt.runtime.values` says what a value is).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, device, from_session, has_no_array, is_plain, to_numpy, to_ort
+from ortopt.runtime.values import binding, from_session, has_no_array, is_plain, to_numpy, to_ort
+from ortopt.runtime.values import device as device_of
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda_device import CudaDevice
 
 Executable = Callable[[list[Any], Any], Sequence[Any]]
 
@@ -58,6 +62,75 @@ class Prepared:
             own.push_back(value)
             alone.append(own[0])
         return alone
+
+
+class OnDevice(Prepared):
+    """A session on a CUDA device whose inputs and outputs are all tensors of numbers.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        device: The device.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        separate: Whether outputs may be freed at different times.
+
+    Attributes:
+        options: Called with the run options of a call, and with ``waits`` (whether an output is left in the host's
+            memory): the run options of the session.
+    """
+
+    __slots__ = ("_device", "_from_host", "_pinned", "_places", "_waits", "options")
+
+    def __init__(
+        self,
+        session: Any,
+        feeds: Sequence[str],
+        fetches: Sequence[str],
+        device: CudaDevice,
+        places: Sequence[str],
+        *,
+        separate: bool,
+    ) -> None:
+        self._device = device
+        self._places = list(places) or ["cpu"] * len(fetches)
+        self._pinned = device.at_host(session.input_meminfos)
+        self._from_host = device.at_host(session.output_meminfos)
+        self._waits = "cpu" in self._places
+        self.options: Callable[..., Any] = device.run_options
+        super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
+        device = self._device
+        crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
+        with device.lock:
+            device.keep(values)
+            found = device.received(super().__call__(values, self.options(options, waits=self._waits)), self._places)
+        crossing.extend(value for i, value in enumerate(found) if (self._places[i] == "cuda") == (i in self._from_host))
+        device.crossed(crossing)
+        return found
+
+
+class AtHost:
+    """An executable that takes values in the host's memory only, wherever they are.
+
+    Args:
+        executable: What runs.
+        device: Where values may be.
+        name: What to call it on the timeline.
+    """
+
+    __slots__ = ("_device", "_executable", "_name")
+
+    def __init__(self, executable: Executable, device: CudaDevice, name: str) -> None:
+        self._executable = executable
+        self._device = device
+        self._name = name
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Copy what is on a device, and run."""
+        return self._executable([self._device.download(value, self._name) for value in values], options)
 
 
 class Converted:
@@ -110,6 +183,10 @@ class Host:
     def __init__(self, model: onnx.ModelProto, weights: Sequence[ir.TensorProtocol], ops: Sequence[type]) -> None:
         from onnx.reference import ReferenceEvaluator
 
+        if model.functions:  # which it would not give the attributes of their calls; those of another opset stay
+            from onnx.inliner import inline_local_functions
+
+            model = inline_local_functions(model)
         # Given a whole model it would not tell the functions of the callers' ops.
         functions: list[Any] = []
         for function in _callees_first(model.functions):
@@ -153,7 +230,13 @@ def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
 
 
 def of_session(
-    session: Any, feeds: Sequence[str], fetches: Sequence[str], devices: Sequence[str] = (), *, separate: bool = True
+    session: Any,
+    feeds: Sequence[str],
+    fetches: Sequence[str],
+    places: Sequence[str] = (),
+    device: CudaDevice | None = None,
+    *,
+    separate: bool = True,
 ) -> Executable:
     """The quickest way to run a session.
 
@@ -161,11 +244,13 @@ def of_session(
         session: ONNX Runtime's C++ session.
         feeds: The names of its inputs, in the order of the values.
         fetches: The names of its outputs.
-        devices: Where each output is left: ``cpu`` (everywhere, if empty) or ``cuda``.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        device: The CUDA device that the session runs on, if it does.
         separate: Whether outputs may be freed at different times.
     """
     types = [one.type for one in (*session.inputs_meta, *session.outputs_meta)]
     if not all(is_plain(type_) for type_ in types):
         return Converted(session, feeds, fetches)
-    places = [device(name) for name in devices] or [device("cpu")] * len(fetches)
-    return Prepared(session, feeds, fetches, places, separate=separate)
+    if device is not None:
+        return OnDevice(session, feeds, fetches, device, places, separate=separate)
+    return Prepared(session, feeds, fetches, [device_of("cpu")] * len(fetches), separate=separate)

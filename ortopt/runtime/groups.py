@@ -21,10 +21,11 @@ from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import RunType, Settings
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import on_cpu, type_of
+from ortopt.runtime.values import type_of
 from ortopt.runtime.weights import place
 
 if TYPE_CHECKING:
+    from ortopt.runtime.cuda_device import CudaDevice
     from ortopt.runtime.specialization import Policy
 
 HOST: Final = "host"
@@ -44,6 +45,7 @@ class Workshop:
         host_ops: Users' own ops, subclasses of ``OpRun``.
         timeline: Where compiles and runs are recorded, if anybody wants to know.
         specialize: When groups are specialised, None for never.
+        device: The CUDA device, None if the caller has none: then values are in the host's memory everywhere.
     """
 
     settings: Settings
@@ -54,6 +56,7 @@ class Workshop:
     host_ops: tuple[type, ...] = ()
     timeline: Timeline | None = None
     specialize: Policy | None = None
+    device: CudaDevice | None = None
     groups: list[Group] = field(default_factory=list)
 
     def span(self, category: str, name: str, **details: Any) -> contextlib.AbstractContextManager[None]:
@@ -198,24 +201,24 @@ class Group:
             )
         workshop.counters.add("compiles")
         self._sessions.append(session)
-        return self.executable_of(session, provider)
+        return self.executable_of(session, provider, recipe)
 
     def sessions(self) -> list[Any]:
         """ONNX Runtime's C++ sessions of the general executables that have been made."""
         return list(self._sessions)
 
-    def executable_of(self, session: Any, provider: str) -> Executable:
-        """What runs a session of this group."""
-        made = executables.of_session(
-            session,
-            [one.name for one in self.recipe.inputs],
-            [one.name for one in self.recipe.outputs],
-            self.devices if provider == CUDA else (),
-            separate=self.separate,
-        )
-        if provider == CPU and self.wanted_provider != CPU:  # the plan was made for values on its device
-            return lambda values, options: made([on_cpu(value) for value in values], options)
-        return made
+    def executable_of(self, session: Any, provider: str, recipe: Recipe) -> Executable:
+        """What runs a session of this group, or of a variant of it."""
+        device = self._workshop.device
+        feeds, fetches = ([one.name for one in arguments] for arguments in (recipe.inputs, recipe.outputs))
+        if provider == CUDA and device is not None:
+            return executables.of_session(session, feeds, fetches, self.devices, device, separate=self.separate)
+        return self._at_host(executables.of_session(session, feeds, fetches, separate=self.separate))
+
+    def _at_host(self, executable: Executable) -> Executable:
+        """An executable that takes values from everywhere."""
+        device = self._workshop.device
+        return executable if device is None else executables.AtHost(executable, device, f"copy for {self.recipe.name}")
 
     def _compile_on_host(self, types: Sequence[str]) -> Executable:
         workshop = self._workshop
@@ -231,7 +234,7 @@ class Group:
                 ) from error
         workshop.counters.add("compiles")
         self.provider = HOST
-        return made
+        return self._at_host(made)
 
     def _chain(self) -> tuple[str, ...]:
         """The providers to try: its own if the caller has it, then the caller's, the CPU last."""

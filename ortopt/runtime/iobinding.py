@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import as_value, to_numpy, to_ort
+from ortopt.runtime.values import as_value, on_cpu, to_numpy
 
 if TYPE_CHECKING:
+    from ortopt.runtime.cuda_device import CudaDevice
     from ortopt.runtime.session import InferenceSession
 
 
@@ -36,7 +37,7 @@ class IOBinding:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """What is bound to outputs, by name: an ``onnxruntime.OrtValue`` to write to, or the name of a device."""
+        """What is bound to outputs, by name: an ``onnxruntime.OrtValue`` to write to, or a device and its number."""
         return self._outputs
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -78,7 +79,7 @@ class IOBinding:
             NotImplementedError: The memory is not the CPU's: wrap it into an OrtValue and use `bind_ortvalue_output`.
         """
         if buffer_ptr is None:
-            self._outputs[name] = device_type
+            self._outputs[name] = (device_type, device_id)
             return
         self._outputs[name] = _at(device_type, element_type, shape or (), buffer_ptr)
 
@@ -104,7 +105,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        return [to_numpy(value._ortvalue) for value in self._results]
+        return [to_numpy(on_cpu(value._ortvalue)) for value in self._results]
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
@@ -115,8 +116,12 @@ class IOBinding:
         self._outputs.clear()
         self._results = []
 
-    def finish(self, results: dict[str, Any]) -> None:
+    def finish(self, results: dict[str, Any], device: CudaDevice | None) -> None:
         """Take the results of a run, as a plan's values: they go where outputs are bound to.
+
+        Args:
+            results: What the bound outputs hold.
+            device: Where values may be besides the host's memory.
 
         Raises:
             ValueError: An output's memory has another type or shape than its result.
@@ -124,15 +129,11 @@ class IOBinding:
         import onnxruntime
 
         found = []
+        filled = False
         for name, target in self._outputs.items():
             value = as_value(results[name], name)
-            if isinstance(target, str):
-                if target not in {"cpu", value.device_name().lower()}:
-                    array = to_numpy(value)
-                    value = onnxruntime.OrtValue.ortvalue_from_numpy(array, target, 0)._ortvalue
-                elif target == "cpu" and value.device_name().lower() != "cpu":
-                    value = to_ort(to_numpy(value))
-                found.append(onnxruntime.OrtValue(value))
+            if isinstance(target, tuple):
+                found.append(onnxruntime.OrtValue(_placed(value, target, device, name)))
                 continue
             if target.data_type() != value.data_type() or list(target.shape()) != list(value.shape()):
                 raise ValueError(
@@ -140,9 +141,37 @@ class IOBinding:
                     f" {target.data_type()}{list(target.shape())}"
                 )
             if value.tensor_size_in_bytes():
-                target.update_inplace(to_numpy(value))
+                _fill(target, value, device, name)
+                filled = True
             found.append(target)
+        if filled and device is not None:
+            device.synchronize()
         self._results = found
+
+
+def _placed(value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
+    """A result on the device that its output is bound to."""
+    import onnxruntime
+
+    kind, index = place
+    if device is not None and kind == "cuda" and index == device.index:
+        return device.upload(value, f"output {name}")
+    at_host = value if device is None else device.download(value, f"output {name}")
+    if kind == "cpu":
+        return at_host
+    return onnxruntime.OrtValue.ortvalue_from_numpy(to_numpy(at_host), kind, index)._ortvalue
+
+
+def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
+    """Copy a result to bound memory."""
+    if device is None:
+        target.update_inplace(to_numpy(value))
+    elif device.is_resident(target._ortvalue):
+        device.crossed([] if device.is_resident(value) else [value])
+        with device.lock:
+            device.fill([target._ortvalue], [value])
+    else:
+        target.update_inplace(to_numpy(device.download(value, f"output {name}")))
 
 
 def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Any:

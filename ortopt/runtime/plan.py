@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortopt.runtime.statistics import Counters
-from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import nbytes_of, to_numpy, to_ort
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda_device import CudaDevice
 
 Action = Callable[[list[Any], Any], Sequence[Any]]
 
@@ -47,7 +48,6 @@ class Plan:
         outputs: The slots of the graph's outputs.
         steps: In an order in which they can run.
         groups: How many of the steps are groups.
-        copies: How many values cross from one device to another in a run.
     """
 
     template: list[Any]
@@ -57,7 +57,6 @@ class Plan:
     steps: tuple[Step, ...]
     counters: Counters
     groups: int = 0
-    copies: int = 0
     _code: tuple[tuple[Action, tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +83,7 @@ class Plan:
                 slots[i] = value
             for i in dead:
                 slots[i] = None
-        self.counters.ran(self.groups, self.copies)
+        self.counters.ran(self.groups)
         return [slots[i] for i in self.outputs]
 
 
@@ -119,7 +118,7 @@ class ParallelPlan:
             slots[i] = value
         run = _ParallelRun(self, slots, options)
         run.finish()
-        plan.counters.ran(plan.groups, plan.copies)
+        plan.counters.ran(plan.groups)
         return [slots[i] for i in plan.outputs]
 
     def parts(self) -> tuple[tuple[Step, ...], list[int], list[list[int]], list[int], set[int], Executor]:
@@ -217,26 +216,32 @@ def dependencies(plan: Plan) -> tuple[list[int], list[list[int]]]:
 
 
 class ToHost:
-    """Copies a value from another device to the CPU.
+    """Copies a value to the host's memory, if it is elsewhere.
 
     Args:
-        counters: Where its bytes are counted.
-        name: Of what makes the value.
-        timeline: Where it is recorded, if anybody wants to know.
+        device: Where values may be.
+        name: What to call it on the timeline.
     """
 
-    __slots__ = ("_counters", "_name", "_timeline")
+    __slots__ = ("_device", "_name")
 
-    def __init__(self, counters: Counters, name: str, timeline: Timeline | None) -> None:
-        self._counters = counters
+    def __init__(self, device: CudaDevice, name: str) -> None:
+        self._device = device
         self._name = name
-        self._timeline = timeline
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Copy."""
-        nbytes = nbytes_of(values[0])
-        self._counters.add("copied_bytes", nbytes)
-        if self._timeline is None:
-            return (to_ort(to_numpy(values[0])),)
-        with self._timeline.span("copy", self._name, bytes=nbytes):
-            return (to_ort(to_numpy(values[0])),)
+        return (self._device.download(values[0], self._name),)
+
+
+class ToDevice(ToHost):
+    """Copies a value to a device, if it is in the host's memory."""
+
+    __slots__ = ()
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Copy; a value that finds no room stays, and whoever reads it says what the matter is."""
+        try:
+            return (self._device.upload(values[0], self._name),)
+        except RuntimeError:
+            return values

@@ -9,27 +9,32 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.analysis import kernels
+from ortopt.analysis import kernels, shapes
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import InvalidModelError, UsageError
-from ortopt.graph import scope
+from ortopt.graph import facts, scope
 from ortopt.options import Options
 from ortopt.runtime import control_flow
 from ortopt.runtime.control_flow import Body
 from ortopt.runtime.groups import HOST, Group, Workshop
-from ortopt.runtime.plan import Action, Plan, Step, ToHost
+from ortopt.runtime.plan import Action, Plan, Step, ToDevice, ToHost
 from ortopt.runtime.recipes import Library
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
 from ortopt.runtime.views import View, reshaping_of
 
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda_device import CudaDevice
+
+_MATRIX: Final = 2
 _CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
 _OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
 
@@ -52,7 +57,7 @@ class Planner:
     """Plans one model.
 
     Args:
-        model: The model, which is not changed; it must be loaded by `ortopt.graph.load`.
+        model: The model, of which no more than shapes may become known; it must be loaded by `ortopt.graph.load`.
         workshop: What its groups share.
     """
 
@@ -65,6 +70,7 @@ class Planner:
         self._kinds: dict[ir.Node, _Kind] = {}
         self._groups: list[Group] = []
         self._leftovers = 0
+        self._inferred = False
         scope.attach(model, Options())
 
     def plan(self) -> Plan:
@@ -74,7 +80,7 @@ class Planner:
             InvalidModelError: A call does not fit its group.
             UsageError: Something cannot be run here at all.
         """
-        plan = self._plan(self._model.graph, ())
+        plan = self._plan(self._model.graph, (), frozenset())
         sessions = [group for group in self._groups if group.wanted_provider != HOST]
         options = self._workshop.maker.options
         if len(sessions) > 1:
@@ -143,8 +149,8 @@ class Planner:
 
     # The plan of a graph
 
-    def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value]) -> Plan:
-        return _GraphPlan(self, graph, captured).finish()
+    def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value], at_host: frozenset[int]) -> Plan:
+        return _GraphPlan(self, graph, captured, at_host).finish()
 
     def group(self, group: Group) -> Group:
         """Remember a group that has been made."""
@@ -175,26 +181,43 @@ class Planner:
         """What the groups share."""
         return self._workshop
 
-    def body(self, graph: ir.Graph, operands: list[ir.Value]) -> Body:
-        """The plan of a nested graph; what it captures is added to the operands of its node."""
+    def inferred(self, values: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+        """Values of which all is known that can be: no iterations at all stack up to a shape, too."""
+        if not self._inferred and any(facts.shape_of(value) is None for value in values):
+            self._inferred = True
+            shapes.infer_model(self._model)
+        return tuple(values)
+
+    def body(self, graph: ir.Graph, operands: list[ir.Value], at_host: Iterable[int] = ()) -> Body:
+        """The plan of a nested graph; what it captures is added to the operands of its node.
+
+        Args:
+            graph: The graph.
+            operands: What its node is given.
+            at_host: Which of its outputs the host reads.
+        """
         captured = [value for value in _captured_by(graph) if semantics.constant_tensor(value) is None]
         for value in captured:
             if value not in operands:
                 operands.append(value)
-        return Body(self._plan(graph, captured), tuple(operands.index(value) for value in captured))
+        return Body(self._plan(graph, captured, frozenset(at_host)), tuple(operands.index(value) for value in captured))
 
 
 class _GraphPlan:
     """One graph on its way to a plan."""
 
-    def __init__(self, planner: Planner, graph: ir.Graph, captured: Sequence[ir.Value]) -> None:
+    def __init__(
+        self, planner: Planner, graph: ir.Graph, captured: Sequence[ir.Value], at_host: frozenset[int]
+    ) -> None:
         self._planner = planner
+        self._at_host = at_host
         self._graph = graph
         self._captured = captured
         self._slots: dict[ir.Value, int] = {}
         self._template: list[object] = []
         self._steps: list[Step] = []
         self._step_groups: list[Group | None] = []
+        self._step_reads: list[Callable[[int], bool]] = []  # whether the host reads a step's operand at a position
         for value in (*graph.inputs, *captured):
             default = _default(value)
             self._slots[value] = len(self._template)
@@ -206,7 +229,8 @@ class _GraphPlan:
         for kind, block in self._blocks(nodes, operands):
             self._add(kind, block, operands)
         outputs = tuple(self._slot(value) for value in self._graph.outputs)
-        plan_copies = self._place_outputs(set(outputs))
+        if self._planner.workshop.device is not None:
+            outputs = self._place(outputs, self._planner.workshop.device)
         self._bury(set(outputs))
         return Plan(
             self._template,
@@ -216,7 +240,6 @@ class _GraphPlan:
             tuple(self._steps),
             self._planner.workshop.counters,
             sum(group is not None for group in self._step_groups),
-            plan_copies,
         )
 
     def _blocks(
@@ -281,11 +304,13 @@ class _GraphPlan:
                 return
             recipe = library.of_nodes(self._planner.leftover_name(), block, given, results)
         group = self._planner.group(Group(recipe, self._planner.workshop, on_host=kind is _Kind.HOST))
-        reshaping = reshaping_of(block[0]) if kind is _Kind.SESSION and len(block) == 1 else None
+        alone = kind is _Kind.SESSION and len(block) == 1 and group.wanted_provider != CUDA
+        reshaping = reshaping_of(block[0]) if alone else None
         if reshaping is not None and self._planner.workshop.settings.run_type is RunType.ORT:
             self._append(recipe.name, View(reshaping, group), given, results)
             return
-        self._append(recipe.name, group, given, results, ordered=recipe.random, group=group)
+        reads = (lambda _: False) if group.wanted_provider == CUDA else (lambda _: True)
+        self._append(recipe.name, group, given, results, ordered=recipe.random, group=group, host_reads=reads)
 
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
         """Whether a value is used outside of some nodes of this graph."""
@@ -306,6 +331,7 @@ class _GraphPlan:
         *,
         ordered: bool = False,
         group: Group | None = None,
+        host_reads: Callable[[int], bool] = lambda _: True,
     ) -> None:
         inputs = tuple(self._slot(value) for value in given)
         outputs = []
@@ -315,6 +341,7 @@ class _GraphPlan:
             self._template.append(None)
         self._steps.append(Step(name, action, inputs, tuple(outputs), (), ordered))
         self._step_groups.append(group)
+        self._step_reads.append(host_reads)
 
     def _slot(self, value: ir.Value) -> int:
         slot = self._slots.get(value)
@@ -333,19 +360,23 @@ class _GraphPlan:
         if node.op_type == "If":
             then, otherwise = (node.attributes[key].as_graph() for key in ("then_branch", "else_branch"))
             action: Action = control_flow.If(self._planner.body(then, given), self._planner.body(otherwise, given))
+            read = range(1)
         elif node.op_type == "Loop":
+            read = range(sum(value is not None for value in node.inputs[:2]))
             action = self._loop(node, given)
         else:
+            count = node.attributes["num_scan_inputs"].as_int()
+            read = range(len(node.inputs) - count, len(node.inputs))
             action = self._scan(node, given)
-        self._append(name, action, given, node.outputs, ordered=random)
+        self._append(name, action, given, node.outputs, ordered=random, host_reads=read.__contains__)
 
     def _loop(self, node: ir.Node, given: list[ir.Value]) -> Action:
         body = node.attributes["body"].as_graph()
         has_count, has_condition = (len(node.inputs) > i and node.inputs[i] is not None for i in (0, 1))
         carried = len(node.inputs) - 2
-        return control_flow.Loop(
-            self._planner.body(body, given), carried, tuple(body.outputs[1 + carried :]), has_count, has_condition
-        )
+        stacked = self._planner.inferred(body.outputs[1 + carried :])
+        plan = self._planner.body(body, given, (0, *range(1 + carried, len(body.outputs))))
+        return control_flow.Loop(plan, carried, stacked, has_count, has_condition)
 
     def _scan(self, node: ir.Node, given: list[ir.Value]) -> Action:
         body = node.attributes["body"].as_graph()
@@ -356,9 +387,9 @@ class _GraphPlan:
             attribute = node.attributes.get(name)
             return [0] * length if attribute is None else attribute.as_ints()
 
-        stacked = body.outputs[states:]
+        stacked = self._planner.inferred(body.outputs[states:])
         return control_flow.Scan(
-            self._planner.body(body, given),
+            self._planner.body(body, given, range(states, len(body.outputs))),
             states,
             tuple(
                 (axis, backwards == 1)
@@ -379,50 +410,77 @@ class _GraphPlan:
 
     # Where values are, and how long
 
-    def _place_outputs(self, outputs: set[int]) -> int:
-        """Leave each group's outputs on the device where they are used; copy where several devices use them.
+    def _place(self, outputs: tuple[int, ...], device: CudaDevice) -> tuple[int, ...]:
+        """Leave each group's outputs on the device where they are used; copy once where both devices use them.
+
+        What control flow passes on, and what the graph gives, stays where it is: whoever reads it copies it.
 
         Returns:
-            How many values cross to another device in a run.
+            The slots of the graph's outputs.
         """
         on_cuda = [group is not None and group.wanted_provider == CUDA for group in self._step_groups]
-        if not any(on_cuda):
-            return 0
-        readers: dict[int, set[bool]] = {slot: {False} for slot in outputs}
-        for step, cuda in zip(self._steps, on_cuda, strict=True):
-            for slot in step.inputs:
-                readers.setdefault(slot, set()).add(cuda)
-        copies = 0
+        at_host = {outputs[i] for i in self._at_host}
+        on_device: Counter[int] = Counter()
+        for step, cuda, host_reads in zip(self._steps, on_cuda, self._step_reads, strict=True):
+            if cuda:
+                on_device.update(set(step.inputs))
+            at_host.update(slot for i, slot in enumerate(step.inputs) if host_reads(i))
+        uploads = self._uploads(on_device)
+        downloads: dict[int, int] = {}
         steps: list[Step] = []
         groups: list[Group | None] = []
-        moved: dict[int, int] = {}
-        resident: set[int] = set()
-        for step, group, cuda in zip(self._steps, self._step_groups, on_cuda, strict=True):
+        for step, group, cuda, host_reads in zip(
+            self._steps, self._step_groups, on_cuda, self._step_reads, strict=True
+        ):
             if cuda:
-                copies += sum(slot not in resident for slot in step.inputs)  # uploaded by ONNX Runtime
-            else:
-                step.inputs = tuple(moved.get(slot, slot) for slot in step.inputs)
+                for slot in step.inputs:
+                    if slot in uploads and uploads[slot] < 0:
+                        uploads[slot] = self._new_slot()
+                        name = f"copy for {step.name}"
+                        steps.append(Step(name, ToDevice(device, name), (slot,), (uploads[slot],)))
+                        groups.append(None)
+                step.inputs = tuple(uploads.get(slot, slot) for slot in step.inputs)
+            step.inputs = tuple(
+                downloads.get(slot, slot) if host_reads(i) else slot for i, slot in enumerate(step.inputs)
+            )
             steps.append(step)
             groups.append(group)
             if not cuda or group is None:
                 continue
-            places = []
+            group.devices = tuple(
+                "cpu" if slot in at_host and slot not in on_device else "cuda" for slot in step.outputs
+            )
             for slot in step.outputs:
-                used = readers.get(slot, {False})
-                places.append("cuda" if True in used else "cpu")
-                if True in used:
-                    resident.add(slot)
-                copies += False in used
-                if used == {True, False}:
-                    moved[slot] = len(self._template)
-                    self._template.append(None)
-                    workshop, name = self._planner.workshop, f"copy of {step.name}"
-                    copy = ToHost(workshop.counters, name, workshop.timeline)
-                    steps.append(Step(name, copy, (slot,), (moved[slot],)))
+                if slot in at_host and slot in on_device:
+                    downloads[slot] = self._new_slot()
+                    name = f"copy of {step.name}"
+                    steps.append(Step(name, ToHost(device, name), (slot,), (downloads[slot],)))
                     groups.append(None)
-            group.devices = tuple(places)
         self._steps, self._step_groups = steps, groups
-        return copies
+        return tuple(downloads.get(slot, slot) for slot in outputs)
+
+    def _uploads(self, on_device: Counter[int]) -> dict[int, int]:
+        """Slots that several groups on the device would each copy there, with -1 for each.
+
+        Vectors and single numbers are left to ONNX Runtime: they may be shapes or counts, which its kernels read in the
+        host's memory.
+        """
+        made = {
+            slot
+            for step, group in zip(self._steps, self._step_groups, strict=True)
+            for slot in step.outputs
+            if group is not None and group.wanted_provider == CUDA
+        }
+        matrices = {
+            slot for value, slot in self._slots.items() if value.shape is not None and len(value.shape) >= _MATRIX
+        }
+        return {
+            slot: -1 for slot, readers in on_device.items() if readers > 1 and slot in matrices and slot not in made
+        }
+
+    def _new_slot(self) -> int:
+        self._template.append(None)
+        return len(self._template) - 1
 
     def _bury(self, outputs: set[int]) -> None:
         """Say after which step each value is of no use any more."""

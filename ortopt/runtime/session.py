@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
-from ortopt.analysis.providers import CPU, normalize, usable
+from ortopt.analysis.providers import CPU, CUDA, normalize, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.evaluate import share_threads
 from ortopt.graph.load import load
@@ -27,7 +27,7 @@ from ortopt.runtime.cache import Cache
 from ortopt.runtime.groups import HOST, Group, Workshop
 from ortopt.runtime.interface import Interface
 from ortopt.runtime.iobinding import IOBinding
-from ortopt.runtime.plan import ParallelPlan, Plan
+from ortopt.runtime.plan import ParallelPlan, Plan, ToHost
 from ortopt.runtime.planner import Planner
 from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, RunType, read_settings
@@ -35,7 +35,6 @@ from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import NAMES, as_value, binding, device, is_plain, own, taken, to_numpy, to_ort
-from ortopt.runtime.views import View
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     import onnx
+
+    from ortopt.runtime.cuda_device import CudaDevice
 
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
@@ -128,6 +129,7 @@ class InferenceSession:
         self._whole: Any = None
         self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
         self._executor: ThreadPoolExecutor | None = None
+        self._device: CudaDevice | None = None
         self._run_plan: Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None = None
         self._disabled = tuple(kwargs.pop("disabled_optimizers", None) or ())
         self._enable_fallback = bool(int(kwargs.pop("enable_fallback", 1)))
@@ -218,7 +220,24 @@ class InferenceSession:
             if self._settings.run_type is RunType.REFERENCE and level is not None:
                 options.graph_optimization_level = level
         self._counters.add("compiles")
+        self._check_whole(providers or ())
         return None
+
+    def _check_whole(self, wanted: Sequence[str]) -> None:
+        """Say which providers ONNX Runtime left out in making a session, as it only does on stderr.
+
+        Raises:
+            UsageError: The caller wanted no fallback, or named no other.
+        """
+        missing = [name for name in wanted if name not in self._whole.get_providers()]
+        if not missing:
+            return
+        said = f"ONNX Runtime made no {', '.join(missing)}: its own words are on stderr"
+        if len(missing) == len(wanted) or not self._enable_fallback:
+            self._whole = None
+            raise UsageError(said)
+        self._counters.add("fallbacks")
+        warnings.warn(f"{said}; falling back to {', '.join(self._whole.get_providers())}", RuntimeWarning, stacklevel=5)
 
     def _open_plan(
         self,
@@ -255,7 +274,17 @@ class InferenceSession:
             shapes.infer_model(model)
         self._providers = tuple(dict.fromkeys((*working, CPU)))
         self._provider_options = {name: dict((chosen or {}).get(name, {})) for name in self._providers}
+        said = ""
+        graphs = self._provider_options.get(CUDA, {}).pop("enable_cuda_graph", "0")
+        if CUDA in working and self._settings.run_type is not RunType.HOST:
+            from ortopt.runtime.cuda_device import open_device
+
+            self._device, said = open_device(
+                self._provider_options[CUDA], self._counters, self._timeline, watched=self._settings.watches_groups
+            )
         self._maker = SessionMaker(options, self._provider_options, self._disabled, global_pool=global_pool)
+        self._maker.device = self._device
+        self._maker.captures = specialize is not None and specialize.cuda_graphs
         self._cache: Cache[Any] = Cache(cache_entries, cache_bytes, lambda _: self._counters.add("evictions"))
         self._workshop = Workshop(
             self._settings,
@@ -266,7 +295,15 @@ class InferenceSession:
             host_ops,
             self._timeline,
             specialize,
+            self._device,
         )
+        if said:
+            self._workshop.tell(f"the groups on {CUDA} share no stream: {said}")
+        if str(graphs).lower() in {"1", "true"}:
+            self._workshop.tell(
+                "enable_cuda_graph is left out, as values between groups do not stay in one place: ask for"
+                " specialize_after=1, cuda_graphs=True"
+            )
         plan = Planner(model, self._workshop).plan()
         if self._settings.dump_graph:
             from ortopt.runtime.debugging import dump_graph
@@ -281,13 +318,14 @@ class InferenceSession:
 
         self._plan = plan
         self._borrow, self._cpu = binding().OrtValue.ortvalue_from_numpy, device("cpu")
-        self._default_options = onnxruntime.RunOptions()
+        self._default_options = onnxruntime.RunOptions() if self._device is None else self._device.default_options
         self._names = [value.name or "" for value in model.graph.inputs]
         self._defaults = [plan.template[slot] for slot in plan.inputs]
         self._formals = [_Formal(value) for value in model.graph.inputs]
         self._output_names = [value.name or "" for value in model.graph.outputs]
         self._positions = {name: i for i, name in enumerate(self._output_names)}
-        from_run = {slot for step in plan.steps for slot in step.outputs if not isinstance(step.action, View)}
+        # A view, and control flow that passes something on, give memory that is the caller's, or a constant.
+        from_run = {slot for step in plan.steps for slot in step.outputs if isinstance(step.action, Group | ToHost)}
         seen: set[int] = set()
         self._shared = []  # whether an output shares memory with an input, a constant or another output
         for slot in plan.outputs:
@@ -372,16 +410,27 @@ class InferenceSession:
         seen: set[int] = set()
         outputs = []
         for i in positions:
-            array = to_numpy(results[i])
+            array = to_numpy(self._at_host(results[i], i))
             outputs.append(own(array) if shared[i] or i in seen else array)
             seen.add(i)
         return outputs
 
     def _execute(self, values: Sequence[Any], run_options: Any) -> list[Any]:
         assert self._run_plan is not None
-        results = self._run_plan(values, (), self._default_options if run_options is None else run_options)
+        options = self._default_options if run_options is None else run_options
+        if self._device is None:
+            results = self._run_plan(values, (), options)
+        else:
+            try:
+                results = self._run_plan(values, (), options)
+            finally:
+                self._device.synchronize()
         self._counters.called()
         return results
+
+    def _at_host(self, value: Any, output: int) -> Any:
+        """A result in the host's memory."""
+        return value if self._device is None else self._device.download(value, f"output {self._output_names[output]}")
 
     def _arguments(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         """The plan's values for what a caller gave, and what must be kept as long as they are used."""
@@ -430,7 +479,7 @@ class InferenceSession:
         found = []
         for name in names:
             i = self._positions[name]
-            value = as_value(results[i], name)
+            value = as_value(self._at_host(results[i], i), name)
             found.append(onnxruntime.OrtValue(to_ort(own(to_numpy(value))) if self._shared[i] else value))
         return found
 
@@ -459,9 +508,11 @@ class InferenceSession:
         results = self._execute(values, run_options)
         iobinding.finish(
             {
-                name: to_ort(own(to_numpy(value))) if shared else value
-                for name, value, shared in zip(self._output_names, results, self._shared, strict=True)
-            }
+                name: to_ort(own(to_numpy(self._at_host(results[i], i)))) if self._shared[i] else results[i]
+                for i, name in enumerate(self._output_names)
+                if name in iobinding.outputs
+            },
+            self._device,
         )
 
     def run_async(

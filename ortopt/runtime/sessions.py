@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CUDA, usable
 from ortopt.errors import InvalidModelError
 from ortopt.runtime.weights import FOLDER_KEY, Placed
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda_device import CudaDevice
 
 _lock = threading.Lock()
 
@@ -29,6 +32,8 @@ class SessionMaker:
 
     Attributes:
         needs_original: Whether the model has ops that only a library in the caller's options can bring.
+        device: The CUDA device of its CUDA sessions, if there are any.
+        captures: Whether CUDA graphs may be captured while a session is made.
     """
 
     def __init__(
@@ -47,6 +52,8 @@ class SessionMaker:
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
         self.needs_original = False
+        self.device: CudaDevice | None = None
+        self.captures = False
 
     @property
     def options(self) -> Any:
@@ -85,14 +92,21 @@ class SessionMaker:
             entries.update(dict.fromkeys(_SPINNING, "0"))
         if placed.folder is not None:
             entries[FOLDER_KEY] = placed.folder
-        with self._own(entries, label, threads, optimize) as options:
+        device = self.device if CUDA in providers else None
+        busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
+        with self._own(entries, label, threads, optimize) as options, busy:
             session = binding.InferenceSession(options, placed.model, False, False)
-            more = provider_options or {}
+            if device is not None:
+                device.outlives(session)
+            more = {CUDA: {**(device.session_options() if device else {}), **(provider_options or {}).get(CUDA, {})}}
             chosen = [
                 {str(k): str(v) for k, v in {**self._provider_options.get(one, {}), **more.get(one, {})}.items()}
                 for one in providers
             ]
             session.initialize_session(list(providers), chosen, self._disabled)
+        missing = [one for one in providers if one not in session.get_providers()]
+        if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
+            raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
         return session
 
     @contextlib.contextmanager

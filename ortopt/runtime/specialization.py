@@ -24,7 +24,6 @@ import onnx_ir as ir
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
 from ortopt.graph.text import one_line
-from ortopt.runtime import executables
 from ortopt.runtime.disk_cache import Folder
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.recipes import Library, Recipe
@@ -176,15 +175,15 @@ class Specializing:
         try:
             recipe = self._recipe(specification, guarded)
             provider = group.provider or CPU
-            made = self._session(recipe, provider, specification, values, options)
+            gone = {i for i, _ in guarded}
+            varying = tuple(i for i in range(len(values)) if i not in gone)
+            made = self._session(recipe, provider, specification, [values[i] for i in varying], options)
         except Exception as error:  # whatever ONNX Runtime raises, or a pass: the general session is there
             workshop.tell(f"group {group.recipe.name} is not specialised: {one_line(error)}")
             return _Specialized(None), 0
         workshop.counters.add("compiles")
         workshop.counters.add("specializations")
-        gone = {i for i, _ in guarded}
-        varying = tuple(i for i in range(len(values)) if i not in gone)
-        return _Specialized(made, varying, guarded), recipe.weight_bytes + _SESSION_BYTES
+        return _Specialized(made, varying, guarded), recipe.weight_bytes + _SESSION_BYTES + getattr(made, "nbytes", 0)
 
     def _session(
         self, recipe: Recipe, provider: str, specification: Specification, values: list[Any], options: Any
@@ -194,10 +193,13 @@ class Specializing:
         with workshop.span(
             "compile", f"{recipe.name} specialised", provider=provider, specification=str(specification)
         ):
-            if provider == CUDA and self._policy.cuda_graphs:
+            if provider == CUDA and self._policy.cuda_graphs and workshop.device is not None:
                 from ortopt.runtime.cuda_graphs import captured
 
-                return captured(group, workshop, recipe, values, self._general(values, options))
+                try:
+                    return captured(group, workshop, recipe, values, options)
+                except Exception as error:  # whatever ONNX Runtime raises: a session without a graph does as well
+                    workshop.tell(f"group {group.recipe.name} is not captured as a CUDA graph: {one_line(error)}")
             session = workshop.maker.make(
                 place(recipe.model(), recipe.weights),
                 providers,
@@ -205,13 +207,7 @@ class Specializing:
                 threads=group.threads,
                 optimize=True,
             )
-        return executables.of_session(
-            session,
-            [one.name for one in recipe.inputs],
-            [one.name for one in recipe.outputs],
-            group.devices if provider == CUDA else (),
-            separate=group.separate,
-        )
+        return group.executable_of(session, provider, recipe)
 
     def _recipe(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> Recipe:
         """The group optimized for a specification, from disk if it is there."""

@@ -20,11 +20,13 @@ class Statistics:
         fallbacks: Groups that their provider could not run, and that another one or the host runs.
         specializations: Executables made for one argument specification.
         guard_failures: Runs whose arguments a specialization did not hold for, so that the general session ran.
-        copies: Values that went from one device to another.
-        copied_bytes: Their bytes, as far as they are known.
+        copies: Values that went from one device to another, by us or by ONNX Runtime at the edge of a group.
+        copied_bytes: Their bytes.
         stored: Optimized group models written to the folder of the on-disk cache.
         restored: Optimized group models read from there.
         discarded: Files there that were damaged or came from elsewhere.
+        captures: CUDA graphs captured, one for each argument specification and calling thread.
+        synchronizations: Times that the host waited for the CUDA stream which the groups share.
     """
 
     runs: int = 0
@@ -41,6 +43,8 @@ class Statistics:
     stored: int = 0
     restored: int = 0
     discarded: int = 0
+    captures: int = 0
+    synchronizations: int = 0
 
 
 class Counters:
@@ -55,13 +59,19 @@ class Counters:
         with self._lock:
             setattr(self._totals, name, getattr(self._totals, name) + amount)
 
-    def ran(self, groups: int, copies: int) -> None:
+    def copied(self, values: int, nbytes: int) -> None:
+        """Count values that went from one device to another."""
+        totals = self._totals
+        with self._lock:
+            totals.copies += values
+            totals.copied_bytes += nbytes
+
+    def ran(self, groups: int) -> None:
         """Count one run of a plan of so many groups."""
         totals = self._totals
         with self._lock:
             totals.group_runs += groups
             totals.hits += groups
-            totals.copies += copies
 
     def called(self) -> None:
         """Count one call of the session."""

@@ -56,6 +56,7 @@ class TransposeReducer:
             self._reasons.clear()
             again = False
             for node in self._context.edit.index.nodes(self._graph, "Transpose"):
+                self._context.cancellation.check()  # one region may be large
                 if node.graph is self._graph and permutation(node, self._graph) is not None:
                     again |= self._improve(node)
             changed |= again

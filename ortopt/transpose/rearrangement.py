@@ -65,9 +65,13 @@ class Rearrangement:
             touched = dict.fromkeys(self._region.roots)
             for node in self.members:
                 touched.update(dict.fromkeys(value for value in node.inputs if value is not None))
+            discard(node for node in new_nodes(self._built()) if node not in kept)
             for value in touched:
                 discard([use.node for use in value.uses() if use.node.graph is None and use.node not in kept])
         return found
+
+    def _built(self) -> list[ir.Value]:
+        return [*self._made.values(), *self._fetched.values(), *self._lifted.values()]
 
     def _replacements(self) -> dict[ir.Value, ir.Value]:
         for node in self._in_order():

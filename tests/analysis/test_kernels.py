@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -197,3 +198,58 @@ def test_a_kernel_for_more_types_than_the_op_has_serves_none_of_them() -> None:
     assert has_kernel(CPU, "com.microsoft", "SkipLayerNormalization", 1, {"T": "tensor(double)"})
     assert support(CPU, single_node(call, three.format("double"), "double", 17), 1) is None
     assert support(CPU, single_node(call, three.format("float"), "float", 17), 1) is Support.KERNEL
+
+
+def test_an_answer_does_not_hang_on_what_was_asked_before() -> None:
+    """float16 LeakyRelu is expanded: what a function's caller says for its attribute is no reason against it."""
+
+    def node(*attributes: ir.Attr) -> ir.Node:
+        x, y = (ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT16)) for name in "xy")
+        return ir.Node("", "LeakyRelu", [x], attributes, outputs=[y])
+
+    alpha = ir.RefAttr("alpha", "slope", ir.AttributeType.FLOAT)
+    for one in (node(alpha), node(), node(ir.AttrFloat32("alpha", 0.2)), node(alpha)):
+        assert support(CPU, one, 19) is Support.EXPANDED
+
+
+def test_attributes_decide_what_an_op_is_expanded_into() -> None:
+    def node(stash: int) -> ir.Node:
+        types = ir.TensorType(ir.DataType.FLOAT)
+        values = [ir.Value(name=name, type=types) for name in "xsby"]
+        attributes = [ir.AttrInt64("num_groups", 2), ir.AttrInt64("stash_type", stash)]
+        return ir.Node("", "GroupNormalization", values[:3], attributes, outputs=values[3:])
+
+    for stash, expected in ((1, Support.EXPANDED), (16, None), (1, Support.EXPANDED), (16, None)):
+        assert support(CPU, node(stash), 21) is expected
+
+
+def test_each_table_says_which_release_it_is_of():
+    """CUDA's cannot be asked without a GPU: what the documentation of another release says will do, and is said."""
+    assert kernels.release(CPU).count(".") == 2
+    assert kernels.release(CUDA) == "1.30"
+    assert kernels.release("CoreMLExecutionProvider") == ""
+
+
+def test_what_a_live_registry_answers_becomes_a_table(monkeypatch):
+    from tools import refresh_kernels
+
+    rows = [
+        [CUDA, "", "Abs", 13, 2**31 - 1, {"T": ["tensor(float)"]}],
+        [CUDA, "", "Abs", 13, 2**31 - 1, {"T": ["tensor(double)"]}],
+        [CUDA, "", "Abs", 6, 12, {"T": ["tensor(float)"]}],
+        [CPU, "", "Abs", 13, 2**31 - 1, {"T": ["tensor(float)"]}],
+    ]
+    asked = []
+
+    def run(command, **options):
+        asked.append((command, options))
+        return subprocess.CompletedProcess(command, 0, f"a library speaks\n{json.dumps(rows)}", "")
+
+    monkeypatch.setattr(refresh_kernels.subprocess, "run", run)
+    found = [one for one in refresh_kernels.live_kernels() if one.provider == CUDA]
+    table = refresh_kernels.pack(found, "1.31.1", 26)
+    assert table["kernels"] == {"": {"Abs": [[6, 12, {"T": 0}], [13, None, {"T": 1}]]}}
+    assert {table["types"][i] for i in table["sets"][1]} == {"tensor(float)", "tensor(double)"}
+    ((command, options),) = asked
+    compile(command[-1], "ask", "exec")
+    assert (options["cwd"] / "ortopt").is_dir()  # the child imports ortopt, which finds CUDA's libraries

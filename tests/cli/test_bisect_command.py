@@ -51,12 +51,19 @@ INTEGERS = """main (int64[{n}] x, int64[{n}] z) => (int64[{n}] y) {{
 TEXTS = """main (string[{n}] x, string[{n}] z) => (string[{n}] y) {{
     i = Identity (x) s = StringConcat (i, z) y = StringConcat (s, s)
 }}"""
-CASES: dict[str, tuple[str, type[GraphTransformer], str, bool, tuple[str, ...]]] = {
-    "main": (FLOATS, WrongRelu, "main", True, ()),
-    "if": (IN_IF, WrongRelu, "_branch", True, ()),
-    "function": (IN_FUNCTION, WrongRelu, "function here.Act", False, ("--keep-functions",)),
-    "int64": (INTEGERS, WrongSum, "main", True, ()),
-    "string": (TEXTS, WrongText, "main", True, ()),
+IN_LOOP = """main (float[{n},4] x, int64 m, bool c) => (float[{n},4] y, float[K,{n},4] all) {{
+    i = Sin (x) e = Exp (i)
+    l, all = Loop (m, c, i) <body = b (int64 k, bool go, float[{n},4] s) => (bool on, float[{n},4] t, float[{n},4] o) {{
+        on = Identity (go) r = Relu (s) t = Tanh (r) o = Add (t, e) }}>
+    y = Cos (l)
+}}"""
+CASES: dict[str, tuple[str, type[GraphTransformer], str, tuple[str, ...]]] = {
+    "main": (FLOATS, WrongRelu, "main", ()),
+    "if": (IN_IF, WrongRelu, "_branch", ()),
+    "loop": (IN_LOOP, WrongRelu, "Loop:body", ()),
+    "function": (IN_FUNCTION, WrongRelu, "function here.Act", ("--keep-functions",)),
+    "int64": (INTEGERS, WrongSum, "main", ()),
+    "string": (TEXTS, WrongText, "main", ()),
 }
 
 
@@ -100,15 +107,15 @@ def reproduce(ortopt: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("n", ["3", "N"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_rewrite_is_found_and_shown(ortopt: Any, monkeypatch: pytest.MonkeyPatch, case: str, n: str) -> None:
-    text, wrong, graph, part, more = CASES[case]
+    text, wrong, graph, more = CASES[case]
     write(text, n=n)
     data = bisect(ortopt, "--only", f"{wrong.name},identity_elimination", *more)
     found = data["culprit"]
     assert (found["kind"], found["pass"], found["level"], found["step"]) == ("rewrite", wrong.name, 1, 1)
     assert graph in found["graph"]
     assert len(found["nodes"]) == 1
-    assert data["whole_model"] is not part
-    assert part or graph in data["why_whole"]
+    assert not data["whole_model"], data["why_whole"]
+    assert data["nodes"] == [1, 1]
     assert {"before.onnx", "after.onnx", "inputs.npz", "expected.npz", "actual.npz", "README.txt", "versions.json"} == {
         *data["files"]
     }
@@ -171,6 +178,39 @@ def test_weights_are_noise_where_it_still_fails(ortopt: Any, monkeypatch: pytest
     reproduce(ortopt, data, monkeypatch)
 
 
+EVERYWHERE = """
+<ir_version: 10, opset_import: ["" : 21, "here" : 1]>
+main (float[N,4] x, int64 m, bool c) => (float[N,4] y) {
+    i = Sin (x)
+    y = Loop (m, c, i) <body = b (int64 k, bool go, float[N,4] s) => (bool on, float[N,4] t)
+        <float[4,4] inner = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
+        on = Identity (go)
+        q = Constant <value = int8[4,4] {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> ()
+        scale = Constant <value_float = 0.01> ()
+        w = DequantizeLinear (q, scale)
+        d = MatMul (s, w) f = MatMul (d, inner) g = here.Scaled (f) t = Relu (g) }>
+}
+<opset_import: ["" : 21], domain: "here">
+Scaled (a) => (b) { k = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]> ()
+    l = ReduceMean <keepdims = 0> (k) b = Mul (a, l) }
+<opset_import: ["" : 21], domain: "here">
+Other (a) => (b) { k = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]> () b = Mul (a, k) }
+"""
+
+
+def test_weights_are_noise_wherever_they_are(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(parse(EVERYWHERE, 21), "m.onnx")
+    data = bisect(ortopt, "--only", "wrong_relu", "--keep-functions")
+    assert data["weights"] == {"noise": ["inner", "k", "q"], "kept": []}
+    stored = onnx.load(f"{data['folder']}/before.onnx")
+    assert [function.name for function in stored.functions] == ["Scaled"], "what nobody calls stays at home"
+    body = stored.graph.node[0].attribute[0].g
+    quantized = next(node for node in body.node if node.op_type == "Constant")
+    for tensor in (body.initializer[0], quantized.attribute[0].t):
+        assert onnx.numpy_helper.to_array(tensor).reshape(-1).tolist() != list(range(1, 17))
+    reproduce(ortopt, data, monkeypatch)
+
+
 def write_with_weight_in_if() -> None:
     made = parse(
         """main (float[N,4] x, bool c, float[4,4] w) => (float[N,4] y) {
@@ -186,6 +226,26 @@ def write_with_weight_in_if() -> None:
     made.graph.register_initializer(weight)
     del made.graph.inputs[2:]
     save(made, "m.onnx")
+
+
+def test_external_data(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder stands alone, wherever it goes and whatever becomes of the model."""
+    text = """main (float[N,64] x, float[64,64] w, bool c) => (float[N,64] y) { m = MatMul (x, w) y = If (c) <
+        then_branch = g () => (float[N,64] t) { u = MatMul (m, w) t = Relu (u) },
+        else_branch = h () => (float[N,64] e) { e = Relu (m) }> }"""
+    made = parse(text, 20)
+    weight = made.graph.inputs[1]
+    weight.const_value = ir.tensor(np.eye(64, dtype=np.float32), name="w")
+    made.graph.register_initializer(weight)
+    del made.graph.inputs[1]
+    save(made, "m.onnx", external_data="copy")
+    data = bisect(ortopt, "--only", "wrong_relu")
+    assert data["weights"] == {"noise": ["w"], "kept": []}
+    for path in Path().glob("m.*"):
+        if path.is_file():
+            path.unlink()
+    Path("m.bisect").rename("elsewhere")
+    reproduce(ortopt, {**data, "folder": "elsewhere"}, monkeypatch)
 
 
 def test_a_pass_that_offers_nothing_and_works_on_a_clone(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -373,7 +373,24 @@ def future_opset(model: onnx.ModelProto) -> None:
     model.opset_import[0].version = 10_000
 
 
+def no_import_of_contrib_ops(model: onnx.ModelProto) -> None:
+    """ONNX Runtime takes it: there is one version only."""
+    model.graph.node[1].domain, model.graph.node[1].op_type = "com.microsoft", "QuickGelu"
+
+
+def domain_spelled_out(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+
+
+def an_unknown_node_without_results(model: onnx.ModelProto) -> None:
+    """An op that does something else than to compute."""
+    model.opset_import.append(helper.make_opsetid("mine", 3))
+    model.graph.node.append(onnx.NodeProto(op_type="Print", domain="mine", input=["b"]))
+
+
 UNUSUAL: list[Change] = [unsorted, long_names, strange_names, huge_inputs, negative_input, a_bomb, future_opset]
+UNUSUAL += [no_import_of_contrib_ops, domain_spelled_out, an_unknown_node_without_results]
 
 
 @pytest.mark.parametrize("change", UNUSUAL, ids=lambda change: change.__name__)
@@ -387,6 +404,9 @@ def test_unusual_models(ortopt: Any, folder: Path, change: Change) -> None:
     assert "\x1b" not in done.stdout
     written = onnx.load(out)
     assert [value.name for value in written.graph.output] == ["y"]
+    domains = {entry.domain for entry in written.opset_import}
+    assert {node.domain for node in written.graph.node} <= domains
+    assert any(node.domain == "mine" for node in written.graph.node) is ("mine" in domains)
     told = ortopt("info", path).stdout
     assert "\x1b" not in told
     assert "\u202e" not in told

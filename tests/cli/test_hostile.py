@@ -140,6 +140,31 @@ def changed(change: Callable[[onnx.ModelProto], Any], text: str = NEG, **more: A
     return build
 
 
+def weight(**fields: Any) -> Build:
+    """A model with one weight, of float32 unless that is said otherwise."""
+    text = "main (float[2] x) => (float[a] y) { y = Add (x, w) }"
+    return changed(lambda made: made.graph.initializer.append(TensorProto(name="w", **{"data_type": 1} | fields)), text)
+
+
+def elsewhere(**entries: str) -> Build:
+    """A weight of 3.2 GB in a file that is not there, or that is much smaller."""
+    data = [onnx.StringStringEntryProto(key=key, value=value) for key, value in entries.items()]
+    return weight(dims=[800_000_000], data_location=TensorProto.EXTERNAL, external_data=data)
+
+
+def recursion_through_a_branch() -> onnx.ModelProto:
+    made = parsed("main (float[2] x, bool c) => (float[2] y) { y = me.F (x, c) }", imports=', "me": 1')
+    result = helper.make_tensor_value_info("r", 1, [2])
+    again, other = (
+        helper.make_graph([helper.make_node(op, inputs, ["r"], domain=domain)], op, [], [result])
+        for op, inputs, domain in (("F", ["u", "c"], "me"), ("Neg", ["u"], ""))
+    )
+    choice = helper.make_node("If", ["c"], ["v"], then_branch=again, else_branch=other)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("me", 1)]
+    made.functions.append(helper.make_function("me", "F", ["u", "c"], ["v"], [choice], imports))
+    return made
+
+
 ONE, MANY = np.ones(4, np.float32), np.array([1 << 40])
 SYMBOLS = "s = Shape (x) a = Gather <axis = 0> (s, zero) b = Gather <axis = 0> (s, one) m0 = Add (a, b)"
 LOOP = """main (float[2] x) => (float[2] y) { y = Loop (n, t, z) <body = b (int64 i, bool c, float[2] s)
@@ -220,6 +245,18 @@ FINE: dict[str, Build] = {
         "main (string[1] x) => (bool[1] y) { y = Equal (x, s) }",
         opset=19,
     ),
+    "the same opset twice": changed(lambda made: made.opset_import.append(helper.make_opsetid("ai.onnx", 17))),
+    "the largest opset": changed(lambda made: setattr(made.opset_import[0], "version", (1 << 63) - 1)),
+    "IR version 1": changed(lambda made: setattr(made, "ir_version", 1)),
+    "metadata of 8 MB": changed(lambda made: made.metadata_props.add(key="k", value="v" * (8 << 20))),
+    "metadata of one key": changed(lambda made: [made.metadata_props.add(key="k", value=str(i)) for i in range(9)]),
+    "a node of 10,000 inputs": changed(
+        lambda made: made.graph.node[0].CopyFrom(helper.make_node("Concat", ["x"] * 10_000, ["y"], axis=0))
+    ),
+    "a node of 10,000 results": changed(lambda made: made.graph.node[0].output.extend(map(str, range(10_000)))),
+    "a tensor of 10,000 dimensions": weight(dims=[1] * 10_000 + [2], raw_data=bytes(8)),
+    "a Constant without content": changed(lambda made: made.graph.node.append(helper.make_node("Constant", [], ["q"]))),
+    "a node without results": changed(lambda made: made.graph.node.append(helper.make_node("Abs", ["x"], []))),
     "an annotation of nothing": changed(lambda made: made.graph.quantization_annotation.add(tensor_name="nobody")),
 }
 
@@ -243,6 +280,36 @@ BROKEN: dict[str, tuple[Build, str]] = {
         ),
         "'k'",
     ),
+    "recursion through a branch": (recursion_through_a_branch, "calls itself"),
+    "a dimension of 2^63 - 1": (weight(dims=[(1 << 63) - 1], raw_data=bytes(8)), "8 bytes"),
+    "dimensions that overflow": (weight(dims=[1 << 33, 1 << 33], raw_data=bytes(8)), "8 bytes"),
+    "two negative dimensions": (weight(dims=[-2, -1], raw_data=bytes(8)), "negative"),
+    "data of a tensor of none": (weight(dims=[0, 1 << 62], raw_data=bytes(8)), "8 bytes"),
+    "3.2 GB in 8 bytes": (weight(dims=[800_000_000], raw_data=bytes(8)), "8 bytes"),
+    "3.2 GB elsewhere": (elsewhere(location="m.onnx"), "beyond the end"),
+    "3.2 GB nowhere": (elsewhere(location="none"), "No such file"),
+    "4 bits, too few": (weight(data_type=22, dims=[5], raw_data=bytes(2)), "2 bytes"),
+    "4 bits, too many": (weight(data_type=22, dims=[5], raw_data=bytes(4)), "4 bytes"),
+    "4 bits, too few numbers": (weight(data_type=21, dims=[5], int32_data=[1]), "1 numbers"),
+    "strings in raw_data": (weight(data_type=8, dims=[2], raw_data=b"ab"), "0 strings"),
+    "strings in float_data": (weight(data_type=8, dims=[2], float_data=[1, 2]), "0 strings"),
+    "floats in int64_data": (weight(dims=[2], int64_data=[1, 2]), "int64_data"),
+    "sparse indices beyond the shape": (
+        changed(
+            lambda made: made.graph.sparse_initializer.add(
+                dims=[2],
+                values=numpy_helper.from_array(np.ones(1, np.float32), "w"),
+                indices=numpy_helper.from_array(np.array([99]), "i"),
+            )
+        ),
+        "sparse_initializer",
+    ),
+    "training": (changed(lambda made: made.training_info.add()), "training_info"),
+    "no IR version": (changed(lambda made: made.ClearField("ir_version")), "no IR version"),
+    "a negative IR version": (changed(lambda made: setattr(made, "ir_version", -(1 << 63))), "no IR version"),
+    "the largest IR version": (changed(lambda made: setattr(made, "ir_version", (1 << 63) - 1)), "newer"),
+    "UTF-16": (lambda: parsed(NEG).SerializeToString().decode("latin-1").encode("utf-16"), "not an ONNX model"),
+    "names in UTF-16": (lambda: parsed(NEG).SerializeToString().replace(b"Neg", b"N\0\xff"), "UTF-8"),
     "two versions of an opset": (
         changed(lambda made: made.opset_import.append(helper.make_opsetid("ai.onnx", 11))),
         "two versions",
@@ -342,6 +409,15 @@ def test_a_full_device_is_one_line(ortopt: Any, tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.parametrize("option", ["-o", "--json", "--trace", "--dump-dir", "--inputs", "in"])
+def test_a_name_that_is_too_long_is_one_line(ortopt: Any, tmp_path: Path, option: str) -> None:
+    path, long = written(tmp_path, lambda: parsed(NEG)), tmp_path / ("n" * 300)
+    done = ortopt("optimize", long if option == "in" else path, *(() if option == "in" else (option, long)), code=2)
+    assert done.stderr.count("\n") == 1
+    assert "File name too long" in done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+
+
 def test_a_disk_that_fills_leaves_the_old_model(tmp_path: Path) -> None:
     path = large(tmp_path)
     (tmp_path / "out.onnx").write_bytes(b"old")
@@ -407,7 +483,7 @@ def test_no_permission_is_one_line(ortopt: Any, tmp_path: Path, monkeypatch: pyt
 # -- the same bytes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ["-O1", "-O2", "-O3"])
+@pytest.mark.parametrize("level", ["-O1", "-O2", "-O3", "-O4"])
 def test_the_same_bytes_and_the_same_report_in_every_process(tmp_path: Path, level: str) -> None:
     import json
 
@@ -419,7 +495,7 @@ def test_the_same_bytes_and_the_same_report_in_every_process(tmp_path: Path, lev
     seen = set()
     for seed in ("0", "1234"):
         command = [sys.executable, "-m", "ortopt", "optimize", "zoo:control_flow__script17", level, "-o", "out.onnx"]
-        command += ["--json", "report.json", "-q"]
+        command += ["--json", "report.json", "-q", "--external-data", "copy" if level == "-O4" else "auto"]
         environment = ENVIRONMENT | {"PYTHONHASHSEED": seed}
         subprocess.run(command, env=environment, cwd=tmp_path, check=True)
         report = json.dumps(plain(json.loads((tmp_path / "report.json").read_text())))

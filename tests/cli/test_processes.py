@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -146,3 +148,67 @@ def test_a_terminal_gets_a_live_line_that_goes_away(model: Path, tmp_path: Path)
     assert b"load" in said
     assert b"written: " in out
     assert b"\x1b" not in out
+
+
+ENDLESS = """
+<ir_version: 9, opset_import: ["" : 17]>
+main (float[2] x, int64 n, bool t) => (float[2] y) {
+    y = Loop (n, t, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] r) { d = Identity (c) r = Neg (s) }>
+}"""
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            number, rest = path.read_text().split(" ", 1)
+            if int(rest.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(number))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_killed_leaves_no_process_behind(how: signal.Signals, tmp_path: Path) -> None:
+    """Verification runs a model that never ends, in a process of its own."""
+    made = onnx.parser.parse_model(ENDLESS)
+    for name, value in (("n", np.array(1 << 62)), ("t", np.array(True))):
+        made.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    del made.graph.input[1:]
+    onnx.save(made, tmp_path / "m.onnx")
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "ortopt", "optimize", "m.onnx"]
+    environment = ENVIRONMENT | {"TMPDIR": str(tmp_path / "tmp")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, cwd=tmp_path)
+    try:
+        end = time.monotonic() + 60
+        busy: list[int] = []
+        while not busy and time.monotonic() < end:
+            time.sleep(0.2)
+            busy = [child for child in _children(process.pid) if _cpu(child) > 1.0]  # beyond its imports
+        assert busy, "the model runs"
+        process.send_signal(how)
+        said = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+        process.wait()
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{child}").exists() for child in busy) and time.monotonic() < end:
+        time.sleep(0.2)
+    left = [child for child in busy if Path(f"/proc/{child}").exists()]
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+    assert not left
+    assert not (tmp_path / "m.opt.onnx").exists()
+    if how == signal.SIGTERM:
+        assert (process.returncode, said) == (128 + how, b"")
+        assert list((tmp_path / "tmp").glob("ortopt*")) == []
+
+
+def _cpu(process: int) -> float:
+    """Seconds of processor time; 0 where it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from ortopt import semantics
 from ortopt.errors import InvalidModelError
 from ortopt.graph.load import SOURCE_KEY, load
 from ortopt.graph.save import to_bytes
@@ -429,3 +431,53 @@ def test_models_before_opsets_have_opset_1() -> None:
     proto = models.text(SMALL, ir_version=2)
     del proto.opset_import[:]
     assert load(proto).opset_imports == {"": 1}
+
+
+HIDING = """<ir_version: 8, opset_import: ["" : 17]>
+    main (float[N] x, float[N] s, bool go, int64 n) => (float[N] y, float[N] t, float[N] z) <float[1] w = {1}> {
+        y = If <then_branch = a () => (float[N] t) { t = Neg (x) },
+                else_branch = b () => (float[N] q) <float[1] q2 = {2}> { r = Mul (x, q2) q = Add (r, w) }> (go)
+        z = Loop <body = c (int64 i, bool go, float[N] s) => (bool d, float[N] r) {
+            d = Identity (go) r = Mul (s, w) }> (n, go, s)
+        t = Relu (x) q2 = Abs (x) }"""
+
+
+def test_names_inside_that_values_around_have_too_are_told_apart() -> None:
+    """Else one would hide the other as soon as a node moves."""
+    proto = onnx.parser.parse_model(HIDING)
+    model = load(proto)
+    graph = model.graph
+    assert [value.name for value in (*graph.inputs, *graph.outputs)] == ["x", "s", "go", "n", "y", "t", "z"]
+    outer = {value.name for value in graph.inputs} | {value.name for node in graph for value in node.outputs}
+    inner = [below for node in graph for below in semantics.subgraphs(node)]
+    found = [value.name for one in inner for value in (*one.inputs, *one.initializers.values(), *node_outputs(one))]
+    assert outer.isdisjoint(found)
+    assert found == ["t_2", "q2_2", "r", "q", "i", "go_2", "s_2", "d", "r"]  # two branches may use one name
+    graph.sort()
+    relu = next(node for node in graph if node.op_type == "Relu")
+    graph.remove(relu)
+    graph.insert_before(graph[0], relu)
+    feeds = {"x": np.array([-1, 2], np.float32), "s": np.array([3, 4], np.float32), "n": np.array(2)}
+    for go in (True, False):
+        given = {**feeds, "go": np.array(go)}
+        one, other = (
+            onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, given)
+            for data in (proto.SerializeToString(), to_bytes(model))
+        )
+        assert all(np.array_equal(*both) for both in zip(one, other, strict=True))
+
+
+def node_outputs(graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs]
+
+
+def test_names_of_tensors_of_the_callers_model_stay() -> None:
+    model = load(onnx.parser.parse_model(HIDING))
+    branch = next(node for node in model.graph if node.op_type == "If").attributes["else_branch"].as_graph()
+    weight = branch.initializers["q2_2"]
+    weight.name = "q2"
+    before = weight.const_value
+    assert before is not None
+    load(model)
+    assert before.name == "q2"
+    assert weight.name == "q2"

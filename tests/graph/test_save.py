@@ -354,6 +354,16 @@ def test_types_of_intermediate_values_are_told_if_the_input_told_them() -> None:
         proto.graph.value_info.append(helper.make_tensor_value_info("t", 1, [2]))
 
 
+def test_types_told_in_a_nested_graph_only() -> None:
+    proto = models.text("""g (bool c, float[2] x) => (float[2] y) { y = If (c) <
+        then_branch = t () => (float[2] a) <float[2] s> { s = Neg (x) a = Abs (s) },
+        else_branch = e () => (float[2] b) { b = Neg (x) }> }""")
+    assert not proto.graph.value_info
+    again = onnx.load_from_string(to_bytes(load(proto)))
+    told = {attribute.name: attribute.g.value_info for attribute in again.graph.node[0].attribute}
+    assert [info.name for info in told["then_branch"]] == ["s"]
+
+
 def test_provenance_is_told_on_request_only() -> None:
     loaded = load(models.text("g (float[2] x) => (float[2] y) { y = Neg(x) }", ir_version=10))
     loaded.graph[0].meta["ortopt.pass"] = "some_fusion"

@@ -18,6 +18,7 @@ from ortopt import registry
 from ortopt.analysis.kernels import CPU, CUDA, Support
 from ortopt.api import optimize
 from ortopt.errors import UsageError
+from ortopt.graph import scope
 from ortopt.graph.load import load
 from ortopt.graph.save import to_bytes
 from ortopt.options import Options
@@ -197,6 +198,23 @@ def test_row_b_after_fusing_dce_cse_and_constant_pooling() -> None:
     assert result.verified
 
 
+def test_row_b_passes_run_inside_each_group() -> None:
+    """Whatever has come to be in a group: these nodes were never outside of one."""
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1]>
+        main (float[N,4] x) => (float[N,4] y) { t = Neg (x) y = ortopt.group.group_0 (t) }
+        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {
+            c = Constant <value_float = 2.0> () d = Constant <value_float = 2.0> ()
+            a = Exp (p) b = Exp (p) e = Sqrt (a) f = Mul (a, c) g = Mul (b, d) r = Add (f, g) }"""
+    )
+    for function in model.functions.values():
+        function.metadata_props.update({"ortopt.provider": CPU, "ortopt.weights": "0"})
+    result = optimize(model, level=1)
+    (found,) = groups_of(result.model)
+    assert Counter(node.op_type for node in found.nodes) == {"Constant": 1, "Exp": 1, "Mul": 1, "Add": 1}
+    assert result.verified
+
+
 LOOP = """main (float[4,4] w, bool go) => (float[4,4] y) {
     n = Constant <value_int = 3> ()
     y = Loop <body = body (int64 i, bool c, float[4,4] s) => (bool d, float[4,4] t) {
@@ -205,10 +223,11 @@ LOOP = """main (float[4,4] w, bool go) => (float[4,4] y) {
 
 
 def test_row_b_nested_blocks_are_grouped_where_the_node_itself_cannot_be() -> None:
-    model, groups = grouped(LOOP)
-    assert outside(model) == ["Loop"]
-    assert [ops(found) for found in groups] == [["MatMul", "Relu"]]
-    assert names(groups[0].inputs) == ["s", "w"]  # a value of the outer graph is an argument as others are
+    by_library = parse(LOOP)
+    for model, groups in (grouped(LOOP), (by_library, group(by_library, PartitionOptions(deny=("Neg",))))):
+        assert outside(model) == ["Loop"]
+        assert [ops(found) for found in groups] == [["MatMul", "Relu"]]
+        assert names(groups[0].inputs) == ["s", "w"]  # a value of the outer graph is an argument as others are
 
 
 def test_row_b_a_loop_that_a_provider_runs_whole_is_inside_a_group() -> None:
@@ -288,6 +307,18 @@ def test_row_d_split_stays_where_no_group_would_grow(operand: str, old: str, new
     assert outside(model).count("Split") == 1
 
 
+def test_row_d_split_is_put_back_where_nothing_is_gained() -> None:
+    """The op can join none of its readers: they run elsewhere."""
+    text = SPLIT.format(operand="float[N,6]", op="Add", axis=1)
+    for denied, splits in (("Split,Exp,Relu@cuda,Tanh@cuda", 1), ("Split,Exp,Relu@cuda", 2), ("Split,Exp", 2)):
+        options = PartitionOptions(providers=(CUDA,), policy="literal", deny=tuple(denied.split(",")))
+        model = parse(text, opset=13)
+        original = load(model)
+        group(model, options)
+        assert outside(model).count("Split") == splits, denied
+        assert verify(original, model, in_process=True).status == "verified"
+
+
 def test_row_d_outputs_used_only_in_size_are_computed_from_the_inputs_shapes() -> None:
     model, groups = grouped(
         """main (float[N,M] x, float[K,M] w, float[P] n) => (int64[2] y, int64 z, float[P] q) {
@@ -309,6 +340,31 @@ def test_row_d_size_expressions_are_computed() -> None:
     found = groups[0]
     assert names(found.outputs) == ["z"]
     assert "Conv" in ops(found)
+
+
+def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
+    """What one branch computes the other does not see."""
+    branch = "{ s = Shape (t) q = Gather (s, one) }"
+    _, groups = grouped(
+        f"""main (float[N,M] x, float[M,K] w, bool go) => (float[N,K] y, int64 z) <int64 one = {{1}}> {{
+        t = MatMul (x, w) u = Relu (t) y = Neg (u)
+        z = If <then_branch = a () => (int64 q) {branch}, else_branch = b () => (int64 q) {branch}> (go) }}""",
+        deny="Neg,Shape,Gather",
+    )
+    assert [names(found.outputs) for found in groups] == [["u"]]
+
+
+def test_row_d_a_size_wanted_inside_the_group_only_is_left_alone() -> None:
+    _, (found,) = grouped(
+        f"""{WORK.replace("=> (", "=> (int64[2] z, ").replace("w)", "w, bool go)")} {{
+        t = MatMul (x, w)
+        z = If <then_branch = a () => (int64[2] s) {{ s = Shape (t) }},
+                else_branch = b () => (int64[2] r) {{ o = Shape (t) r = Mul (o, o) }}> (go)
+        y = Relu (t) }}"""
+    )
+    assert ops(found) == ["MatMul", "If", "Relu"]
+    held = [node.op_type for graph in scope.nested(found.nodes[-2]) for node in graph]
+    assert held == ["Shape", "Shape", "Mul"]
 
 
 def test_row_d_a_size_that_depends_on_data_keeps_its_output() -> None:
@@ -371,6 +427,12 @@ def test_row_d_bias_is_put_back_where_nothing_is_gained() -> None:
     (gemm,) = [node for node in model.graph if node.op_type == "Gemm"]
     assert len(gemm.inputs) == 3
     assert [ops(found) for found in groups] == [["MatMul"]]
+
+
+def test_row_d_bias_is_put_back_where_the_addition_joins_nobody() -> None:
+    text = "main (float[2,3] a, float[3,4] b, float[4] c) => (float[2,4] y) { t = Gemm (a, b, c) y = Relu (t) }"
+    model, _ = grouped(text, deny="Gemm,Add", policy="literal")
+    assert outside(model) == ["Gemm"]
 
 
 VIEWS = ["Reshape (t, s)", "Flatten (t)", "Squeeze (t, ax)", "Unsqueeze (t, ax)"]
@@ -470,6 +532,16 @@ def test_random_nodes_stay_in_one_group_in_order() -> None:
         drawing = [found for found in groups if any(op.startswith("Random") for op in ops(found))]
         assert len(drawing) == 1
         assert [op for op in ops(drawing[0]) if op.startswith("Random")] == ["RandomNormalLike", "RandomUniformLike"]
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_random_nodes_that_have_nothing_else_in_common_are_in_one_group(policy: str) -> None:
+    model = parse(
+        """main (float[N] x, float[M] w) => (float[N] y, float[M] z, float[N] n) {
+        y = RandomNormalLike (x) z = RandomUniformLike (w) n = Neg (x) }"""
+    )
+    (found,) = group(model, PartitionOptions(deny=("Neg",), policy=policy))  # type: ignore[arg-type]
+    assert ops(found) == ["RandomNormalLike", "RandomUniformLike"]
 
 
 def test_random_nodes_with_the_host_between_them_stay_apart() -> None:

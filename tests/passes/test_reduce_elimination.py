@@ -1,10 +1,13 @@
 """A reduction goes where every reduced axis is known to have one element."""
 
+import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "reduce_elimination"
+ONE = "k = Constant <value_float = 1.0> ()"
+MINUS_ZERO = "m = Constant <value_float = -0.0> ()"
 OPS = ["ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"]
 
 
@@ -18,16 +21,63 @@ def test_axes_of_one_element(op: str, opset: int, keep: int) -> None:
     shape = "N,1,3,1" if keep else "N,3"
     check_rewrites(
         PASS,
-        f"main (float[N,1,3,1] x) => (float[{shape}] y) {constants} {{ t = {node} y = Neg (t) }}",
+        f"main (int32[N,1,3,1] x) => (int32[{shape}] y) {constants} {{ t = {node} y = Neg (t) }}",
         ops={op: 0, "Squeeze": 1 - keep},
         opset=opset,
+    )
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "ReduceProd"])
+def test_floats_come_through_as_they_are(op: str) -> None:
+    check_rewrites(
+        PASS,
+        f"main (float[1,4] x) => (float[1,4] y) {{ t = {op} <axes = [0]> (x) y = Neg (t) }}",
+        ops={op: 0},
+        inputs={"x": np.float32([[-0.0, 0.0, np.nan, -np.inf]])},
+    )
+
+
+NEVER_NEGATIVE_ZERO = [
+    "v = Abs (x)",
+    "v = Mul (x, x)",
+    "a = Exp (x) b = Neg (x) v = Add (b, a)",
+    f"{ONE} v = Add (x, k)",
+    f"{ONE} a = Add (x, k) b = Transpose (a) c = Sub (b, x) s = Constant <value_ints = [1, 1]> () v = Reshape (c, s)",
+    "a = Cast <to = 7> (x) v = Cast <to = 1> (a)",
+    "a = Cast <to = 9> (x) v = Cast <to = 1> (a)",
+]
+MAYBE_NEGATIVE_ZERO = [
+    "v = Relu (x)",
+    f"{ONE} v = Mul (x, k)",
+    f"{MINUS_ZERO} v = Add (x, m)",
+    f"{ONE} {MINUS_ZERO} a = Neg (k) b = Sub (x, m) v = Sub (b, k)",
+]
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
+@pytest.mark.parametrize("made", NEVER_NEGATIVE_ZERO)
+def test_sums_of_floats_that_are_never_negative_zero(op: str, made: str) -> None:
+    check_rewrites(
+        PASS,
+        f"main (float[1,1] x) => (float y) {{ {made} t = {op} <keepdims = 0> (v) y = Neg (t) }}",
+        ops={op: 0},
+    )
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
+@pytest.mark.parametrize("made", MAYBE_NEGATIVE_ZERO)
+def test_sums_of_floats_that_may_be_negative_zero(op: str, made: str) -> None:
+    check_keeps(
+        PASS,
+        f"main (float[1,1] x) => (float y) {{ {made} t = {op} <keepdims = 0> (v) y = Neg (t) }}",
+        "it turns -0.0 into +0.0",
     )
 
 
 def test_all_axes() -> None:
     check_rewrites(
         PASS,
-        "main (float[1,1] x) => (float y) { t = ReduceSum <keepdims = 0> (x) y = Neg (t) }",
+        "main (int32[1,1] x) => (int32 y) { t = ReduceSum <keepdims = 0> (x) y = Neg (t) }",
         ops={"ReduceSum": 0, "Squeeze": 1},
     )
 
@@ -46,7 +96,7 @@ def test_no_axes_and_none_wanted() -> None:
 
 
 def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value_ints = [0]> () a = ReduceSum <keepdims = 0> (x, k)"
+    body = "k = Constant <value_ints = [0]> () w = Abs (x) a = ReduceSum <keepdims = 0> (w, k)"
     check_rewrites(
         PASS,
         f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>

@@ -24,7 +24,7 @@ FUSED = {
     "heads": ("[B,S,12]", "[b,s,h,d]", f"{B} {S} t = Concat <axis = 0> (b, l, k4 , m )", [0, 0, 4, 3]),
     "heads, numbers": ("[B,S,8]", "[b,s,h,d]", f"{B} {S} t = Concat <axis = 0> (b, l, k4 , i2 )", [0, 0, 4, 2]),
     "copied and inferred": ("[B,S,D]", "[b,r]", f"{B} t = Concat <axis = 0> (b, m )", [0, -1]),
-    "flat": ("[B,S,D]", "[b,r]", f"{B} {S} {D} n = Mul (l, d) t = Concat <axis = 0> (b, n)", None),
+    "flat": ("[B,S,8]", "[b,r]", f"{B} {S} {D} n = Mul (l, d) t = Concat <axis = 0> (b, n)", None),
     "three inferred": ("[B,S,D,4]", "[b,r,q]", f"{B} t = Concat <axis = 0> (b, m , k4 )", [0, -1, 4]),
     "all copied": ("[B,S,D]", "[b,s,d]", f"{B} {S} {D} t = Concat <axis = 0> (b, l, d)", [0, 0, 0]),
     "rows": ("[B,S,8]", "[r,8]", f"{B} {S} n = Mul (b, l) {D} t = Concat <axis = 0> (n, d)", [-1, 8]),
@@ -48,7 +48,10 @@ def test_fuses(kind: str) -> None:
 
 KEPT = {
     "a dimension beside the one to infer may be 0": (
-        "[B,S,D,4]", "[b,r,q]", f"{B} {S} {D} n = Mul (l, d) t = Concat <axis = 0> (b, n, k4 )"
+        "[B,S,8,4]", "[b,r,q]", f"{B} {S} {D} n = Mul (l, d) t = Concat <axis = 0> (b, n, k4 )"
+    ),
+    "a dimension that is 0 would be copied": (
+        "[B,S,D]", "[b,r]", f"{B} {S} {D} n = Mul (l, d) t = Concat <axis = 0> (b, n)"
     ),
     "several dimensions are neither": ("[B,S,8]", "[s,b,d]", f"{B} {S} t = Concat <axis = 0> (l, b, m )"),
 }  # fmt: skip
@@ -71,6 +74,16 @@ def test_a_computed_0_copies_what_stands_on_its_axis() -> None:
     moved = """main (float[2,Z,2] x) => (float[2,a,b,1] y) <int64[2] two = {2, -1}, int64[1] one = {1}> {
         z = Shape <start = 1, end = 2> (x) t = Concat <axis = 0> (two, z, one) y = Reshape (x, t) }"""
     check_keeps(PASS, moved, "a dimension that is 0 would be copied")
+
+
+def test_without_elements_a_second_0_is_copied_too() -> None:
+    """[0, 2, S, N] with N = 0 becomes [0, 2]: the computed 0s are copied, and there is nothing that would not fit."""
+    check_keeps(
+        PASS,
+        """main (float[0,2,S,N] x) => (float[a,b] y) <int64[1] zero = {0}> {
+            n = Shape <start = 3> (x) t = Concat <axis = 0> (zero, n) y = Reshape (x, t) }""",
+        "a dimension that is 0 would be copied",
+    )
 
 
 def test_a_target_of_the_user_stays() -> None:
@@ -102,7 +115,7 @@ def test_defaults_of_inputs_are_not_touched() -> None:
     )
 
 
-WITNESS = """main (float[B,S,D,4] x) => (float[b,r,q] y, float[c,e] w) <int64[1] k4 = {{4}}, int64[2] u = {{0, {}}}> {{
+WITNESS = """main (float[B,S,8,4] x) => (float[b,r,q] y, float[c,e] w) <int64[1] k4 = {{4}}, int64[2] u = {{0, {}}}> {{
     s = Shape (x)
     b = Slice (s, zero, one)
     l = Slice (s, one, three)

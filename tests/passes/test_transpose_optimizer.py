@@ -28,6 +28,23 @@ def test_moves_and_cancels(shape: str) -> None:
     )
 
 
+DEAD = {
+    "reads what is turned": "r = Abs (x) a = Transpose <perm = [2, 0, 1]> (r) d = Relu (a) b = Neg (a)",
+    "reads what was turned": "a = Transpose <perm = [2, 0, 1]> (x) b = Neg (a) d = Relu (b)",
+    "is turned back": "a = Transpose <perm = [2, 0, 1]> (x) b = Neg (a) d = Relu (b) e = Transpose (d)",
+    "further up": "r = Abs (x) a = Transpose <perm = [2, 0, 1]> (r) b = Neg (a) d = Relu (b) e = Exp (d)",
+}
+
+
+@pytest.mark.parametrize("which", DEAD)
+def test_a_dead_node_leaves_no_node_behind_that_counts_as_a_user(which: str) -> None:
+    model = parse(f"main (float[2,3,4] x) => (float[2,3,4] y) {{ {DEAD[which]} y = Transpose <perm = [1, 2, 0]> (b) }}")
+    assert run(PASS, model)[0]
+    for graph in scope.graphs(model):
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            assert all(use.node.graph is graph for use in value.uses()), f"{value.name} has a user in no graph"
+
+
 def test_level_3_looks_again_at_what_the_fusions_left() -> None:
     check_rewrites(
         PASS,

@@ -19,12 +19,8 @@ from numpy.testing import assert_allclose
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
 from ortopt.graph.save import save, to_bytes
-from ortopt.runtime.plan import ToHost
 from ortopt.runtime.planner import Planner
-from ortopt.runtime.statistics import Counters
 from ortopt.runtime.threads import deal
-from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import to_numpy, to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 
@@ -221,17 +217,6 @@ def test_a_trace_of_a_whole_model() -> None:
     mine = InferenceSession(to_bytes(parse("main (float[N] x) => (float[N] y) { y = Neg (x) }")), trace=True)
     mine.run(None, {"x": floats(2)})
     assert [event["name"] for event in mine._timeline.as_dict()["traceEvents"]][1:] == ["whole model", "run"]
-
-
-def test_a_trace_has_every_copy_between_devices() -> None:
-    timeline, counters = Timeline(), Counters()
-    (value,) = ToHost(counters, "copy of group_0", timeline)([to_ort(floats(3, 4))], None)
-    assert (to_numpy(value) == floats(3, 4)).all()
-    event = timeline.as_dict()["traceEvents"][1]
-    assert (event["cat"], event["name"], event["args"]) == ("copy", "copy of group_0", {"bytes": 48})
-    assert counters.snapshot().copied_bytes == 48
-    ToHost(counters, "", None)([to_ort(floats(3, 4))], None)
-    assert counters.snapshot().copied_bytes == 96
 
 
 def test_a_trace_as_data() -> None:

@@ -70,6 +70,15 @@ def test_run_types(run_type: str, text: str) -> None:
         assert {group.provider for group in mine.groups} == {"host"}
 
 
+@pytest.mark.parametrize(("run_type", "optimizes"), [("ort", True), ("reference", False)])
+def test_run_type_reference_is_without_optimizations(run_type: str, optimizes: bool) -> None:
+    levels = onnxruntime.GraphOptimizationLevel
+    mine = session(TWO_GROUPS, run_type=run_type)
+    mine.run(None, {"x": X})
+    found = {one.session_options.graph_optimization_level for group in mine.groups for one in group.sessions()}
+    assert found == {levels.ORT_ENABLE_ALL if optimizes else levels.ORT_DISABLE_ALL}
+
+
 def test_run_type_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTOPT_RUN_TYPE", "host")
     mine = session(TWO_GROUPS)

@@ -53,6 +53,35 @@ def check(text: str, feeds: dict[str, Any], **options: Any) -> None:
         assert_allclose(got, expected, rtol=1e-6, err_msg=name)
 
 
+def test_nothing_is_stacked_up_in_the_shape_that_is_inferred() -> None:
+    """The body declares no shape."""
+    text = f"""{HEADER} main (float[3,4] x, int64 n) => (float[] all) <float[4] w = {{1, 2, 3, 4}}, bool go = {{1}}> {{
+        all = Loop <body = body (int64 i, bool c) => (bool d, float[] t) {{
+            d = Identity (c) s = Neg (x) t = ortopt.group.group_0 (s, w) }}> (n, go) }} {GROUP}"""
+    for trips in (0, 2):
+        (found,) = session(text).run(None, {"x": floats(3, 4), "n": np.array(trips)})
+        assert found.shape == (trips, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """main (float[2,4] x, int64 n, bool go) => (float[2,4] y) {
+            y = Loop (n, go, x) <body = body (int64 i, bool c, float[2,4] v) => (bool more, float[2,4] vo) {
+                more = Identity (c) vo = ortopt.group.group_0 (v, v) }> }""",
+        """main (float[2,4] x, int64 n, bool go) => (float[2,4] y) {
+            y = If (go) <then_branch = a () => (float[2,4] v) { v = Identity (x) },
+                         else_branch = b () => (float[2,4] u) { u = ortopt.group.group_0 (x, x) }> }""",
+    ],
+    ids=["loop", "if"],
+)
+def test_a_result_that_is_an_argument_does_not_share_its_memory(text: str) -> None:
+    x = floats(2, 4)
+    (y,) = session(f"{HEADER} {text} {GROUP}").run(None, {"x": x, "n": np.array(0), "go": np.array(True)})
+    assert_array_equal(y, x)
+    assert not np.shares_memory(y, x)
+
+
 @pytest.mark.parametrize("condition", [True, False])
 def test_if(condition: bool) -> None:
     check(IF, {"x": floats(3, 4), "c": np.array(condition)})

@@ -143,6 +143,18 @@ def test_functions_with_own_ops_inside_run_on_the_host() -> None:
     assert [group.provider for group in mine.groups].count("host") == 1
 
 
+def test_functions_with_attributes_run_on_the_host() -> None:
+    """onnx.reference gives most ops no attributes of the function that they are in."""
+    text = """<ir_version: 10, opset_import: ["" : 17, "lib" : 1, "my" : 1]>
+    main (float[N] x) => (float[N] y) { a = lib.f <slope: float = 0.25> (x) b = lib.f <slope: float = 0.5> (x)
+        y = Sub (a, b) }
+    <domain: "lib", opset_import: ["" : 17, "lib" : 1]> f <slope> (p) => (r) { r = lib.g <slope: float = @slope> (p) }
+    <domain: "lib", opset_import: ["" : 17, "my" : 1]> g <slope> (p) => (r) {
+        s = my.Twice (p) r = LeakyRelu <alpha: float = @slope> (s) }"""
+    mine = session(text, host_ops=[Twice])
+    assert_array_equal(mine.run(None, {"x": np.array([-2, 2], np.float32)})[0], [1, 0])
+
+
 MAIN = f"{HEADER} main (float[N] x) => (float[N] y)"
 HOSTILE = {
     "a group that is not there": f"{MAIN} {{ a = my.Same (x) y = ortopt.group.g (a) }}",

@@ -1,0 +1,88 @@
+"""Where ONNX Runtime's own kernels contradict themselves, so that two right models differ.
+
+Seen in ONNX Runtime 1.31, each in a few lines without ortopt:
+
+- ``ReduceMax`` and ``ReduceMin`` find other numbers beside a NaN as the reduced axis lies first or last in memory.
+- ``Where`` turns -0.0 into +0.0 where it comes from its second operand, and not where it comes from the third.
+- ``Gather`` of strings copies the first string of each block, and leaves the others empty.
+
+The first two can be taken out of a model without changing the rest (`tamed`); the third makes the original's results
+meaningless (`is_meaningless`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from fuzzing.protos import graphs_of
+
+_FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+_BESIDE_NAN: Final = ("ReduceMax", "ReduceMin")
+
+
+def tamed(model: ModelProto) -> ModelProto | None:
+    """A model that computes the same, but for NaN in a ReduceMax or ReduceMin, and -0.0 in a Where.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A copy without functions in which the former reads 0 for NaN, and the latter +0.0 for -0.0; None if it has
+        neither.
+    """
+    found = False
+    twin = _typed(model)
+    kinds: dict[str, int] = {}
+    for graph in graphs_of(twin.graph):
+        kinds |= {one.name: one.type.tensor_type.elem_type for one in (*graph.input, *graph.value_info, *graph.output)}
+        kinds |= {one.name: one.data_type for one in graph.initializer}
+    for graph in graphs_of(twin.graph):
+        nodes = list(graph.node)
+        del graph.node[:]
+        for node in nodes:
+            positions = (1, 2) if node.op_type == "Where" else (0,) if node.op_type in _BESIDE_NAN else ()
+            for i in positions:
+                if kinds.get(node.input[i], 0) in _FLOATS:
+                    found = True
+                    graph.node.extend(_replaced(node, i, kinds[node.input[i]]))
+            graph.node.append(node)
+    return twin if found else None
+
+
+def _typed(model: ModelProto) -> ModelProto:
+    """A copy without functions that tells the types of its values."""
+    return onnx.shape_inference.infer_shapes(onnx.inliner.inline_local_functions(model))
+
+
+def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
+    """Nodes before a node that reads another value in the place of an operand."""
+    old = node.input[i]
+    new = f"{node.output[0]}~{i}"
+    zero = numpy_helper.from_array(np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
+    yield helper.make_node("Constant", [], [f"{new}~zero"], value=zero)
+    if node.op_type == "Where":
+        yield helper.make_node("Add", [old, f"{new}~zero"], [new])
+    else:
+        yield helper.make_node("IsNaN", [old], [f"{new}~nan"])
+        yield helper.make_node("Where", [f"{new}~nan", f"{new}~zero", old], [new])
+    node.input[i] = new
+
+
+def is_meaningless(model: ModelProto) -> bool:
+    """Whether a model gathers strings in blocks of more than one."""
+    for graph in graphs_of(_typed(model).graph):
+        infos = {one.name: one.type.tensor_type for one in (*graph.input, *graph.value_info, *graph.output)}
+        ranks = {name: len(info.shape.dim) for name, info in infos.items() if info.elem_type == TensorProto.STRING}
+        ranks |= {one.name: len(one.dims) for one in graph.initializer if one.data_type == TensorProto.STRING}
+        for node in graph.node:
+            if node.op_type == "Gather" and node.input[0] in ranks:
+                axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+                if axis not in (-1, ranks[node.input[0]] - 1):
+                    return True
+    return False

@@ -1,0 +1,90 @@
+"""Which float values have no sign: those that are never negative, and those that are never -0.0."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.facts import INTEGERS
+from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar
+
+MOST_STEPS = 6
+"""How many nodes above a value are looked at."""
+
+_MOST_ELEMENTS = 1 << 16
+
+POSITIVE = ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax", "Softplus")
+"""Ops whose results are never below +0; not Relu, Max and Clip, which may let -0.0 through."""
+
+MOVERS = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+"""Ops whose results hold elements of their first operand, and no others."""
+
+KEEPERS = (*MOVERS, "Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMean", "ReduceSum", "Sqrt")
+"""Ops whose results are never below +0 if no operand is."""
+
+
+def is_never_below_zero(value: ir.Value | None, steps: int = MOST_STEPS) -> bool:
+    """Whether no element of a float value is negative or -0.0; NaN may be there.
+
+    Args:
+        value: The value; of what is no float nothing is known.
+        steps: How many nodes above it are looked at.
+    """
+    if value is None or steps == 0 or value.dtype not in FLOATS:
+        return False
+    if is_constant(value):
+        content = _content(value)
+        return content is not None and not np.signbit(content[~np.isnan(content)]).any()
+    node = value.producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type in POSITIVE:
+        return True
+    if is_op(node, "Mul") and node.inputs[0] is node.inputs[1]:
+        return True
+    if is_op(node, "Pow"):
+        try:
+            return scalar(optional(node, 1)) % 2 == 0
+        except Refusal:
+            return False
+    if node.op_type not in KEEPERS:
+        return False
+    operands = node.inputs[:2] if is_op(node, "Add", "Div", "Mul") else node.inputs[:1]
+    return all(is_never_below_zero(operand, steps - 1) for operand in operands)
+
+
+def is_never_negative_zero(value: ir.Value | None, steps: int = MOST_STEPS) -> bool:
+    """Whether no element of a value is -0.0: a sum is only where all of its terms are, and no integer is.
+
+    Args:
+        value: The value, of any type.
+        steps: How many nodes above it are looked at.
+    """
+    if value is None or steps == 0:
+        return False
+    if value.dtype not in FLOATS:
+        return value.dtype in INTEGERS
+    if is_constant(value):
+        content = _content(value)
+        return content is not None and not (np.signbit(content) & (content == 0)).any()
+    node = value.producer()
+    if node is None or node.domain != "":
+        return False
+    if is_op(node, "Add"):
+        return any(is_never_negative_zero(operand, steps - 1) for operand in node.inputs)
+    if is_op(node, "Sub", *MOVERS):
+        return is_never_negative_zero(node.inputs[0], steps - 1)
+    if is_op(node, "Cast"):
+        source = node.inputs[0]
+        if source is not None and source.dtype in INTEGERS:
+            return True
+    return is_never_below_zero(value, steps)
+
+
+def _content(value: ir.Value) -> np.ndarray | None:
+    """The elements of a constant, unless they are many."""
+    content = array_of(value)
+    return content.astype(np.float64) if content.size <= _MOST_ELEMENTS else None
+
+
+__all__ = ["is_never_below_zero", "is_never_negative_zero"]

@@ -1,0 +1,75 @@
+"""Names in nested graphs that values around them have too.
+
+ONNX lets a value in a subgraph be called as one that is computed later around it, and an input of a subgraph as any
+around it. Both are fine until a node moves: then one hides the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
+from ortopt.semantics import subgraphs
+
+
+def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
+    """Rename the values in nested graphs that are called as one in a graph around them.
+
+    Args:
+        graph: The main graph, or a function's; its own names stay.
+        token: Who may stop it.
+
+    Raises:
+        OptimizationCancelled: If the token was set.
+    """
+    graphs = list(scope.below(graph, token))
+    if len(graphs) == 1:
+        return
+    taken = {value.name for one in graphs for value in token.watch(_values(one))}
+    numbers: Counter[str] = Counter()
+    around: Counter[str | None] = Counter()
+    stack = [_nested(graph, around)]
+    while stack:
+        inner = next(stack[-1], None)
+        if inner is None:
+            stack.pop()
+            continue
+        for value in token.watch(dict.fromkeys(_values(inner))):
+            if value.name and around[value.name]:
+                _rename(value, taken, numbers)
+        stack.append(_nested(inner, around))
+
+
+def _nested(graph: ir.Graph, around: Counter[str | None]) -> Iterator[ir.Graph]:
+    """The graphs right below a graph, while its names count as those around."""
+    names = [value.name for value in dict.fromkeys(_values(graph))]
+    around.update(names)
+    for node in graph:
+        if node.attributes:
+            yield from subgraphs(node)
+    around.subtract(names)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _rename(value: ir.Value, taken: set[str | None], numbers: Counter[str]) -> None:
+    base = name = value.name or ""
+    while name in taken:
+        numbers[base] += 1
+        name = f"{base}_{numbers[base] + 1}"
+    taken.add(name)
+    tensor, value.const_value = value.const_value, None  # whose name is not ours to change: it may be shared
+    value.name = name
+    value.const_value = tensor
+
+
+__all__ = ["separate"]

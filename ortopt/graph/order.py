@@ -1,0 +1,97 @@
+"""The order of a graph's nodes: each after those whose results it, or a graph below it, uses."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
+from ortopt.semantics import subgraphs
+
+
+def is_sorted(graph: ir.Graph, token: CancellationToken = NEVER) -> bool:
+    """Whether every node of a graph stands after the nodes of that graph that it, or a graph below it, uses.
+
+    Args:
+        graph: The graph; those below it are not looked into for their own order.
+        token: Who may stop it.
+    """
+    seen: set[ir.Node] = set()
+    for node in token.watch(graph):
+        users = (node, *(inner for below in scope.nested(node) for inner in below)) if node.attributes else (node,)
+        for user in users:
+            for value in user.inputs:
+                producer = None if value is None else value.producer()
+                if producer is not None and producer.graph is graph and producer not in seen:
+                    return False
+        seen.add(node)
+    return True
+
+
+def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph, list[ir.Node]]:
+    """A topological order of a graph and of each below it, as close to the present one as can be; nothing is changed.
+
+    What onnx-ir's ``Graph.sort`` brings about, which cannot be stopped: the last node that nothing waits for is the
+    last, and so on, up to the first. Linear in nodes and uses but for a heap of those that are ready.
+
+    Args:
+        graph: The graph.
+        token: Who may stop it.
+
+    Returns:
+        For each graph that has nodes all of them.
+
+    Raises:
+        ValueError: Nodes depend on one another in a circle.
+    """
+    nodes = list(token.watch(_all_nodes(graph)))
+    place = {node: position for position, node in enumerate(nodes)}
+    needs: list[list[int]] = []
+    waiting = [0] * len(nodes)
+    for node in token.watch(nodes):
+        producers = (value.producer() for value in node.inputs if value is not None)
+        found = [place[producer] for producer in producers if producer in place]
+        if node.attributes:  # what is below a node comes before it, so that what it uses does too
+            found += [place[inner] for below in subgraphs(node) for inner in below]
+        for other in found:
+            waiting[other] += 1
+        needs.append(found)
+    ready = [-position for position, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    reverse: dict[ir.Graph, list[ir.Node]] = {}
+    count = 0
+    for position in token.watch(_drained(ready)):
+        node = nodes[-position]
+        count += 1
+        reverse.setdefault(scope.graph_of(node), []).append(node)
+        for other in needs[-position]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, -other)
+    if count != len(nodes):
+        raise ValueError("nodes depend on one another in a circle")
+    return {at: found[::-1] for at, found in reverse.items()}
+
+
+def _drained(heap: list[int]) -> Iterator[int]:
+    while heap:
+        yield heapq.heappop(heap)
+
+
+def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes with those below each behind it, to any depth."""
+    stack = [iter(graph)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        yield node
+        if node.attributes:
+            stack.extend(iter(below) for below in reversed(tuple(subgraphs(node))))
+
+
+__all__ = ["in_order", "is_sorted"]
