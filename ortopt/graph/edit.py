@@ -1063,21 +1063,19 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
-    if one.type != other.type:
+    type_ = one.type
+    if type_ is not other.type and type_ != other.type:
         return False
-    if (one.shape is not other.shape or meta_of(one) or meta_of(other)) and facts.shape_of(one) != facts.shape_of(
-        other
-    ):
+    told = meta_of(one) or meta_of(other)
+    if (told or one.shape is not other.shape) and facts.shape_of(one) != facts.shape_of(other):
         return False
-    if _tells(one) != _tells(other):
-        return False
-    return one.dtype not in facts.INTEGERS or facts.all_contents(one) == facts.all_contents(other)
-
-
-def _tells(value: ir.Value) -> bool:
-    """Whether inference may read the elements of a constant: factors of a size, say."""
-    tensor = semantics.constant_tensor(value)
-    return tensor is not None and tensor.size <= facts.MOST_ELEMENTS
+    if type_ is not None and type_.dtype in facts.INTEGERS:
+        return facts.all_contents(one) == facts.all_contents(other)
+    tensor, known = semantics.constant_tensor(one), semantics.constant_tensor(other)
+    if (tensor is None) == (known is None):
+        return True
+    content = known if tensor is None else tensor
+    return content is not None and content.size > facts.MOST_ELEMENTS  # what inference may read: factors of a size
 
 
 def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented: bool = False) -> ir.Shape | None:
