@@ -101,7 +101,9 @@ class _Cancelling:
         if self._begun is None:
             return None
         longest = self._seen.most_common(1)
-        return Late(cpu - self._begun[0], clock - self._begun[1], self._begun[2], longest[0][0] if longest else "", wrong)
+        return Late(
+            cpu - self._begun[0], clock - self._begun[1], self._begun[2], longest[0][0] if longest else "", wrong
+        )
 
 
 def forked(run: Callable[[CancellationToken], object], gap: float, seed: int) -> Iterator[Late]:

@@ -60,7 +60,7 @@ def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
     unused = [value for value in unused if value.name not in annotated]
     if not unused or not context.rewrite((), f"{len(unused)} unused initializers"):
         return False
-    context.edit.remove_initializers(graph, unused)
+    context.edit.remove_initializers(graph, unused, context.cancellation)
     context.mark = context.edit.version
     return True
 
