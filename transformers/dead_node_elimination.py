@@ -37,7 +37,7 @@ class DeadNodeElimination(GraphTransformer):
 def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
     edit, functions = context.edit, context.model.functions
     clock = edit.clock
-    for node in context.cancellation.watch(reversed(tuple(graph))):
+    for node in context.cancellation.watch(reversed(tuple(context.cancellation.watch(graph)))):
         if any(use_count(value) or value.is_graph_output() for value in node.outputs) or node.graph is None:
             continue
         if not semantics.is_removable(node, functions):
