@@ -298,7 +298,7 @@ class GraphTransformerManager:
                 edit.author = transformer.name
                 entries = self._apply(transformer, contexts[transformer], graph, level, step)
             edit.restore_order(cancellation)
-            edit.drop_freed_initializers()
+            edit.drop_freed_initializers(cancellation)
             self.observers.inspect(workspace.model, edit.version != start)
         except OptimizationCancelled:
             workspace.stop_at(max((context.mark for context in contexts.values()), default=start))

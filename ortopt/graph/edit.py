@@ -488,31 +488,38 @@ class Editor:
             self.remove(node)
             self.sweep([producer for value in operands if (producer := value.producer()) is not None])
 
-    def drop_freed_initializers(self) -> None:
-        """Remove the initializers that edits have left without any use."""
+    def drop_freed_initializers(self, token: CancellationToken = NEVER) -> None:
+        """Remove the initializers that edits have left without any use.
+
+        Args:
+            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
+                again.
+        """
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
-        for value in self._freed_initializers:
+        for value in token.watch(self._freed_initializers):
             if value.graph is not None and not use_count(value) and not value.is_graph_output():
                 by_graph.setdefault(value.graph, []).append(value)
-        self._freed_initializers.clear()
         for graph, values in by_graph.items():
-            self.remove_initializers(graph, values)
+            self.remove_initializers(graph, values, token)
+        self._freed_initializers.clear()
 
-    def remove_initializers(self, graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    def remove_initializers(
+        self, graph: ir.Graph, values: Iterable[ir.Value], token: CancellationToken = NEVER
+    ) -> None:
         """Drop initializers that nothing uses; their bytes were counted when the last use went.
 
         Args:
             graph: The graph that holds them.
             values: Initializers of the graph, neither used nor inputs nor outputs of it.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
         doomed = [value for value in values if value.name is not None]
         if not doomed:
             return
-        order = tuple(graph.initializers.values())
-        for value in doomed:
+        self._did(_restore_initializers, graph, tuple(graph.initializers.values()))
+        for value in token.watch(doomed):
             assert value.name is not None
             del graph.initializers[value.name]
-        self._did(_restore_initializers, graph, order)
 
     def set_opset(self, imports: dict[str, int], domain: str, version: int) -> None:
         """Import a domain at a version into a model or a function.
