@@ -1076,13 +1076,16 @@ def _alike(one: ir.Value, other: ir.Value) -> bool:
     told = meta_of(one) or meta_of(other)
     if (told or one.shape is not other.shape) and facts.shape_of(one) != facts.shape_of(other):
         return False
-    if type_ is not None and type_.dtype in facts.INTEGERS:
-        return facts.all_contents(one) == facts.all_contents(other)
     tensor, known = semantics.constant_tensor(one), semantics.constant_tensor(other)
-    if (tensor is None) == (known is None):
+    if tensor is not None and known is not None:
         return True
-    content = known if tensor is None else tensor
-    return content is not None and content.size > facts.MOST_ELEMENTS  # what inference may read: factors of a size
+    if type_ is not None and type_.dtype in facts.INTEGERS:
+        content = facts.all_contents(one)
+        if content is not None and all(isinstance(element, int) for element in content):
+            return True  # all that there is to know
+        return content == facts.all_contents(other)
+    constant_ = known if tensor is None else tensor
+    return constant_ is None or constant_.size > facts.MOST_ELEMENTS  # inference may read few: the factors of a Resize
 
 
 def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented: bool = False) -> ir.Shape | None:
