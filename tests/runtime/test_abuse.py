@@ -21,6 +21,7 @@ from ortopt.errors import UsageError
 from ortopt.graph.save import save, to_bytes
 from ortopt.runtime.planner import Planner
 from ortopt.runtime.threads import deal
+from ortopt.runtime.values import to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 
