@@ -502,7 +502,9 @@ def pad(w: Writer, x: Value, amounts: Sequence[int], filling: float = 0.0, mode:
         axes = [i for i in range(rank) if amounts[i] or amounts[rank + i] or w.chance(0.3)]
         w.random.shuffle(axes)
         given = [amounts[i] for i in axes] + [amounts[rank + i] for i in axes]
-        where = w.ints(*(axis - w.one(0, rank) for axis in axes), dtype=I64)  # ORT reads constant axes as int64
+        where = w.ints(*(axis - w.one(0, rank) for axis in axes))
+        if w.chance(0.2):  # ORT reads constant axes as int64, computed ones as they are
+            where = w.add("Cast", [where], dtype=I32, to=I32, show=False)
         return w.add("Pad", [x, w.ints(*given), value, where], shape, x.varies, **mode_given)
     return w.add("Pad", [x, w.ints(*amounts), value], shape, x.varies, **mode_given)
 

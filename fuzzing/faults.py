@@ -1,7 +1,7 @@
 """Runs that are killed, cancelled, or in which a pass raises, at random instants.
 
 ``python -m fuzzing.faults`` kills 200 runs that replace a model with external data, cancels 200 through the API,
-measures how fast a run on 100,000 nodes stops, and lets a pass raise in mid-edit some thousand times.
+measures how late runs on 100,000 nodes stop (`fuzzing.latency`), and lets a pass raise in mid-edit some thousand times.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import gc
 import hashlib
 import os
 import random
@@ -30,6 +29,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from benchmarks.generators import GENERATORS
+from fuzzing import latency
 from ortopt.api import Optimization, make_options, optimize
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
@@ -345,52 +346,6 @@ def cancel(
     return result
 
 
-def latencies(source: ir.Model | Path, count: int, seed: int) -> Iterator[tuple[float, str]]:
-    """How long a run goes on after it has been cancelled, at instants spread over its length.
-
-    Args:
-        source: A large model.
-        count: How many runs; one more measures the length.
-        seed: When.
-
-    Yields:
-        Seconds, and the innermost functions of ortopt's that ran at that instant.
-    """
-    draw = random.Random(seed)
-    started = time.perf_counter()
-    optimize(source, verify=False)
-    seconds = time.perf_counter() - started
-    main = threading.get_ident()
-    for number in range(count):
-        token = CancellationToken()
-        at: list[tuple[float, str]] = []
-
-        def stop(token: CancellationToken = token, at: list[tuple[float, str]] = at) -> None:
-            at.append((time.perf_counter(), _place(main)))
-            token.cancel()
-
-        timer = threading.Timer((number + draw.random()) / count * seconds, stop)
-        gc.collect()  # what the run before has left is not this one's to free
-        timer.start()
-        try:
-            optimize(source, verify=False, cancellation=token)
-        except OptimizationCancelled:
-            yield time.perf_counter() - at[0][0], at[0][1]
-        finally:
-            timer.cancel()
-            timer.join()
-
-
-def _place(thread: int) -> str:
-    frame = sys._current_frames().get(thread)
-    names: list[str] = []
-    while frame is not None and len(names) < 3:
-        if "ortopt" in frame.f_globals.get("__name__", ""):
-            names.append(f"{frame.f_globals['__name__'].removeprefix('ortopt.')}.{frame.f_code.co_name}")
-        frame = frame.f_back
-    return " < ".join(names)
-
-
 # -- a pass that raises -----------------------------------------------------------------------------------------------
 
 
@@ -533,7 +488,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200, help="how many kills, and how many cancellations")
     parser.add_argument("--models", type=int, default=200, help="how many drawn models passes raise on")
-    parser.add_argument("--nodes", type=int, default=100_000, help="the size of the graph whose latency is measured")
+    parser.add_argument("--nodes", type=int, default=100_000, help="the size of the graphs whose latency is measured")
+    parser.add_argument(
+        "--verified", type=int, default=10, help="how many runs on each are cancelled with verification"
+    )
     options = parser.parse_args(arguments)
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ortopt-faults-") as folder:
@@ -544,7 +502,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f" the output was {kills.old} times the old model, {kills.new} times the new one"
     )
     wrong += _cancel_some(options.count, options.seed)
-    _measure(options.nodes, options.seed)
+    for shape in GENERATORS:
+        wrong += latency.measure(shape, options.nodes, gap=0.4, verified=options.verified, seed=options.seed)
     wrong += _raise_some(options.models, options.seed)
     for line in wrong:
         print(f"WRONG: {line}")
@@ -563,20 +522,6 @@ def _cancel_some(count: int, seed: int) -> list[str]:
         print(f"{name}: {done.cancelled} runs cancelled, with {len(done.rewrites)} different numbers of rewrites")
         wrong += [f"{name}: {line}" for line in done.wrong]
     return wrong
-
-
-def _measure(nodes: int, seed: int) -> None:
-    from benchmarks.generators import chain
-
-    with tempfile.TemporaryDirectory(prefix="ortopt-faults-") as folder:
-        path = Path(folder) / "chain.onnx"
-        path.write_bytes(chain(nodes).SerializeToString())
-        found = sorted(latencies(path, 20, seed))
-    if not found:
-        return
-    print(f"{nodes} nodes: a cancelled run returns after {found[len(found) // 2][0] * 1000:.0f} ms (median)")
-    for seconds, place in found:
-        print(f"  {seconds * 1000:.1f} ms, cancelled in {place}")
 
 
 def _raise_some(models: int, seed: int) -> list[str]:

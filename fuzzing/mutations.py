@@ -229,6 +229,8 @@ class Mutator:
         return [helper.make_node(self.draw.choice(ops), [name], [self._name()])]
 
     def _dropout(self, name: str, array: Array) -> list[NodeProto]:
+        if array.dtype.kind != "f":
+            raise Unsuitable
         return [helper.make_node("Dropout", [name], [self._name()])]
 
     def _transposes(self, name: str, array: Array) -> list[NodeProto]:

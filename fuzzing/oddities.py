@@ -158,9 +158,9 @@ def _outer_uses(model: ModelProto, start: int, end: int) -> tuple[list[str], lis
     graph = model.graph
     nodes = list(graph.node)[start:end]
     made = [name for node in nodes for name in node.output if name]
-    taken = [name for node in nodes for name in reads(node) if name and name not in made]
+    taken = [name for name in reads(nodes) if name and name not in made]
     rest = [*list(graph.node)[:start], *list(graph.node)[end:]]
-    wanted = {name for node in rest for name in reads(node)} | {one.name for one in graph.output}
+    wanted = set(reads(rest)) | {one.name for one in graph.output}
     return list(dict.fromkeys(taken)), [name for name in made if name in wanted]
 
 
@@ -266,7 +266,7 @@ def _names_of_later_values_inside(model: ModelProto, draw: random.Random) -> boo
         if not later or not made or draw.random() < 0.4:
             continue
         name, other = draw.choice(made), draw.choice(later)
-        used = {one for inner in held for below in inner.node for one in reads(below)}
+        used = {one for inner in held for one in reads(inner.node)}
         if other in used:
             continue
         _rename([node], {name: other})

@@ -424,11 +424,13 @@ class Optimization:
     def _run(self, *, verify: bool, inputs: Mapping[str, np.ndarray] | None) -> OptimizeResult:
         try:
             self.transform()
+            if not verify:
+                return self.result(None, self.token.renewed(None))
         except OptimizationCancelled as cancelled:
             cancelled.leave(lambda: self.result(None))
             raise
         try:
-            return self.result(self.verify(inputs) if verify else None)
+            return self.result(self.verify(inputs), self.token.renewed(None))
         except OptimizationCancelled as cancelled:  # what is not verified may be wrong: the model as it came is not
             cancelled.leave(self._result_as_it_came)
             raise
@@ -648,8 +650,13 @@ class Optimization:
             return outcome
         return Verification("impossible", f"there was no time; nothing was rewritten ({outcome.reason})")
 
-    def result(self, verification: Verification | None) -> OptimizeResult:
-        """What has been reached so far."""
+    def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
+        """What has been reached so far.
+
+        Args:
+            verification: How it compares with the original.
+            token: Who may stop it.
+        """
         totals: dict[str, list[float]] = {}
         for entry in self._attempt.manager.history:
             total = totals.setdefault(entry.transformer, [0, 0.0, 0])
@@ -660,7 +667,7 @@ class Optimization:
         passes.sort(key=lambda total: (-total.rewrites, total.transformer))
         summary = Summary(
             self.before,
-            figures(self.model),
+            figures(self.model, token),
             tuple(passes),
             dict(self.seconds),
             tuple(level.value for level in self._attempt.manager.bound_reached),

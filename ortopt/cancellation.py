@@ -12,7 +12,7 @@ from ortopt.errors import OptimizationCancelled
 
 T = TypeVar("T")
 
-BETWEEN_CHECKS: Final = 256
+BETWEEN_CHECKS: Final = 64
 """How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 

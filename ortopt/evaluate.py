@@ -31,6 +31,7 @@ import onnx_ir as ir
 from ortopt import memory, semantics
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.evaluation_child import Raw, results, run_session
 from ortopt.evaluation_numpy import (
@@ -698,26 +699,30 @@ def session(
     return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options, names)
 
 
-def count_nodes(model: bytes | os.PathLike[str] | str) -> int:
+def count_nodes(model: bytes | os.PathLike[str] | str, token: CancellationToken = NEVER) -> int:
     """The nodes of a serialized model's main graph, read off the wire format: weights are stepped over.
 
     Answers 0 where it is not a model; whoever loads it says what is wrong.
+
+    Args:
+        model: The model, or its path.
+        token: Who may stop it.
     """
     if isinstance(model, bytes):
-        return _count_nodes(model)
+        return _count_nodes(model, token)
     try:
         with Path(model).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            return _count_nodes(mapped)
+            return _count_nodes(mapped, token)
     except (OSError, ValueError):
         return 0
 
 
-def _count_nodes(data: bytes | mmap.mmap) -> int:
+def _count_nodes(data: bytes | mmap.mmap, token: CancellationToken) -> int:
     return sum(
         1
         for number, start, end in _fields(data, 0, len(data))
         if number == 7
-        for inner, _, _ in _fields(data, start, end)
+        for inner, _, _ in token.watch(_fields(data, start, end))
         if inner == 1
     )
 

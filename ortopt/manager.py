@@ -197,9 +197,9 @@ class GraphTransformerManager:
         level: TransformerLevel,
         cancellation: CancellationToken,
         *,
-        rules_only: bool = False,
+        closing: bool = False,
     ) -> bool:
-        """Apply a level's transformers, or only its rules, in a workspace (see `apply_transformers`).
+        """Apply a level's transformers, or only those that close a round, in a workspace (see `apply_transformers`).
 
         Raises:
             TransformerError: As there.
@@ -211,17 +211,17 @@ class GraphTransformerManager:
         for step in range(1, self._steps + 1):
             changed = False
             for slot in slots:
-                if (slot.apply_once and step > 1) or (rules_only and not slot.is_rules):
+                if (slot.apply_once and step > 1) or (closing and not slot.closes):
                     continue
                 changed |= self._run_slot(slot, workspace, level, step, cancellation)
             self._modified |= changed
             if self._endless:
-                self._say_bound(level, f"level {level.value} stopped in step {step}: {self._endless}")
+                self.say_bound(level, f"level {level.value} stopped in step {step}: {self._endless}")
                 return self._modified
             if not changed:
                 return self._modified
         if any(not slot.apply_once for slot in slots):
-            self._say_bound(
+            self.say_bound(
                 level, f"level {level.value} still changed the graph in step {self._steps}, the last one allowed"
             )
         return self._modified
@@ -235,7 +235,8 @@ class GraphTransformerManager:
             self._slots[level] = kept
         return kept[2]
 
-    def _say_bound(self, level: TransformerLevel, what: str) -> None:
+    def say_bound(self, level: TransformerLevel, what: str) -> None:
+        """Say that a level was left before it found an end."""
         self.bound_reached.append(level)
         warnings.warn(what, RuntimeWarning, stacklevel=3)
 
@@ -297,7 +298,7 @@ class GraphTransformerManager:
                 edit.author = transformer.name
                 entries = self._apply(transformer, contexts[transformer], graph, level, step)
             edit.restore_order(cancellation)
-            edit.drop_freed_initializers()
+            edit.drop_freed_initializers(cancellation)
             self.observers.inspect(workspace.model, edit.version != start)
         except OptimizationCancelled:
             workspace.stop_at(max((context.mark for context in contexts.values()), default=start))
@@ -466,6 +467,7 @@ class _Slot:
         self.apply_once = transformers[0].apply_once
         self.raw = transformers[0].edits == "raw"
         self.alike = not self.is_rules and transformers[0].alike_at_all_levels
+        self.closes = self.is_rules or self.alike
         self.roots = frozenset(
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 10
 """How often levels run again while those above them change something."""
 
+_ENDLESS = f"all {MOST_ROUNDS} rounds of levels changed the graph"
+
 RewriteKey = tuple[object, ...]
 """What tells a rewrite from others, whatever its number: the transformer, the graph, and the nodes or the step."""
 
@@ -231,6 +233,7 @@ class Pipeline:
             self._apply_below_groups(manager, workspace, token)
             if top < TransformerLevel.LEVEL4 or not manager.run(workspace, TransformerLevel.LEVEL4, token):
                 return
+        manager.say_bound(TransformerLevel.LEVEL4, f"{_ENDLESS}, level 4 in the last one too")
 
     def _apply_below_groups(
         self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken
@@ -238,7 +241,8 @@ class Pipeline:
         """Apply levels 1 to 3 until none finds anything in what the others have left.
 
         What the fusions of levels 2 and 3 leave is looked at by the rules of level 1, which cost as much as there is
-        new; its other transformers, which walk whole graphs, run again where a rule has found something.
+        new, and by what runs at a higher level too; its other transformers, which walk whole graphs, run again where
+        these have found something.
         """
         lowest = TransformerLevel.LEVEL1
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
@@ -247,8 +251,9 @@ class Pipeline:
             changed = [manager.run(workspace, level, token) for level in higher]
             if not any(changed):
                 return
-            if manager.run(workspace, lowest, token, rules_only=True):
+            if manager.run(workspace, lowest, token, closing=True):
                 manager.run(workspace, lowest, token)
+        manager.say_bound(higher[-1], f"{_ENDLESS}, the levels up to {higher[-1].value} in the last one too")
 
     def replay(
         self,

@@ -28,6 +28,9 @@ MOST_REWRITES = 10_000
 
 MOST_REWRITES_A_NODE = 20
 
+VISITS_BETWEEN_CHECKS = 64
+"""So many nodes are offered to all rules of their op before the token is asked."""
+
 
 @runtime_checkable
 class Match(Protocol):
@@ -246,13 +249,13 @@ class RuleDriver:
         queued = set(queue)
         modified = False
         clock = time.perf_counter
-        countdown = 256
+        countdown = VISITS_BETWEEN_CHECKS
         left = MOST_REWRITES + MOST_REWRITES_A_NODE * len(graph)
         while queue and left:
             countdown -= 1
             if not countdown:
                 cancellation.check()
-                countdown = 256
+                countdown = VISITS_BETWEEN_CHECKS
             node = queue.popleft()
             queued.discard(node)
             if node.graph is not graph:

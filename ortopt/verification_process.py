@@ -97,7 +97,7 @@ class Worker:
             optimize: Whether ONNX Runtime optimizes it.
         """
         self.__dict__.pop("_outputs", None)
-        nodes = count_nodes(model)
+        nodes = count_nodes(model, self._token)
         self.patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
         self.deadline = deadline or Deadline(self.patience)
         self._ask({"model": str(model), "providers": self._providers, "quiet": nodes > BIG_GRAPH, "optimize": optimize})

@@ -34,7 +34,7 @@ import onnx_ir as ir
 from ortopt import verification_noise
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import UsageError, VerificationError
+from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
@@ -91,7 +91,7 @@ _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
 _FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
-_FURTHER_WITHIN = 0.5  # seconds that a set may take for others to be run that show what it may hide
+_FURTHER_WITHIN = 0.2  # seconds that a set may take for others to be run that show what it may hide
 _FURTHER_BYTES = 1 << 26  # of the original, for the same
 
 
@@ -206,8 +206,17 @@ class Reference:
         self.close()
 
     def close(self) -> None:
-        """End all processes, and forget what was kept."""
+        """End all processes, and forget what was kept.
+
+        After a cancellation a thread of its own waits for their end; the interpreter does not end before it.
+        """
         self._run.stop()
+        if self._token.is_cancelled:
+            threading.Thread(target=self._clean_up, name="ortopt-verify-end").start()
+        else:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
         while self._early is not None and not self._early.done():
             with contextlib.suppress(CancelledError, TimeoutError):
                 self._early.exception(_BETWEEN_STOPS)
@@ -462,6 +471,10 @@ class _Run:
             if self._stopped:
                 worker.stop()
             yield worker
+        except OptimizationCancelled:
+            worker.stop()
+            self._idle = worker  # `close` waits for its end
+            raise
         except BaseException:
             worker.close()
             raise

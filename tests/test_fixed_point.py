@@ -7,6 +7,8 @@ import pytest
 
 from ortopt import optimize
 from ortopt.graph.save import to_bytes
+from ortopt.options import TransformerLevel
+from tests.wrong_passes import Swap
 
 MODELS = {
     "a constant that is folded late tells its users a shape": """<ir_version: 10, opset_import: ["" : 20]>
@@ -118,3 +120,25 @@ def test_a_second_run_changes_nothing(name: str, level: int) -> None:
     twice = optimize(once, level=level, target=target, verify=False)
     assert [one.transformer for one in twice.summary.passes] == []
     assert to_bytes(twice.model) == once
+
+
+class There(Swap):
+    """Elu becomes Neg."""
+
+    roots = ("Elu",)
+
+
+class AndBack(Swap):
+    """Neg becomes Elu."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    roots = ("Neg",)
+    becomes = "Elu"
+
+
+def test_levels_that_undo_one_another_are_told() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        main (float[N] x) => (float[N] y) { y = Elu (x) }""")
+    with pytest.warns(RuntimeWarning, match="all 10 rounds of levels changed the graph"):
+        result = optimize(model, level=2, verify=False, transformers=[There(), AndBack()])
+    assert result.summary.bound_reached == (2,)

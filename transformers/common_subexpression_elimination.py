@@ -122,7 +122,7 @@ def _only_users(node: ir.Node) -> list[ir.Node]:
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph, and behind each that is still there the graphs below it."""
-    for node in token.watch(tuple(graph)):
+    for node in token.watch(tuple(token.watch(graph))):
         if node.op_type == "Constant" and not node.domain:
             continue  # constant_sharing's
         yield node

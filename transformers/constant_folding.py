@@ -59,7 +59,7 @@ class ConstantFolding(GraphTransformer):
             limit = max(MEGABYTE, context.options.max_growth or 0)
         wave = _Wave(graph, context, limit)
         literals = []
-        for node in context.cancellation.watch(tuple(graph)):
+        for node in context.cancellation.watch(tuple(context.cancellation.watch(graph))):
             if node.op_type == "Constant" and not node.domain:
                 if move and semantics.constant_tensor(node.outputs[0]) is not None:
                     literals.append(node)

@@ -55,7 +55,7 @@ class ConstantSharing(GraphTransformer):
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in the order in which they come to be, and the graphs below where they stand."""
     yield from token.watch(tuple(graph.initializers.values()))
-    for node in token.watch(tuple(graph)):
+    for node in token.watch(tuple(token.watch(graph))):
         if node.op_type == "Constant" and not node.domain:
             yield node.outputs[0]
         elif node.attributes:

@@ -37,7 +37,7 @@ class DeadNodeElimination(GraphTransformer):
 def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
     edit, functions = context.edit, context.model.functions
     clock = edit.clock
-    for node in context.cancellation.watch(reversed(tuple(graph))):
+    for node in context.cancellation.watch(reversed(tuple(context.cancellation.watch(graph)))):
         if any(use_count(value) or value.is_graph_output() for value in node.outputs) or node.graph is None:
             continue
         if not semantics.is_removable(node, functions):
@@ -60,7 +60,7 @@ def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
     unused = [value for value in unused if value.name not in annotated]
     if not unused or not context.rewrite((), f"{len(unused)} unused initializers"):
         return False
-    context.edit.remove_initializers(graph, unused)
+    context.edit.remove_initializers(graph, unused, context.cancellation)
     context.mark = context.edit.version
     return True
 

@@ -28,7 +28,9 @@ class EnsureUniqueDq(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Give each use but the first a DequantizeLinear of its own; each use, if there is a graph output."""
         changed = False
-        for node, behind in itertools.pairwise(context.cancellation.watch(tuple(graph))):  # the last one has no user
+        for node, behind in itertools.pairwise(
+            context.cancellation.watch(tuple(context.cancellation.watch(graph)))
+        ):  # the last one has no user
             if not is_dequantizer(node):
                 continue
             result = node.outputs[0]

@@ -27,8 +27,8 @@ class GroupFusionOptions:
         argument_limit: How many runtime values a group may take and give; weights do not count.
         horizontal: Whether nodes that only share an operand may be in one group.
         motions: Whether nodes may be changed so that groups grow.
-        allow: Ops by commas; if not empty, only these are grouped.
-        deny: Ops by commas that are not grouped.
+        allow: Ops, with spaces between them; if not empty, only these are grouped.
+        deny: Ops, with spaces between them, that are not grouped.
     """
 
     policy: Policy = "cost"
@@ -37,6 +37,21 @@ class GroupFusionOptions:
     motions: bool = True
     allow: str = ""
     deny: str = ""
+
+    def __post_init__(self) -> None:
+        self.partition()  # refuses what makes no sense
+
+    def partition(self, providers: tuple[str, ...] = ()) -> PartitionOptions:
+        """The same for the library that does the work."""
+        return PartitionOptions(
+            providers=providers,
+            policy=self.policy,
+            argument_limit=self.argument_limit,
+            horizontal=self.horizontal,
+            motions=self.motions,
+            allow=_ops(self.allow),
+            deny=_ops(self.deny),
+        )
 
 
 class GroupFusion(GraphTransformer):
@@ -56,16 +71,7 @@ class GroupFusion(GraphTransformer):
             return False
         if any(node.domain == GROUP_DOMAIN for node in context.cancellation.watch(graph)):
             return _tidy(graph, context)
-        chosen = self.options
-        options = PartitionOptions(
-            providers=context.options.providers,
-            policy=chosen.policy,
-            argument_limit=chosen.argument_limit,
-            horizontal=chosen.horizontal,
-            motions=chosen.motions,
-            allow=_commas(chosen.allow),
-            deny=_commas(chosen.deny),
-        )
+        options = self.options.partition(context.options.providers)
         edit, version = context.edit, context.edit.version
         found = settle(edit, graph, options, context.rewrite, context.cancellation)
         context.mark = edit.version
@@ -102,5 +108,6 @@ def _tidy(graph: ir.Graph, context: Context) -> bool:
     return changed
 
 
-def _commas(text: str) -> tuple[str, ...]:
-    return tuple(part for piece in text.split(",") if (part := piece.strip()))
+def _ops(text: str) -> tuple[str, ...]:
+    """Ops of a list; between the braces of ``--passes`` a comma would end it."""
+    return tuple(text.replace(",", " ").split())

@@ -26,7 +26,7 @@ class ShapeFolding(GraphTransformer):
         if not context.edit.index.has_any_anywhere(SIZES):
             return False
         known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
-        for node in context.cancellation.watch(tuple(graph)):
+        for node in context.cancellation.watch(tuple(context.cancellation.watch(graph))):
             found = _known_outputs(node)
             if found:
                 known[node] = found

@@ -43,7 +43,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     file, "-" for stdin, or zoo:NAME.
     """
     from ortopt import benchmark
-    from ortopt.analysis.providers import normalize
+    from ortopt.analysis.providers import normalize, usable
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
@@ -65,6 +65,10 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
         given["threads"],
         tuple(dict.fromkeys(normalize(name) for name in commas(given["provider"]) or ("cpu",))),
     )
+    for provider in effort.providers:
+        works, reason = usable(provider)
+        if not works:
+            raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
     rows = []
     for argument in map(models.resolve, model_names):
         found = _compared(argument, levels, effort, given)

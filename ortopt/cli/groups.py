@@ -44,6 +44,8 @@ def command(
 
     if as_json and dot:
         raise click.UsageError("--json and --dot contradict each other")
+    if picture == files.STREAM and (as_json or dot):
+        raise click.UsageError("only one of --json, --dot and --draw can go to stdout")
     if picture is not None:
         files.check_writable(picture)
     names = tuple(name for given in provider for part in given.split(",") if (name := part.strip())) or ("cpu",)
@@ -59,6 +61,8 @@ def command(
     found = quotient.quotients(loaded)
     if picture is not None:
         files.write_text(picture, quotient.as_svg(found[0]))
+        if picture == files.STREAM:
+            return
     if as_json:
         data = {"schema": 1, "model": argument.label, "graphs": [describe(one) for one in found]}
         click.echo(json.dumps(data, indent=2))
@@ -112,7 +116,8 @@ def _show(quotient: Quotient) -> None:
     out = report.console(sys.stdout)
     groups = [vertex for vertex in quotient.vertices if vertex.kind == "group"]
     outside = [vertex for vertex in quotient.vertices if vertex.kind == "node"]
-    out.print(f"{quotient.graph}: {len(groups)} groups, {len(outside)} nodes outside", highlight=False)
+    counts = f"{_count(len(groups), 'group')}, {_count(len(outside), 'node')} outside"
+    out.print(f"{quotient.graph}: {counts}", highlight=False)
     if groups:
         out.print()
         rows = [_row(vertex) for vertex in groups[:_MOST_ROWS]]
@@ -129,8 +134,11 @@ def _show(quotient: Quotient) -> None:
     _more(out, len(quotient.edges))
     out.print()
     out.print(f"critical path: {' → '.join(quotient.critical_path())}", soft_wrap=True, highlight=False)
-    out.print(f"generations: {len(quotient.generations())}", highlight=False)
     out.print()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _row(vertex: Vertex) -> tuple[object, ...]:

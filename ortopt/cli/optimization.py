@@ -45,6 +45,9 @@ class Run:
             raise UsageError("--verbose and --quiet contradict each other")
         if given["keep_pass"] and not (given["repair"] and given["verify"]):
             raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
+        for option, path in (("-o", given["output"]), ("--json", given["json_file"]), ("--trace", given["trace_file"])):
+            if path == "":  # a variable that nobody has set
+                raise UsageError(f"{option} is given an empty name")
         self._options = options
         self._given = given
         for path in filter(None, (given["output"], given["json_file"], given["trace_file"])):

@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -225,9 +226,7 @@ def _show(data: dict[str, Any], stream: Any) -> None:
             f" quartiles {_milliseconds(low)} to {_milliseconds(high)}",
             soft_wrap=True,
         )
-    groups = len(data["groups"])
-    where = f"{groups} groups" if groups else "one session"
-    out.print(f"{where} on {', '.join(data['providers'])}", soft_wrap=True)
+    out.print(_where(data), soft_wrap=True)
     if data["exported"]:
         versions = ", ".join(data["exported"]["versions"])
         out.print(f"wrote {data['exported']['path']}: {versions}", soft_wrap=True)
@@ -235,6 +234,16 @@ def _show(data: dict[str, Any], stream: Any) -> None:
     shown = ("runs", "group_runs", "hits", "misses", "compiles", "copies", "fallbacks")
     rest = [name for name, count in counted.items() if count and name not in shown]
     out.print(", ".join(f"{name.replace('_', ' ')} {counted[name]}" for name in (*shown, *rest)), soft_wrap=True)
+
+
+def _where(data: dict[str, Any]) -> str:
+    """What ran where."""
+    if not data["groups"]:
+        return f"one session on {', '.join(data['providers'])}"
+    ran = Counter(one["provider"] or "no provider, for they were not needed" for one in data["groups"])
+    count = len(data["groups"])
+    places = [provider if len(ran) == 1 else f"{provider} ({number})" for provider, number in ran.most_common()]
+    return f"{count} group{'' if count == 1 else 's'} on {', '.join(places)}"
 
 
 def _milliseconds(seconds: float) -> str:

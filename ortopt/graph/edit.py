@@ -26,6 +26,7 @@ from ortopt.graph.symbolic import canonical, is_invented, is_known
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 
+_PAD_AXES = 3
 _MOST_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
 
 
@@ -151,6 +152,8 @@ class Editor:
             self._materialize_constants(node, before)
             graph.insert_before(before, node)
             self._enter(graph, node)
+            if _refuses_constant(node):
+                self._widen_axes(node)
             self._infer(node)
 
     def append(self, graph: ir.Graph, node: ir.Node) -> None:
@@ -293,6 +296,17 @@ class Editor:
         self._did(_replace_back, old, uses)
         if uses:
             self._freed(old)
+        if new.dtype == ir.DataType.INT32:
+            for node, _ in uses:
+                if _refuses_constant(node):
+                    self._widen_axes(node)
+
+    def _widen_axes(self, node: ir.Node) -> None:
+        """Give a Pad its axes as the constant that ONNX Runtime reads."""
+        axes = node.inputs[_PAD_AXES]
+        tensor = None if axes is None else semantics.constant_tensor(axes)
+        assert tensor is not None
+        self.set_input(node, _PAD_AXES, constant(tensor.numpy(), ir.DataType.INT64))
 
     def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
         """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
@@ -474,31 +488,38 @@ class Editor:
             self.remove(node)
             self.sweep([producer for value in operands if (producer := value.producer()) is not None])
 
-    def drop_freed_initializers(self) -> None:
-        """Remove the initializers that edits have left without any use."""
+    def drop_freed_initializers(self, token: CancellationToken = NEVER) -> None:
+        """Remove the initializers that edits have left without any use.
+
+        Args:
+            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
+                again.
+        """
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
-        for value in self._freed_initializers:
+        for value in token.watch(self._freed_initializers):
             if value.graph is not None and not use_count(value) and not value.is_graph_output():
                 by_graph.setdefault(value.graph, []).append(value)
-        self._freed_initializers.clear()
         for graph, values in by_graph.items():
-            self.remove_initializers(graph, values)
+            self.remove_initializers(graph, values, token)
+        self._freed_initializers.clear()
 
-    def remove_initializers(self, graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    def remove_initializers(
+        self, graph: ir.Graph, values: Iterable[ir.Value], token: CancellationToken = NEVER
+    ) -> None:
         """Drop initializers that nothing uses; their bytes were counted when the last use went.
 
         Args:
             graph: The graph that holds them.
             values: Initializers of the graph, neither used nor inputs nor outputs of it.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
         doomed = [value for value in values if value.name is not None]
         if not doomed:
             return
-        order = tuple(graph.initializers.values())
-        for value in doomed:
+        self._did(_restore_initializers, graph, tuple(graph.initializers.values()))
+        for value in token.watch(doomed):
             assert value.name is not None
             del graph.initializers[value.name]
-        self._did(_restore_initializers, graph, order)
 
     def set_opset(self, imports: dict[str, int], domain: str, version: int) -> None:
         """Import a domain at a version into a model or a function.
@@ -1049,21 +1070,22 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
-    if one.type != other.type:
+    type_ = one.type
+    if type_ is not other.type and type_ != other.type:
         return False
-    if (one.shape is not other.shape or meta_of(one) or meta_of(other)) and facts.shape_of(one) != facts.shape_of(
-        other
-    ):
+    told = meta_of(one) or meta_of(other)
+    if (told or one.shape is not other.shape) and facts.shape_of(one) != facts.shape_of(other):
         return False
-    if _tells(one) != _tells(other):
-        return False
-    return one.dtype not in facts.INTEGERS or facts.all_contents(one) == facts.all_contents(other)
-
-
-def _tells(value: ir.Value) -> bool:
-    """Whether inference may read the elements of a constant: factors of a size, say."""
-    tensor = semantics.constant_tensor(value)
-    return tensor is not None and tensor.size <= facts.MOST_ELEMENTS
+    tensor, known = semantics.constant_tensor(one), semantics.constant_tensor(other)
+    if tensor is not None and known is not None:
+        return True
+    if type_ is not None and type_.dtype in facts.INTEGERS:
+        content = facts.all_contents(one)
+        if content is not None and all(isinstance(element, int) for element in content):
+            return True  # all that there is to know
+        return content == facts.all_contents(other)
+    constant_ = known if tensor is None else tensor
+    return constant_ is None or constant_.size > facts.MOST_ELEMENTS  # inference may read few: the factors of a Resize
 
 
 def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented: bool = False) -> ir.Shape | None:
@@ -1087,6 +1109,14 @@ def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented:
 
 def _is_loose(value: ir.Value) -> bool:
     return value.producer() is None and value.graph is None and value.const_value is not None
+
+
+def _refuses_constant(node: ir.Node) -> bool:
+    """Whether ONNX Runtime 1.31 would not load a Pad: it reads axes that are constant as int64, whatever they are."""
+    if node.op_type != "Pad" or node.domain or len(node.inputs) <= _PAD_AXES:
+        return False
+    axes = node.inputs[_PAD_AXES]
+    return axes is not None and axes.dtype == ir.DataType.INT32 and semantics.constant_tensor(axes) is not None
 
 
 def _constant_bytes(node: ir.Node) -> int:

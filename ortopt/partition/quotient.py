@@ -33,7 +33,7 @@ class Vertex:
         name: Unique in its quotient graph.
         kind: What it is.
         provider: Where it runs; ``host`` for nodes outside, empty for the sides.
-        nodes: How many nodes it stands for, Constants and nodes below included.
+        nodes: How many nodes it stands for: those below count too, Constants do not.
         ops: How many nodes of each op.
         inputs: Names of the runtime values that it takes.
         weights: Names of the weights that it takes.
@@ -177,11 +177,10 @@ def _side(kind: Literal["inputs", "outputs"], names: tuple[str, ...]) -> Vertex:
 
 
 def _inside(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Iterator[ir.Node]:
-    """The nodes that a vertex stands for: a group's body, or a node, with all below them."""
-    for inner in groups[node].function if node in groups else (node,):
-        yield inner
-        for graph in scope.nested(inner):
-            yield from graph
+    """The nodes that a vertex stands for: a group's body, or a node, with all below them; Constants left out."""
+    for outer in groups[node].function if node in groups else (node,):
+        for one in ((outer,), *scope.nested(outer)):
+            yield from (inner for inner in one if not is_constant_node(inner))
 
 
 def _unique(name: str, taken: set[str]) -> str:

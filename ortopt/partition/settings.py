@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import onnx_ir as ir
 
@@ -19,6 +20,8 @@ ARGUMENT_LIMIT = 128
 
 SMALL_CONSTANT_BYTES = 1024
 """Constants of at most so many bytes are copied into each group that uses them; larger ones are its weights."""
+
+_OP: Final = re.compile(r"(?:[^\s:@,]+::)?[^\s:@,]+")
 
 Predicate: TypeAlias = Callable[[ir.Node, str, Support | None], bool]
 """A user's own say: the node, a provider's name, how the tables say that it runs the node; whether it may have it."""
@@ -58,8 +61,8 @@ class PartitionOptions:
             raise UsageError(f"the argument limit must be at least 1, not {self.argument_limit}")
         for entry in (*self.allow, *self.deny):
             op, at, provider = entry.partition("@")
-            if not op:
-                raise UsageError(f"{entry!r} names no op")
+            if _OP.fullmatch(op) is None:
+                raise UsageError(f"{entry!r} names no op: they are spelled Add, com.microsoft::Gelu, Add@cuda")
             if at:
                 execution.normalize(provider)
 

@@ -62,6 +62,11 @@ def device(name: str, index: int = 0) -> Any:
     return onnxruntime.OrtDevice.make(name, index)._get_c_device()
 
 
+def borrow(array: Array) -> Any:
+    """An OrtValue on a contiguous array of native numbers, which must outlive it."""
+    return binding().OrtValue.ortvalue_from_numpy(array, device("cpu"))
+
+
 def to_ort(array: Any) -> Any:
     """What a plan holds for an array: an OrtValue that owns it, or the array itself if it holds no numbers.
 
@@ -214,6 +219,7 @@ __all__ = [
     "Array",
     "alone",
     "binding",
+    "borrow",
     "device",
     "has_no_array",
     "holds_numbers",

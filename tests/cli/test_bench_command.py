@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from ortopt import benchmark
+from ortopt.analysis.providers import CUDA, usable
 from ortopt.benchmark import Effort, Version, compare
 from ortopt.errors import InvalidModelError
 
@@ -165,3 +166,10 @@ def test_usage_errors_are_1(ortopt: Any, files: Path, case: str) -> None:
 def test_bad_input_is_2(ortopt: Any, files: Path) -> None:
     for arguments in (["nowhere.onnx"], ["missing.onnx"], ["plain.onnx", "--trace", f"nowhere{os.sep}t.json"]):
         assert ortopt("bench", *arguments, code=2).stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(usable(CUDA)[0], reason="CUDA works here")
+def test_a_provider_that_does_not_work_here_is_a_usage_error(ortopt: Any, files: Path) -> None:
+    for named in ("cuda", "cuda,cpu"):
+        done = ortopt("bench", "plain.onnx", "--provider", named, code=1)
+        assert "CUDAExecutionProvider does not work here, and cannot be measured" in done.stderr

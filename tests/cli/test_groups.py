@@ -34,9 +34,27 @@ def groups(*arguments: object) -> Result:
 
 def test_a_table_for_people(grouped: Path) -> None:
     said = groups(grouped).output
-    assert "2 groups, 1 nodes outside" in said
+    assert "2 groups, 1 node outside" in said
     assert "group_1" in said
     assert "critical path: inputs → group_0 → Neg" in said
+
+
+def test_a_table_counts_what_computes(tmp_path: Path) -> None:
+    model = parse("main (float[N,4] x) => (float[N,4] y) <float two = {2}> { t = Mul (x, two) y = Relu (t) }")
+    save(model, tmp_path / "plain.onnx")
+    said = groups(tmp_path / "plain.onnx").output
+    assert "1 group, no nodes outside" in said
+    assert "Constant" not in said
+    assert "1 Mul, 1 Relu" in said
+
+
+def test_a_picture_on_stdout_is_alone_there(grouped: Path) -> None:
+    said = groups(grouped, "--draw", "-").stdout
+    assert ElementTree.fromstring(said).tag.endswith("svg")
+    for other in ("--json", "--dot"):
+        refused = groups(grouped, "--draw", "-", other)
+        assert refused.exit_code == 1
+        assert "only one of --json, --dot and --draw can go to stdout" in refused.stderr
 
 
 def test_data(grouped: Path) -> None:

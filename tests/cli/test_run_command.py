@@ -54,6 +54,11 @@ def test_a_table(ortopt: Any, files: Path) -> None:
     assert done.stderr == ""
 
 
+def test_where_groups_ran_is_said(ortopt: Any, files: Path) -> None:
+    assert "3 groups on host" in ortopt("run", "grouped.onnx", "--run-type", "host").stdout.splitlines()
+    assert "one session on CPUExecutionProvider" in ortopt("run", "plain.onnx").stdout.splitlines()
+
+
 def test_data(ortopt: Any, files: Path) -> None:
     data = json.loads(ortopt("run", "grouped.onnx", "--json", "--repeat", 3).stdout)
     assert (data["schema"], data["model"]) == (1, "grouped.onnx")

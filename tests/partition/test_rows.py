@@ -87,9 +87,24 @@ def test_row_b_predicate_allow_and_deny() -> None:
     (found,) = group(parse(text), PartitionOptions(deny=("Relu",)))
     assert ops(found) == ["MatMul"]
     assert group(parse(text), PartitionOptions(deny=("Relu@cpu", "MatMul@cpu"))) == []
-    for options in ({"deny": ("@cpu",)}, {"allow": ("Relu@gpu7",)}, {"argument_limit": 0}, {"policy": "best"}):
+    for options in (
+        {"deny": ("@cpu",)},
+        {"deny": ("Relu:MatMul",)},
+        {"allow": ("Relu MatMul",)},
+        {"allow": ("Relu@gpu7",)},
+        {"argument_limit": 0},
+        {"policy": "best"},
+    ):
         with pytest.raises(UsageError):
             PartitionOptions(**options)  # type: ignore[arg-type]
+
+
+def test_row_b_predicate_lists_in_the_text_of_a_pipeline() -> None:
+    text = f"{WORK} {{ t = MatMul (x, w) u = Relu (t) v = Tanh (u) y = MatMul (v, w) }}"
+    result = optimize(parse(text), passes="group_fusion{deny=Relu Tanh@cpu,policy=literal}", level=4)
+    assert outside(result.model) == ["Relu", "Tanh"]
+    with pytest.raises(UsageError, match="names no op"):
+        optimize(parse(text), passes="group_fusion{deny=Relu:Tanh}", level=4)
 
 
 def test_row_b_predicate_of_the_user() -> None:

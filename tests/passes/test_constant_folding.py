@@ -256,6 +256,29 @@ def test_no_weight_is_dequantized(body: str) -> None:
     check_keeps(PASS, f"{QUANTIZED} {{ {body} }}", "a dequantized weight would be stored")
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "axes = Cast <to = 6> (wide) y = Pad (x, pads, , axes)",
+        """axes = Cast <to = 6> (wide) y = If (c) <
+            then_branch = t () => (float[?,?] a) { a = Pad (x, pads, , axes) },
+            else_branch = e () => (float[?,?] b) { b = Pad <mode = "edge"> (x, pads, , axes) }
+        >""",
+    ],
+)
+def test_axes_of_a_pad_are_of_the_type_that_onnxruntime_reads(nodes: str) -> None:
+    """It runs a Pad with computed axes of int32, and does not load one with constant axes of int32."""
+    model = check_rewrites(
+        PASS,
+        before=f"""<ir_version: 10, opset_import: ["" : 18]>
+        main (float[N,3] x, bool c) => (float[?,?] y) <int64[2] pads = {{1, 1}}, int64[1] wide = {{1}}> {{
+            {nodes}
+        }}""",
+        ops={"Cast": 0},
+    )
+    assert not any(value.dtype == ir.DataType.INT32 for value in model.graph.initializers.values())
+
+
 def test_no_fusion_group_is_folded() -> None:
     """What it computes from weights alone has been left: folding it whole would store the dequantized weight."""
     check_keeps(

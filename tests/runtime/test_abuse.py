@@ -21,6 +21,7 @@ from ortopt.errors import UsageError
 from ortopt.graph.save import save, to_bytes
 from ortopt.runtime.planner import Planner
 from ortopt.runtime.threads import deal
+from ortopt.runtime.values import to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 
@@ -169,6 +170,23 @@ def test_values_are_freed_at_their_last_use() -> None:
     assert most == 2
     assert alive == set(plan.outputs)
     assert mine.run(None, {"t0": floats(5)})[0].shape == (5,)
+
+
+def test_results_of_one_group_are_freed_apart() -> None:
+    """One is of use for longer than the other: 64 MB each."""
+    text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
+        a, b = ortopt.group.group_0 (x) c = my.Twice (b) d = my.Twice (c) y = Add (a, d) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r, s) {{ r = Neg (p) s = Abs (p) }}"""
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = False
+    mine = session(text, sess_options=options, host_ops=[Twice])
+    mine.run(None, {"x": floats(3)})
+    (group,) = (one for one in mine.groups if one.recipe.name == "group_0")
+    first, second = group([to_ort(np.ones(16 << 20, np.float32))], onnxruntime.RunOptions())
+    before = anonymous_megabytes()
+    del second
+    assert before - anonymous_megabytes() > 48
+    assert first.numpy()[-1] == -1
 
 
 def test_nothing_is_walked_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import ortopt
 from ortopt import InferenceSession, UsageError
+from ortopt.analysis.providers import CPU, CUDA
 from ortopt.graph.save import save, to_bytes
 from ortopt.runtime import foreign_memory
 from ortopt.runtime.foreign_memory import at_address
+from ortopt.runtime.groups import Group
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 
@@ -506,3 +509,29 @@ def test_results_that_are_views_share_memory_with_no_argument_and_no_weight(run_
     assert not np.shares_memory(x, y)
     z[:] = 0
     assert_array_equal(mine.run(None, {"x": x})[1], [1, 2, 3, 4])
+
+
+def test_nodes_between_groups_are_planned_in_the_order_of_random_ones() -> None:
+    model = parse(
+        f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
+        n = Neg (x) a = my.Twice (n) y = ortopt.group.group_0 (a) z = RandomUniformLike (x) }}
+        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
+    )
+    mine = session(model, host_ops=[Twice])
+    random = [group.recipe.name for group in mine.groups if group.recipe.random]
+    assert random == ["group_0", "leftover_2"]
+
+
+def test_a_group_prefers_the_provider_that_it_was_made_for() -> None:
+    (group, *_) = session(TWO_GROUPS).groups
+    workshop = replace(group._workshop, providers=(CUDA, CPU), groups=[])
+    for provider, wanted in ((CPU, CPU), (CUDA, CUDA), (None, CUDA), ("DmlExecutionProvider", CUDA)):
+        assert Group(replace(group.recipe, provider=provider), workshop).wanted_provider == wanted
+
+
+def test_several_sessions_do_not_spin() -> None:
+    mine = session(TWO_GROUPS)
+    mine.run(None, {"x": floats(3, 4)})
+    for group in mine.groups:
+        (one,) = group.sessions()
+        assert one.session_options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
