@@ -103,11 +103,7 @@ class CudaDevice:
 
     def session_options(self) -> dict[str, str]:
         """Provider options of every session on the device, besides the caller's."""
-        return {} if self.stream is None or not self._is_ours else {STREAM_KEY: str(self.stream)}
-
-    @property
-    def _is_ours(self) -> bool:
-        return self._driver is not None and not self.waits
+        return {} if self.waits else {STREAM_KEY: str(self.stream)}
 
     def outlives(self, session: Any) -> None:
         """Keep the stream as long as a session of ONNX Runtime lives."""

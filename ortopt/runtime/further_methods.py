@@ -156,6 +156,8 @@ class FurtherMethods:
             self.run_with_ort_values(list(fetch_names), given, run_options), fetch_devices, strict=True
         ):
             fetches.push_back(self._moved(found._ortvalue, place))
+        if self._workshop.device is not None:
+            self._workshop.device.synchronize()
 
     def _moved(self, value: Any, place: Any) -> Any:
         """A value of the host's memory on a device."""

@@ -29,7 +29,6 @@ class IOBinding:
         self._checks = binding().SessionIOBinding(session._interface.session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
-        self._kept: dict[str, Any] = {}
         self._results: list[Any] = []
         self._device: CudaDevice | None = None  # where they may be
 
@@ -112,9 +111,7 @@ class IOBinding:
 
     def get_outputs_as_ortvaluevector(self) -> Any:
         """The same as ONNX Runtime's vector."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as binding
-
-        vector = binding.OrtValueVector()
+        vector = binding().OrtValueVector()
         for value in self._results:
             vector.push_back(value._ortvalue)
         return vector
@@ -170,11 +167,13 @@ class IOBinding:
         import onnxruntime
 
         found = []
-        filled = False
+        moved = False
         for name, target in self._outputs.items():
             value = results[name]
             if isinstance(target, tuple):
-                found.append(onnxruntime.OrtValue(self._placed(value, target, device, name)))
+                placed = self._placed(value, target, device, name)
+                moved = moved or placed is not value
+                found.append(onnxruntime.OrtValue(placed))
                 continue
             if not (value.has_value() and value.is_tensor() and target.is_tensor()):
                 raise ValueError(f"output {name!r}: only tensors are written to bound memory")
@@ -185,9 +184,9 @@ class IOBinding:
                 )
             if value.tensor_size_in_bytes():
                 _fill(target, value, device, name)
-                filled = True
+                moved = True
             found.append(target)
-        if filled and device is not None:
+        if moved and device is not None:
             device.synchronize()
         self._results = found
         self._device = device

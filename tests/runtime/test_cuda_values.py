@@ -17,7 +17,7 @@ from ortopt.analysis.providers import CUDA
 from ortopt.runtime.guarded import guarded
 from ortopt.runtime.interface import Interface
 from tests.runtime.fake_cuda import Log, fake_cuda
-from tests.runtime.models import HEADER, floats, plain_session, session
+from tests.runtime.models import HEADER, TWO_GROUPS, floats, plain_session, session, two_groups
 from tests.runtime.test_containers import SEQUENCE, STRINGS
 from tests.runtime.test_cuda_plans import CHAIN, X, chain, cuda, for_cuda
 from tests.runtime.test_guards import FUNCTION
@@ -160,7 +160,21 @@ def test_outputs_go_to_the_device_that_is_asked_for(fake_cuda: Log) -> None:
         mine.run_with_ortvaluevector(onnxruntime.RunOptions(), ["x"], feeds, ["y"], fetches, [place])
         assert_allclose(fetches[0].numpy(), chain(X), rtol=1e-6)
         uploads.append(len(fake_cuda.of("upload")))
+        assert fake_cuda.kinds()[-1] == "wait"
     assert uploads[1] == uploads[0] + 1
+
+
+def test_what_goes_up_to_a_bound_device_is_there_when_the_run_returns(fake_cuda: Log) -> None:
+    mine = cuda(TWO_GROUPS, "group_1")  # y comes from the CPU
+    binding = mine.io_binding()
+    binding.bind_cpu_input("x", X)
+    for name in ("y", "t"):
+        binding.bind_output(name, "cuda")
+    mine.run_with_iobinding(binding)
+    assert fake_cuda.kinds()[-2:] == ["upload", "wait"]
+    for found, expected in zip(binding.get_outputs(), two_groups(X), strict=True):
+        assert mine._device.is_resident(found._ortvalue)
+        assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["run", "run_with_ort_values"])
