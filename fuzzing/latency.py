@@ -132,8 +132,11 @@ def forked(run: Callable[[CancellationToken], object], gap: float, seed: int) ->
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             answer = pipe.read()
-        os.waitpid(child, 0)
-        answers.append(Late(**json.loads(answer)) if answer else Late(0, 0, "", "", "the child died"))
+        _, status = os.waitpid(child, 0)
+        if answer:
+            answers.append(Late(**json.loads(answer)))
+        elif status:  # else it was over before it asked again
+            answers.append(Late(0, 0, "", "", "the child died"))
         signal.setitimer(signal.ITIMER_PROF, draw.uniform(0.001, 2 * gap))
 
     before = signal.signal(signal.SIGPROF, fork)
