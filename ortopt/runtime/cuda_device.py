@@ -271,12 +271,9 @@ class CudaDevice:
     @contextlib.contextmanager
     def _copying(self, value: Any, name: str) -> Iterator[None]:
         nbytes = nbytes_of(value)
+        with contextlib.nullcontext() if self._timeline is None else self._timeline.span("copy", name, bytes=nbytes):
+            yield
         self._counters.copied(1, nbytes)
-        if self._timeline is None:
-            yield
-            return
-        with self._timeline.span("copy", name, bytes=nbytes):
-            yield
 
     def _host_tensor(self, value: Any) -> Any:
         return self._tensor.ortvalue_from_shape_and_onnx_type(list(value.shape()), value.element_type(), device("cpu"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy
+from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
         if ortvalue.has_value():
-            device = self._session._device
-            known = ortvalue if device is None else device.stand_in(ortvalue)
-            self._checks.bind_ortvalue_input(name, known._ortvalue)
+            device, inner = self._session._device, ortvalue._ortvalue
+            away = device is not None and device.is_resident(inner)
+            # What is on a device would be copied at once, by a session that knows no device. Names are all it looks at.
+            self._checks.bind_ortvalue_input(name, to_ort(np.zeros(0, np.float32)) if away else inner)
         self._inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
