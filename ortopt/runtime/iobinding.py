@@ -167,14 +167,16 @@ class IOBinding:
         """
         import onnxruntime
 
+        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
         found = []
         moved = False
         for name, target in self._outputs.items():
             value = results[name]
             if isinstance(target, tuple):
-                placed = self._placed(value, target, device, name)
-                moved = moved or placed is not value
-                found.append(onnxruntime.OrtValue(placed))
+                place = device_of(*target) if target[0] in kinds else device_of("cpu")  # where nothing runs on that
+                here = placed(value, place, device, f"output {name}")
+                moved = moved or here is not value
+                found.append(onnxruntime.OrtValue(here))
                 continue
             if not (value.has_value() and value.is_tensor() and target.is_tensor()):
                 raise ValueError(f"output {name!r}: only tensors are written to bound memory")
@@ -192,16 +194,23 @@ class IOBinding:
         self._results = found
         self._device = device
 
-    def _placed(self, value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
-        """A result on the device that its output is bound to; where nothing runs on that, in the host's memory."""
-        kind, index = place
-        if device is not None and kind == "cuda" and index == device.index:
-            return device.upload(value, f"output {name}")
-        at_host = value if device is None else device.download(value, f"output {name}")
-        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
-        if kind == "cpu" or kind not in kinds or not holds_numbers(at_host):
-            return at_host
-        return type(at_host).ortvalue_from_numpy(to_numpy(at_host), device_of(kind, index))
+
+def placed(value: Any, place: Any, device: CudaDevice | None, name: str) -> Any:
+    """A result where it is wanted.
+
+    Args:
+        value: The result; one that holds no numbers stays in the host's memory.
+        place: ONNX Runtime's C++ object for a device.
+        device: Where values may be besides the host's memory; it must be waited for afterwards.
+        name: What to call it on the timeline.
+    """
+    kind = place.device_type()
+    if device is not None and (kind, place.device_id()) == (device_of("cuda").device_type(), device.index):
+        return device.upload(value, name)
+    at_host = value if device is None else device.download(value, name)
+    if kind == device_of("cpu").device_type() or not holds_numbers(at_host):
+        return at_host
+    return type(at_host).ortvalue_from_numpy(to_numpy(at_host), place)
 
 
 def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
@@ -218,4 +227,4 @@ def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None
         target.update_inplace(to_numpy(at_host))
 
 
-__all__ = ["IOBinding"]
+__all__ = ["IOBinding", "placed"]
