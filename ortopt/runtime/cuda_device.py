@@ -103,11 +103,7 @@ class CudaDevice:
 
     def session_options(self) -> dict[str, str]:
         """Provider options of every session on the device, besides the caller's."""
-        return {} if self.stream is None or not self._is_ours else {STREAM_KEY: str(self.stream)}
-
-    @property
-    def _is_ours(self) -> bool:
-        return self._driver is not None and not self.waits
+        return {} if self.waits else {STREAM_KEY: str(self.stream)}
 
     def outlives(self, session: Any) -> None:
         """Keep the stream as long as a session of ONNX Runtime lives."""
@@ -275,12 +271,9 @@ class CudaDevice:
     @contextlib.contextmanager
     def _copying(self, value: Any, name: str) -> Iterator[None]:
         nbytes = nbytes_of(value)
+        with contextlib.nullcontext() if self._timeline is None else self._timeline.span("copy", name, bytes=nbytes):
+            yield
         self._counters.copied(1, nbytes)
-        if self._timeline is None:
-            yield
-            return
-        with self._timeline.span("copy", name, bytes=nbytes):
-            yield
 
     def _host_tensor(self, value: Any) -> Any:
         return self._tensor.ortvalue_from_shape_and_onnx_type(list(value.shape()), value.element_type(), device("cpu"))

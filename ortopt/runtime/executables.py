@@ -10,11 +10,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ortopt.runtime.containers import wrapped
-from ortopt.runtime.values import binding, has_no_array, is_plain, to_numpy, to_ort
+from ortopt.runtime.values import binding, has_no_array, is_plain, own, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
@@ -219,7 +220,19 @@ class Host:
         """Run the nodes one after the other."""
         arrays = [to_numpy(value) for value in values] + self._weights
         found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
-        return [to_ort(value) for value in found]
+        given = {id(one) for array in arrays for one in (array, *(array if isinstance(array, list) else ()))}
+        return [to_ort(_apart(value, given)) for value in found]
+
+
+def _apart(value: Any, given: set[int]) -> Any:
+    """A result that shares memory with no argument, as those of ONNX Runtime; onnx reshapes to views.
+
+    Args:
+        value: The result.
+        given: The ids of the arguments.
+    """
+    is_new = isinstance(value, np.ndarray) and value.flags.owndata and id(value) not in given
+    return value if is_new else own(value)
 
 
 def _callees_first(functions: Iterable[onnx.FunctionProto]) -> list[onnx.FunctionProto]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
-from ortopt.runtime.values import device, holds_numbers, to_numpy
+from ortopt.runtime.iobinding import placed
 
 if TYPE_CHECKING:
     from ortopt.runtime.groups import Workshop
@@ -152,19 +152,12 @@ class FurtherMethods:
         given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, feeds, strict=True)}
         if not fetch_names:
             return
-        for found, place in zip(
-            self.run_with_ort_values(list(fetch_names), given, run_options), fetch_devices, strict=True
-        ):
-            fetches.push_back(self._moved(found._ortvalue, place))
-
-    def _moved(self, value: Any, place: Any) -> Any:
-        """A value of the host's memory on a device."""
-        if place.device_type() == device("cpu").device_type() or not holds_numbers(value):
-            return value
+        results = self.run_with_ort_values(list(fetch_names), given, run_options)
         own = self._workshop.device
-        if own is not None and (place.device_type(), place.device_id()) == (device("cuda").device_type(), own.index):
-            return own.upload(value, "fetched output")
-        return type(value).ortvalue_from_numpy(to_numpy(value), place)
+        for found, name, place in zip(results, fetch_names, fetch_devices, strict=True):
+            fetches.push_back(placed(found._ortvalue, place, own, f"output {name}"))
+        if own is not None:
+            own.synchronize()
 
     def _alive(self) -> Any:
         """The whole session, unless it must not be asked any more."""

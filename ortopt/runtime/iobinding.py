@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy
+from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class IOBinding:
         self._checks = binding().SessionIOBinding(session._interface.session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
-        self._kept: dict[str, Any] = {}
         self._results: list[Any] = []
         self._device: CudaDevice | None = None  # where they may be
 
@@ -65,9 +64,10 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
         if ortvalue.has_value():
-            device = self._session._device
-            known = ortvalue if device is None else device.stand_in(ortvalue)
-            self._checks.bind_ortvalue_input(name, known._ortvalue)
+            device, inner = self._session._device, ortvalue._ortvalue
+            away = device is not None and device.is_resident(inner)
+            # What is on a device would be copied at once, by a session that knows no device. Names are all it looks at.
+            self._checks.bind_ortvalue_input(name, to_ort(np.zeros(0, np.float32)) if away else inner)
         self._inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -112,9 +112,7 @@ class IOBinding:
 
     def get_outputs_as_ortvaluevector(self) -> Any:
         """The same as ONNX Runtime's vector."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as binding
-
-        vector = binding.OrtValueVector()
+        vector = binding().OrtValueVector()
         for value in self._results:
             vector.push_back(value._ortvalue)
         return vector
@@ -169,12 +167,16 @@ class IOBinding:
         """
         import onnxruntime
 
+        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
         found = []
-        filled = False
+        moved = False
         for name, target in self._outputs.items():
             value = results[name]
             if isinstance(target, tuple):
-                found.append(onnxruntime.OrtValue(self._placed(value, target, device, name)))
+                place = device_of(*target) if target[0] in kinds else device_of("cpu")  # where nothing runs on that
+                here = placed(value, place, device, f"output {name}")
+                moved = moved or here is not value
+                found.append(onnxruntime.OrtValue(here))
                 continue
             if not (value.has_value() and value.is_tensor() and target.is_tensor()):
                 raise ValueError(f"output {name!r}: only tensors are written to bound memory")
@@ -185,23 +187,30 @@ class IOBinding:
                 )
             if value.tensor_size_in_bytes():
                 _fill(target, value, device, name)
-                filled = True
+                moved = True
             found.append(target)
-        if filled and device is not None:
+        if moved and device is not None:
             device.synchronize()
         self._results = found
         self._device = device
 
-    def _placed(self, value: Any, place: tuple[str, int], device: CudaDevice | None, name: str) -> Any:
-        """A result on the device that its output is bound to; where nothing runs on that, in the host's memory."""
-        kind, index = place
-        if device is not None and kind == "cuda" and index == device.index:
-            return device.upload(value, f"output {name}")
-        at_host = value if device is None else device.download(value, f"output {name}")
-        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
-        if kind == "cpu" or kind not in kinds or not holds_numbers(at_host):
-            return at_host
-        return type(at_host).ortvalue_from_numpy(to_numpy(at_host), device_of(kind, index))
+
+def placed(value: Any, place: Any, device: CudaDevice | None, name: str) -> Any:
+    """A result where it is wanted.
+
+    Args:
+        value: The result; one that holds no numbers stays in the host's memory.
+        place: ONNX Runtime's C++ object for a device.
+        device: Where values may be besides the host's memory; it must be waited for afterwards.
+        name: What to call it on the timeline.
+    """
+    kind = place.device_type()
+    if device is not None and (kind, place.device_id()) == (device_of("cuda").device_type(), device.index):
+        return device.upload(value, name)
+    at_host = value if device is None else device.download(value, name)
+    if kind == device_of("cpu").device_type() or not holds_numbers(at_host):
+        return at_host
+    return type(at_host).ortvalue_from_numpy(to_numpy(at_host), place)
 
 
 def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
@@ -218,4 +227,4 @@ def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None
         target.update_inplace(to_numpy(at_host))
 
 
-__all__ = ["IOBinding"]
+__all__ = ["IOBinding", "placed"]

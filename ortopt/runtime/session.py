@@ -539,6 +539,7 @@ class InferenceSession(FurtherMethods):
             return outputs
         names = list(output_names) if output_names else self._output_names
         self._interface.check_outputs(names)
+        types = [one.type for one in self._interface.outputs]  # they go when the session is closed meanwhile
         values, _ = self._arguments(input_dict_ort_values)
         results, device = self._execute(values, run_options)
         found = []
@@ -546,7 +547,7 @@ class InferenceSession(FurtherMethods):
             i = self._positions[name]
             value = _at_host(results[i], device, name)
             value = alone(value) if self._shared[i] else value
-            found.append(onnxruntime.OrtValue(wrapped(value, self._interface.outputs[i].type)))
+            found.append(onnxruntime.OrtValue(wrapped(value, types[i])))
         return found
 
     def io_binding(self) -> Any:
@@ -572,6 +573,7 @@ class InferenceSession(FurtherMethods):
             raise ValueError("IOBinding must be used with the session that created it.")
         if not iobinding.outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
+        declared = self._interface.outputs
         for name in iobinding.outputs:
             if name not in self._positions:
                 raise RuntimeError(f"Error in execution: Invalid output name: {name}")
@@ -581,7 +583,7 @@ class InferenceSession(FurtherMethods):
             raise RuntimeError(f"Error in execution: {str(error).partition('INVALID_ARGUMENT : ')[2]}") from error
         results, device = self._execute(values, run_options)
         found = {}
-        for one, value, shared in zip(self._interface.outputs, results, self._shared, strict=True):
+        for one, value, shared in zip(declared, results, self._shared, strict=True):
             if one.name in iobinding.outputs:
                 mine = alone(_at_host(value, device, one.name)) if shared else value
                 found[one.name] = wrapped(mine, one.type)
@@ -779,6 +781,7 @@ class InferenceSession(FurtherMethods):
             self._workshop.groups.clear()
             self._workshop.maker.profiles.forget()
             del self._plan, self._interface
+            self._device = None
             self._model = None
         self._whole = _Closed()
         self._runner = None

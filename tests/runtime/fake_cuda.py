@@ -124,7 +124,7 @@ class Device(CudaDevice):
         return device("cpu")
 
     def is_resident(self, value: Any) -> bool:
-        return value in self.log.resident
+        return isinstance(value, self._tensor) and value in self.log.resident
 
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
         found = super().allocate(shape, element_type)
@@ -194,6 +194,16 @@ class Session:
         self._log.add("run", _entry(options, NO_WAITING) == "1")
         with self._running(options):
             self._real.run_with_ortvaluevector(options, feed_names, feeds, fetch_names, fetches, places)
+
+    def run_with_ort_values(self, feeds: Any, fetch_names: Any, options: Any) -> Any:
+        self._log.add("run", _entry(options, NO_WAITING) == "1")
+        with self._running(options):
+            return self._real.run_with_ort_values(feeds, fetch_names, options)
+
+    def run(self, fetch_names: Any, feeds: Any, options: Any) -> Any:
+        self._log.add("run", _entry(options, NO_WAITING) == "1")
+        with self._running(options):
+            return self._real.run(fetch_names, feeds, options)
 
     def run_with_iobinding(self, bound: Any, options: Any) -> None:
         key = (threading.get_ident(), _entry(options, GRAPH_KEY))

@@ -340,6 +340,22 @@ def test_a_group_that_does_not_compile_is_an_error_without_fallback(monkeypatch:
         mine.run(None, {"x": X})
 
 
+def test_a_session_that_is_closed_while_a_call_is_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends as if nothing had happened."""
+    mine = session(TWO_GROUPS)
+    feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)}
+    original = Group.__call__
+
+    def closes(self: Group, values: list[Any], options: Any) -> Any:
+        mine.close()
+        return original(self, values, options)
+
+    monkeypatch.setattr(Group, "__call__", closes)
+    found = mine.run_with_ort_values(["y", "t"], feed)
+    for expected, got in zip(two_groups(X), found, strict=True):
+        assert_allclose(expected, got.numpy(), rtol=1e-6)
+
+
 # The others
 
 

@@ -495,6 +495,22 @@ def test_it_is_a_public_name() -> None:
     assert to_bytes(parse(PLAIN))
 
 
+@pytest.mark.parametrize("run_type", ["ort", "host"])
+def test_results_that_are_views_share_memory_with_no_argument_and_no_weight(run_type: str) -> None:
+    mine = session(
+        f"""{HEADER} main (float[N,4] x) => (float[M] y, float[4] z) <float[2,2] w = {{1, 2, 3, 4}}> {{
+            y = ortopt.group.group_0 (x) z = ortopt.group.group_0 (w) }}
+        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{
+            s = Constant <value = int64[1] {{-1}}> () r = Reshape (p, s) }}""",
+        run_type=run_type,
+    )
+    x = floats(2, 4)
+    y, z = mine.run(None, {"x": x})
+    assert not np.shares_memory(x, y)
+    z[:] = 0
+    assert_array_equal(mine.run(None, {"x": x})[1], [1, 2, 3, 4])
+
+
 def test_nodes_between_groups_are_planned_in_the_order_of_random_ones() -> None:
     model = parse(
         f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
