@@ -71,7 +71,7 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        return chain.from_iterable(self._stretches(iter(items)))
+        return chain.from_iterable(self._stretches(_once(items)))
 
     def portions(self, items: Iterable[T]) -> Iterator[list[T]]:
         """Some items, as many at a time as may be handled in one go, with a `check` before each time.
@@ -79,7 +79,7 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        left = iter(items)
+        left = _once(items)
         while portion := list(islice(left, BETWEEN_CHECKS)):
             self.check()
             yield portion
@@ -102,6 +102,11 @@ class CancellationToken:
             raise OptimizationCancelled
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise DeadlinePassed("the deadline has passed")
+
+
+def _once(items: Iterable[T]) -> Iterator[T]:
+    """An iterator that goes on where it is asked for its iterator: onnx-ir's recursive ones begin again."""
+    return chain(items)
 
 
 class _Never(CancellationToken):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import random
 import sys
 import threading
@@ -328,3 +329,16 @@ def test_a_pause_leaves_the_collector_as_it_was() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_iterators_that_begin_again_when_they_are_asked_for_their_iterator_come_to_an_end() -> None:
+    model = parse("<ir_version: 10, opset_import: [\"\" : 17]> main (float[N] x) => (float[N] y) { y = Neg (x) }")
+    (node,) = model.graph
+    for _ in range(3 * BETWEEN_CHECKS):
+        node = ir.node("Neg", [node.outputs[0]])
+        model.graph.append(node)
+    nodes = list(model.graph)
+    token = CancellationToken()
+    assert list(itertools.islice(token.watch(model.graph.all_nodes()), 2 * len(nodes))) == nodes
+    portions = itertools.islice(token.portions(model.graph.all_nodes()), len(nodes))
+    assert list(itertools.chain.from_iterable(portions)) == nodes
