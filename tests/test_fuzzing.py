@@ -103,6 +103,15 @@ def test_strings_that_onnxruntime_gathers_wrongly_are_no_case() -> None:
         Oracle(Case(parsed(text), [{"x": np.array([list("ab")] * 3, object)}]))
 
 
+def test_sums_in_another_order_may_be_nan_where_they_were_infinite() -> None:
+    oracle = Oracle(Case(parsed("main (float[3] x) => (float[3] y) { y = Neg (x) }"), [{"x": np.zeros(3, np.float32)}]))
+    infinite, lost, turned, finite = (np.float32([1, one, 2]) for one in (np.inf, np.nan, -np.inf, 3))
+    assert not oracle.difference({}, [infinite], [lost], exact=False)
+    assert oracle.difference({}, [infinite], [lost], exact=True)
+    assert oracle.difference({}, [infinite], [turned], exact=False)
+    assert oracle.difference({}, [finite], [lost], exact=False)
+
+
 def test_a_disturbed_model_still_runs_where_a_node_has_several_results() -> None:
     from fuzzing.oracle import disturbed
 
