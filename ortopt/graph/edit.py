@@ -18,7 +18,15 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import Usage, first_use, meta_of, previous_node, set_outputs, use_count
+from ortopt.graph.onnx_ir_internals import (
+    Usage,
+    first_use,
+    meta_of,
+    previous_node,
+    set_outputs,
+    surely_alike,
+    use_count,
+)
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import canonical, is_invented, is_known
@@ -731,12 +739,13 @@ class Editor:
         """
         if self._names is None:
             names: set[Any] = set()
-            for graph in scope.graphs(self.model, token):
+            for graph in self.index.graphs():
                 names.update(value.name for value in graph.inputs)
                 names.update(token.watch(graph.initializers))
                 for node in token.watch(graph):
                     names.add(node.name)
-                    names.update(value.name for value in node.outputs)
+                    for value in node.outputs:
+                        names.add(value.name)
             names.discard(None)
             names.discard("")
             self._names = names
@@ -1070,6 +1079,8 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
+    if surely_alike(one, other, facts.INTEGERS):
+        return True
     type_ = one.type
     if type_ is not other.type and type_ != other.type:
         return False
@@ -1100,6 +1111,8 @@ def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented:
     """
     if new is None or old is None or new is old or len(new) != len(old):
         return old if new is None else new
+    if new.dims == old.dims:
+        return new
     dims = tuple(
         had if not is_known(has) or (beats_invented and is_invented(has) and is_known(had)) else has
         for has, had in zip(new.dims, old.dims, strict=True)

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -135,6 +135,37 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
     )
 
 
+def surely_alike(one: ir.Value, other: ir.Value, tracked: Container[ir.DataType]) -> bool:
+    """Whether a glance tells that two values are of the same type and shape, and that no more can be known of them.
+
+    Args:
+        one: A value.
+        other: Another one, equal to it.
+        tracked: The types of which contents may be known too.
+
+    Returns:
+        Also true of two constants, whatever their type. False of what takes more than a glance.
+    """
+    type_, other_type = one._type, other._type
+    if type_ is not other_type and (type_ is None or other_type is None or type_ != other_type):
+        return False
+    shape, other_shape = one._shape, other._shape
+    if shape is None or other_shape is None or (shape is not other_shape and shape._dims != other_shape._dims):
+        return False
+    if one._is_graph_output or other._is_graph_output or one._is_graph_input or other._is_graph_input:
+        return False  # there may be more than what is declared
+    producer, other_producer = one._producer, other._producer
+    if one._const_value is not None and other._const_value is not None:
+        return _may_be_constant(producer) and _may_be_constant(other_producer)
+    if producer is None or other_producer is None or type_ is None or type_.dtype in tracked:
+        return False
+    return producer._op_type != "Constant" and other_producer._op_type != "Constant"
+
+
+def _may_be_constant(producer: ir.Node | None) -> bool:
+    return producer is None or (producer._op_type == "Constant" and not producer._domain)
+
+
 def properties_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
     """``owner.metadata_props``, or something false if there are none; none are made."""
     return owner._metadata_props
@@ -155,5 +186,6 @@ __all__ = [
     "previous_node",
     "properties_of",
     "set_outputs",
+    "surely_alike",
     "use_count",
 ]
