@@ -19,15 +19,19 @@ def is_sorted(graph: ir.Graph, token: CancellationToken = NEVER) -> bool:
         graph: The graph; those below it are not looked into for their own order.
         token: Who may stop it.
     """
-    seen: set[ir.Node] = set()
+    known: set[ir.Value | None] = {None, *graph.inputs, *graph.initializers.values()}
     for node in token.watch(graph):
-        users = (node, *(inner for below in scope.nested(node) for inner in below)) if node.attributes else (node,)
-        for user in users:
-            for value in user.inputs:
-                producer = None if value is None else value.producer()
-                if producer is not None and producer.graph is graph and producer not in seen:
-                    return False
-        seen.add(node)
+        used = node.inputs
+        if node.attributes.data and (held := list(scope.nested(node))):
+            used = (*used, *(value for below in held for inner in below for value in inner.inputs))
+        if not known.issuperset(used):
+            for value in used:
+                if value not in known and value is not None:
+                    producer = value.producer()
+                    if producer is not None and producer.graph is graph:
+                        return False
+                    known.add(value)  # it comes from elsewhere
+        known.update(node.outputs)
     return True
 
 
