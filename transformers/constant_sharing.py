@@ -44,11 +44,11 @@ class ConstantSharing(GraphTransformer):
             if item is None:
                 table.leave(frame)
                 stack.pop()
-            elif isinstance(item, ir.Graph):
-                stack.append((_Frame(item, token), _walk(item, token)))
-            else:
+            elif isinstance(item, ir.Value):
                 equal = table.first_equal(item, frame)
                 changed |= equal is not None and _share(item, equal, frame, context)
+            else:
+                stack.append((_Frame(item, token), _walk(item, token)))
         return changed
 
 
@@ -128,8 +128,10 @@ class _Table:
     def first_equal(self, value: ir.Value, frame: _Frame) -> ir.Value | None:
         """The first constant in reach that equals a constant, or None and the constant is taken up."""
         tensor = semantics.constant_tensor(value)
-        if tensor is None or isinstance(tensor, ir.LazyTensor):
-            return None  # a lazy tensor is computed when the model is saved, and only then
+        if tensor is None:
+            return None
+        if type(tensor) is not MappedTensor and isinstance(tensor, ir.LazyTensor):  # a no costs more than a yes
+            return None  # it is computed when the model is saved, and only then
         entry = _Entry(value, tensor, frame)
         key: tuple[object, ...] = (tensor.dtype, tuple(tensor.shape))
         first = self._entries.get(key)
