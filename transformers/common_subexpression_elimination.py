@@ -126,7 +126,7 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Gr
         if node.op_type == "Constant" and not node.domain:
             continue  # constant_sharing's
         yield node
-        if node.attributes and node.graph is not None:
+        if node.attributes.data and node.graph is not None:
             yield from semantics.subgraphs(node)
 
 

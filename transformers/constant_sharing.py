@@ -54,11 +54,11 @@ class ConstantSharing(GraphTransformer):
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in the order in which they come to be, and the graphs below where they stand."""
-    yield from token.watch(tuple(graph.initializers.values()))
+    yield from token.watch(tuple(graph.initializers.data.values()))
     for node in token.watch(tuple(token.watch(graph))):
         if node.op_type == "Constant" and not node.domain:
             yield node.outputs[0]
-        elif node.attributes:
+        elif node.attributes.data:
             yield from semantics.subgraphs(node)
 
 

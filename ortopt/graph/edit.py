@@ -177,7 +177,7 @@ class Editor:
         self._infer(node)
 
     def _enter(self, graph: ir.Graph, node: ir.Node) -> None:
-        if node.attributes:
+        if node.attributes.data:
             scope.attach_below(node)
         self.index.add(graph, node)
         self.touched.append(node)
@@ -377,7 +377,7 @@ class Editor:
         assert isinstance(source, ir.Graph)
         assert value.name is not None
         assert value.const_value is not None
-        order = tuple(source.initializers.values())
+        order = tuple(source.initializers.data.values())
         del source.initializers[value.name]
         self._did(_restore_initializers, source, order)
         if self.needs_constant_nodes(target):
@@ -454,7 +454,7 @@ class Editor:
         self.clear_outputs(graph)
         for result, shape in known:  # what the graph declared is no interface any more
             self.set_type(result, result.type, shape)
-        for value in tuple(graph.initializers.values()):
+        for value in tuple(graph.initializers.data.values()):
             adopted = self.adopt_initializer(value, before)
             results = [adopted if result is value else result for result in results]
         moved = list(graph)
@@ -524,7 +524,7 @@ class Editor:
         doomed = [value for value in values if value.name is not None]
         if not doomed:
             return
-        self._did(_restore_initializers, graph, tuple(graph.initializers.values()))
+        self._did(_restore_initializers, graph, tuple(graph.initializers.data.values()))
         for value in token.watch(doomed):
             assert value.name is not None
             del graph.initializers[value.name]
@@ -602,7 +602,7 @@ class Editor:
         source.remove(node)
         body.append(node)
         self.index.add(body, node)
-        if node.attributes:
+        if node.attributes.data:
             scope.attach_below(node)
         self.touched.append(node)
         self._did(self._undo_move, node, source, body, before)
@@ -995,7 +995,7 @@ class Editor:
     def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
         """The values of a node, and of the graphs below it, of which inference now says something else."""
         values = [value for user in _with_nested(node) for value in user.outputs]
-        if node.attributes:
+        if node.attributes.data:
             values += [value for graph in scope.nested(node) for value in graph.inputs]
         before = [(value.type, value.shape, dict(value.meta)) for value in values]
         infer(node)
@@ -1157,7 +1157,7 @@ def _detach(node: ir.Node) -> None:
 
 def _with_nested(node: ir.Node) -> Iterable[ir.Node]:
     """A node and all nodes in the graphs below it."""
-    if not node.attributes:
+    if not node.attributes.data:
         return (node,)
     nodes = [node]
     for graph in semantics.subgraphs(node):

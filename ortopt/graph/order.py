@@ -58,7 +58,7 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     for node in token.watch(nodes):
         producers = (value.producer() for value in node.inputs if value is not None)
         found = [place[producer] for producer in producers if producer in place]
-        if node.attributes:  # what is below a node comes before it, so that what it uses does too
+        if node.attributes.data:  # what is below a node comes before it, so that what it uses does too
             found += [place[inner] for below in subgraphs(node) for inner in below]
         for other in found:
             waiting[other] += 1
@@ -94,7 +94,7 @@ def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
             stack.pop()
             continue
         yield node
-        if node.attributes:
+        if node.attributes.data:
             stack.extend(iter(below) for below in reversed(tuple(subgraphs(node))))
 
 
