@@ -15,7 +15,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir._cloner import Cloner
 from onnx_ir._core import Usage
 
 from ortopt.cancellation import CancellationToken
@@ -92,6 +91,8 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
         model: The model.
         token: Who may stop it.
     """
+    from onnx_ir._cloner import Cloner
+
     asking = token.watch(itertools.repeat(None))
 
     def ask(_: ir.Node) -> None:
