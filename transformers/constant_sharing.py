@@ -12,7 +12,7 @@ from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
-from ortopt.graph.onnx_ir_internals import first_use
+from ortopt.graph.onnx_ir_internals import first_use, noted
 from ortopt.graph.tensors import MappedTensor
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
@@ -201,6 +201,6 @@ def _reason_against(value: ir.Value, keeper: ir.Value, frame: _Frame) -> str | N
     if value.name in frame.annotated:
         return f"a quantization annotation refers to {value.name}"
     annotation = semantics.QUANTIZATION_KEY
-    if value.meta.get(annotation) != keeper.meta.get(annotation):
+    if noted(value, annotation) != noted(keeper, annotation):
         return f"the constants {value.name} and {keeper.name} are quantized differently"
     return None

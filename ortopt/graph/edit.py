@@ -22,6 +22,7 @@ from ortopt.graph.onnx_ir_internals import (
     Usage,
     first_use,
     meta_of,
+    noted,
     previous_node,
     set_outputs,
     surely_alike,
@@ -860,7 +861,7 @@ class Editor:
         node.meta[PASS_KEY] = self.author
         names: dict[str, None] = {}
         for source in origin:
-            names.update(dict.fromkeys(source.meta.get(ORIGIN_KEY, ()) or (source.name or source.op_type,)))
+            names.update(dict.fromkeys(noted(source, ORIGIN_KEY) or (source.name or source.op_type,)))
             for name, text in source.metadata_props.items():
                 node.metadata_props.setdefault(name, text)
         node.meta[ORIGIN_KEY] = tuple(names)
@@ -916,7 +917,7 @@ class Editor:
 
     def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
         annotation = semantics.QUANTIZATION_KEY
-        if annotation in old.meta and annotation not in new.meta:
+        if noted(old, annotation) is not None and annotation not in new.meta:
             new.meta[annotation] = old.meta[annotation]
             self._did(_set_fact, new, annotation, None)
         if not old.metadata_props and not old.doc_string:

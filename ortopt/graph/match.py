@@ -321,7 +321,7 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     Raises:
         Refusal: If the function's caller decides it.
     """
-    found = node.attributes.get(name)
+    found = node.attributes.data.get(name)
     if found is None:
         return default
     if found.is_ref():

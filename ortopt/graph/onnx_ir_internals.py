@@ -177,6 +177,12 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
     return owner._metadata
 
 
+def noted(owner: ir.Node | ir.Value, key: str) -> Any:
+    """``owner.meta.get(key)``; no dictionary is made, and nothing is raised and caught where there is no such key."""
+    meta = owner._metadata
+    return None if meta is None else meta.data.get(key)
+
+
 __all__ = [
     "Usage",
     "clone",
@@ -184,6 +190,7 @@ __all__ = [
     "first_use",
     "is_needed",
     "meta_of",
+    "noted",
     "previous_node",
     "properties_of",
     "set_outputs",
