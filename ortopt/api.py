@@ -704,7 +704,7 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
     ops: Counter[str] = Counter()
     initializers = nbytes = 0
     for graph in scope.graphs(model, token):
-        for value in token.watch(graph.initializers.values()):
+        for value in token.watch(graph.initializers.data.values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
         for node in token.watch(graph):

@@ -228,10 +228,10 @@ class GraphTransformerManager:
 
     def _slots_of(self, workspace: Workspace, level: TransformerLevel) -> list[_Slot]:
         """The slots of a level; those of the last run on this workspace, which know what they have seen."""
-        transformers = self.transformers(level)
+        registered = tuple(self._by_level[level].values())
         kept = self._slots.get(level)
-        if kept is None or kept[0] is not workspace or kept[1] != transformers:
-            kept = workspace, transformers, [_Slot(members) for members in in_slots(transformers)]
+        if kept is None or kept[0] is not workspace or kept[1] != registered:
+            kept = workspace, registered, [_Slot(members) for members in in_slots(self.transformers(level))]
             self._slots[level] = kept
         return kept[2]
 

@@ -348,12 +348,13 @@ class RuleDriver:
     def _downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> list[ir.Node]:
         """Nodes that changed and what follows them, as far as a rule of such a root looks back."""
         reach = self._reach
-        layer = [node for node in token.watch(dict.fromkeys(nodes)) if node.graph is not None]
+        changed = dict.fromkeys(nodes)
+        layer = [node for node in (changed if token is NEVER else token.watch(changed)) if node.graph is not None]
         seen = set(layer)
         found = list(layer)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
-            for at in token.watch(layer):
+            for at in layer if token is NEVER else token.watch(layer):
                 for value in at.outputs:
                     if use_count(value) > MOST_FOLLOWED:
                         continue

@@ -147,7 +147,7 @@ def is_pure(node: ir.Node, functions: Functions | None = None) -> bool:
         node: Any node.
         functions: The model's local functions: a call is as pure as the body.
     """
-    if not functions and not node.attributes:
+    if not functions and not node.attributes.data:
         return node.domain in PURE_DOMAINS
     by_id = functions or {}
     seen: set[ir.OperatorIdentifier] = set()
@@ -194,7 +194,7 @@ def quantization_parameters(graph: ir.Graph, token: CancellationToken = NEVER) -
         token: Who may stop it.
     """
     names: set[str] = set()
-    held = (graph.inputs, token.watch(graph.initializers.values()))
+    held = (graph.inputs, token.watch(graph.initializers.data.values()))
     for values in itertools.chain(held, (node.outputs for node in token.watch(graph))):
         for value in values:
             if value.meta:

@@ -35,15 +35,15 @@ class CommonSubexpressionElimination(GraphTransformer):
             item = next(numbering.stack[-1].walk, None)
             if item is None:
                 numbering.leave()
-            elif isinstance(item, ir.Graph):
-                numbering.stack.append(_Frame(item, context.cancellation))
-            else:
+            elif isinstance(item, ir.Node):
                 first = numbering.first_equal(item)
                 if first is not None:
                     alone = _only_users(first)
                     if _merge(item, first, context):
                         changed = True
                         numbering.take_up(alone)
+            else:
+                numbering.stack.append(_Frame(item, context.cancellation))
         return changed
 
 
@@ -126,7 +126,7 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Gr
         if node.op_type == "Constant" and not node.domain:
             continue  # constant_sharing's
         yield node
-        if node.attributes and node.graph is not None:
+        if node.attributes.data and node.graph is not None:
             yield from semantics.subgraphs(node)
 
 

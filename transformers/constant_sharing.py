@@ -12,7 +12,7 @@ from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
-from ortopt.graph.onnx_ir_internals import first_use
+from ortopt.graph.onnx_ir_internals import first_use, noted
 from ortopt.graph.tensors import MappedTensor
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
@@ -44,21 +44,21 @@ class ConstantSharing(GraphTransformer):
             if item is None:
                 table.leave(frame)
                 stack.pop()
-            elif isinstance(item, ir.Graph):
-                stack.append((_Frame(item, token), _walk(item, token)))
-            else:
+            elif isinstance(item, ir.Value):
                 equal = table.first_equal(item, frame)
                 changed |= equal is not None and _share(item, equal, frame, context)
+            else:
+                stack.append((_Frame(item, token), _walk(item, token)))
         return changed
 
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in the order in which they come to be, and the graphs below where they stand."""
-    yield from token.watch(tuple(graph.initializers.values()))
+    yield from token.watch(tuple(graph.initializers.data.values()))
     for node in token.watch(tuple(token.watch(graph))):
         if node.op_type == "Constant" and not node.domain:
             yield node.outputs[0]
-        elif node.attributes:
+        elif node.attributes.data:
             yield from semantics.subgraphs(node)
 
 
@@ -128,8 +128,10 @@ class _Table:
     def first_equal(self, value: ir.Value, frame: _Frame) -> ir.Value | None:
         """The first constant in reach that equals a constant, or None and the constant is taken up."""
         tensor = semantics.constant_tensor(value)
-        if tensor is None or isinstance(tensor, ir.LazyTensor):
-            return None  # a lazy tensor is computed when the model is saved, and only then
+        if tensor is None:
+            return None
+        if type(tensor) is not MappedTensor and isinstance(tensor, ir.LazyTensor):  # a no costs more than a yes
+            return None  # it is computed when the model is saved, and only then
         entry = _Entry(value, tensor, frame)
         key: tuple[object, ...] = (tensor.dtype, tuple(tensor.shape))
         first = self._entries.get(key)
@@ -199,6 +201,6 @@ def _reason_against(value: ir.Value, keeper: ir.Value, frame: _Frame) -> str | N
     if value.name in frame.annotated:
         return f"a quantization annotation refers to {value.name}"
     annotation = semantics.QUANTIZATION_KEY
-    if value.meta.get(annotation) != keeper.meta.get(annotation):
+    if noted(value, annotation) != noted(keeper, annotation):
         return f"the constants {value.name} and {keeper.name} are quantized differently"
     return None

@@ -51,7 +51,7 @@ def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
 def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
     unused = [
         value
-        for value in context.cancellation.watch(graph.initializers.values())
+        for value in context.cancellation.watch(graph.initializers.data.values())
         if not use_count(value) and not value.is_graph_input() and not value.is_graph_output()
     ]
     if not unused:

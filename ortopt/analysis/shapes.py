@@ -221,7 +221,7 @@ class _Inference:
             stack.append(self._walk(graph))
 
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
-        for value in self._watch(graph.initializers.values()):
+        for value in self._watch(graph.initializers.data.values()):
             if value.is_graph_output() and not value.is_graph_input():
                 self._store(value, value.type, dims_of_constant(value), None)
         infer = self.infer

@@ -18,7 +18,16 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import Usage, first_use, meta_of, previous_node, set_outputs, use_count
+from ortopt.graph.onnx_ir_internals import (
+    Usage,
+    first_use,
+    meta_of,
+    noted,
+    previous_node,
+    set_outputs,
+    surely_alike,
+    use_count,
+)
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import canonical, is_invented, is_known
@@ -169,7 +178,7 @@ class Editor:
         self._infer(node)
 
     def _enter(self, graph: ir.Graph, node: ir.Node) -> None:
-        if node.attributes:
+        if node.attributes.data:
             scope.attach_below(node)
         self.index.add(graph, node)
         self.touched.append(node)
@@ -369,7 +378,7 @@ class Editor:
         assert isinstance(source, ir.Graph)
         assert value.name is not None
         assert value.const_value is not None
-        order = tuple(source.initializers.values())
+        order = tuple(source.initializers.data.values())
         del source.initializers[value.name]
         self._did(_restore_initializers, source, order)
         if self.needs_constant_nodes(target):
@@ -446,7 +455,7 @@ class Editor:
         self.clear_outputs(graph)
         for result, shape in known:  # what the graph declared is no interface any more
             self.set_type(result, result.type, shape)
-        for value in tuple(graph.initializers.values()):
+        for value in tuple(graph.initializers.data.values()):
             adopted = self.adopt_initializer(value, before)
             results = [adopted if result is value else result for result in results]
         moved = list(graph)
@@ -516,7 +525,7 @@ class Editor:
         doomed = [value for value in values if value.name is not None]
         if not doomed:
             return
-        self._did(_restore_initializers, graph, tuple(graph.initializers.values()))
+        self._did(_restore_initializers, graph, tuple(graph.initializers.data.values()))
         for value in token.watch(doomed):
             assert value.name is not None
             del graph.initializers[value.name]
@@ -594,7 +603,7 @@ class Editor:
         source.remove(node)
         body.append(node)
         self.index.add(body, node)
-        if node.attributes:
+        if node.attributes.data:
             scope.attach_below(node)
         self.touched.append(node)
         self._did(self._undo_move, node, source, body, before)
@@ -731,12 +740,13 @@ class Editor:
         """
         if self._names is None:
             names: set[Any] = set()
-            for graph in scope.graphs(self.model, token):
+            for graph in self.index.graphs():
                 names.update(value.name for value in graph.inputs)
                 names.update(token.watch(graph.initializers))
                 for node in token.watch(graph):
                     names.add(node.name)
-                    names.update(value.name for value in node.outputs)
+                    for value in node.outputs:
+                        names.add(value.name)
             names.discard(None)
             names.discard("")
             self._names = names
@@ -851,7 +861,7 @@ class Editor:
         node.meta[PASS_KEY] = self.author
         names: dict[str, None] = {}
         for source in origin:
-            names.update(dict.fromkeys(source.meta.get(ORIGIN_KEY, ()) or (source.name or source.op_type,)))
+            names.update(dict.fromkeys(noted(source, ORIGIN_KEY) or (source.name or source.op_type,)))
             for name, text in source.metadata_props.items():
                 node.metadata_props.setdefault(name, text)
         node.meta[ORIGIN_KEY] = tuple(names)
@@ -907,7 +917,7 @@ class Editor:
 
     def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
         annotation = semantics.QUANTIZATION_KEY
-        if annotation in old.meta and annotation not in new.meta:
+        if noted(old, annotation) is not None and annotation not in new.meta:
             new.meta[annotation] = old.meta[annotation]
             self._did(_set_fact, new, annotation, None)
         if not old.metadata_props and not old.doc_string:
@@ -986,7 +996,7 @@ class Editor:
     def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
         """The values of a node, and of the graphs below it, of which inference now says something else."""
         values = [value for user in _with_nested(node) for value in user.outputs]
-        if node.attributes:
+        if node.attributes.data:
             values += [value for graph in scope.nested(node) for value in graph.inputs]
         before = [(value.type, value.shape, dict(value.meta)) for value in values]
         infer(node)
@@ -1070,6 +1080,8 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
+    if surely_alike(one, other, facts.INTEGERS):
+        return True
     type_ = one.type
     if type_ is not other.type and type_ != other.type:
         return False
@@ -1100,6 +1112,8 @@ def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented:
     """
     if new is None or old is None or new is old or len(new) != len(old):
         return old if new is None else new
+    if new.dims == old.dims:
+        return new
     dims = tuple(
         had if not is_known(has) or (beats_invented and is_invented(has) and is_known(had)) else has
         for has, had in zip(new.dims, old.dims, strict=True)
@@ -1144,7 +1158,7 @@ def _detach(node: ir.Node) -> None:
 
 def _with_nested(node: ir.Node) -> Iterable[ir.Node]:
     """A node and all nodes in the graphs below it."""
-    if not node.attributes:
+    if not node.attributes.data:
         return (node,)
     nodes = [node]
     for graph in semantics.subgraphs(node):

@@ -175,7 +175,7 @@ class _Encoder:
     def _graph(self, graph: ir.Graph, more_types: bytes = b"", *, is_main: bool = False) -> _Message:
         out = _Message()
         types, annotations = _Told(), _Told()
-        for value in self._watch(itertools.chain(graph.inputs, graph.initializers.values())):
+        for value in self._watch(itertools.chain(graph.inputs, graph.initializers.data.values())):
             annotations.annotation(value)
         self._nodes(graph, 1, out, types, annotations)
         out.add(_optional(2, graph.name))
@@ -186,10 +186,10 @@ class _Encoder:
         out.add(_optional(10, graph.doc_string))
         inputs = list(graph.inputs)
         if is_main and self._ir_version < _ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR:
-            inputs += [value for value in graph.initializers.values() if not value.is_graph_input()]
+            inputs += [value for value in graph.initializers.data.values() if not value.is_graph_input()]
         out.add(b"".join(field(11, _value(value)) for value in inputs))
         out.add(b"".join(field(12, _value(value)) for value in graph.outputs))
-        constants = self._watch(graph.initializers.values())
+        constants = self._watch(graph.initializers.data.values())
         out.add(b"".join(field(13, _value(value)) for value in constants if _tells_more(value)))
         out.add(b"".join(types.parts) + more_types)
         out.add(b"".join(annotations.parts))

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.graph.onnx_ir_internals import noted
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical
 
 SHAPE = "ortopt.shape"
@@ -62,7 +63,7 @@ def shape_of(value: ir.Value) -> ir.Shape | None:
     """
     shape = value.shape
     if value.is_graph_output() or value.is_graph_input():
-        better = value.meta.get(SHAPE)
+        better = noted(value, SHAPE)
         if better is not None and better[0] is shape:
             found: ir.Shape = better[1]
             return found
@@ -92,7 +93,7 @@ def all_contents(value: ir.Value) -> Dims | None:
     """As `contents`, of any rank in row-major order: paddings are turned and cut as matrices before they are used."""
     if value.type is not None and value.dtype not in INTEGERS:
         return None
-    known: Dims | None = value.meta.get(CONTENTS)
+    known: Dims | None = noted(value, CONTENTS)
     if known is not None or value.const_value is None or value.is_graph_input():
         return known
     return elements(value.const_value)

@@ -53,7 +53,7 @@ class OpIndex:
     def add(self, graph: ir.Graph, node: ir.Node) -> None:
         """Take up a node that has come into a graph, and the graphs below it."""
         self._graphs[graph].setdefault(op_key(node.domain, node.op_type), {})[node] = None
-        if node.attributes:
+        if node.attributes.data:
             for inner in subgraphs(node):
                 for below in scope.below(inner):
                     self.build(below)
@@ -61,7 +61,7 @@ class OpIndex:
     def discard(self, graph: ir.Graph, node: ir.Node) -> None:
         """Forget a node that has left a graph, and the graphs below it."""
         self._graphs[graph][op_key(node.domain, node.op_type)].pop(node, None)
-        if node.attributes:
+        if node.attributes.data:
             for inner in subgraphs(node):
                 for below in scope.below(inner):
                     self.drop(below)

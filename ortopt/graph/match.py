@@ -220,10 +220,10 @@ def values(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
     Raises:
         Refusal: If one is left out.
     """
-    present = tuple(value for value in node.inputs[:count] if value is not None)
-    if len(present) != count:
+    present = node.inputs[:count]
+    if len(present) != count or None in present:
         raise Refusal(f"{node.op_type} has an input left out", node)
-    return present
+    return present  # type: ignore[return-value]
 
 
 def optional(node: ir.Node, position: int) -> ir.Value | None:
@@ -246,9 +246,14 @@ def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, i
         Refusal: If neither comes from such a node.
     """
     a, b = values(node, 2)
-    found = [(at, b) for at in (a.producer(),) if at is not None and is_op(at, *ops, domain=domain)]
+    found = []
+    behind = a.producer()
+    if behind is not None and is_op(behind, *ops, domain=domain):
+        found.append((behind, b))
     if a is not b:
-        found += [(at, a) for at in (b.producer(),) if at is not None and is_op(at, *ops, domain=domain)]
+        behind = b.producer()
+        if behind is not None and is_op(behind, *ops, domain=domain):
+            found.append((behind, a))
     if not found:
         raise Refusal(f"no operand comes from {' or '.join(ops)}", node)
     return choose(found)
@@ -316,7 +321,7 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     Raises:
         Refusal: If the function's caller decides it.
     """
-    found = node.attributes.get(name)
+    found = node.attributes.data.get(name)
     if found is None:
         return default
     if found.is_ref():

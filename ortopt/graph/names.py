@@ -49,14 +49,14 @@ def _nested(graph: ir.Graph, around: Counter[str | None]) -> Iterator[ir.Graph]:
     names = [value.name for value in dict.fromkeys(_values(graph))]
     around.update(names)
     for node in graph:
-        if node.attributes:
+        if node.attributes.data:
             yield from subgraphs(node)
     around.subtract(names)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs
-    yield from graph.initializers.values()
+    yield from graph.initializers.data.values()
     for node in graph:
         yield from node.outputs
 

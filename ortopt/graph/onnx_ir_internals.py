@@ -11,11 +11,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir._cloner import Cloner
 from onnx_ir._core import Usage
 
 from ortopt.cancellation import CancellationToken
@@ -92,6 +91,8 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
         model: The model.
         token: Who may stop it.
     """
+    from onnx_ir._cloner import Cloner
+
     asking = token.watch(itertools.repeat(None))
 
     def ask(_: ir.Node) -> None:
@@ -135,6 +136,37 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
     )
 
 
+def surely_alike(one: ir.Value, other: ir.Value, tracked: Container[ir.DataType]) -> bool:
+    """Whether a glance tells that two values are of the same type and shape, and that no more can be known of them.
+
+    Args:
+        one: A value.
+        other: Another one, equal to it.
+        tracked: The types of which contents may be known too.
+
+    Returns:
+        Also true of two constants, whatever their type. False of what takes more than a glance.
+    """
+    type_, other_type = one._type, other._type
+    if type_ is not other_type and (type_ is None or other_type is None or type_ != other_type):
+        return False
+    shape, other_shape = one._shape, other._shape
+    if shape is None or other_shape is None or (shape is not other_shape and shape._dims != other_shape._dims):
+        return False
+    if one._is_graph_output or other._is_graph_output or one._is_graph_input or other._is_graph_input:
+        return False  # there may be more than what is declared
+    producer, other_producer = one._producer, other._producer
+    if one._const_value is not None and other._const_value is not None:
+        return _may_be_constant(producer) and _may_be_constant(other_producer)
+    if producer is None or other_producer is None or type_ is None or type_.dtype in tracked:
+        return False
+    return producer._op_type != "Constant" and other_producer._op_type != "Constant"
+
+
+def _may_be_constant(producer: ir.Node | None) -> bool:
+    return producer is None or (producer._op_type == "Constant" and not producer._domain)
+
+
 def properties_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
     """``owner.metadata_props``, or something false if there are none; none are made."""
     return owner._metadata_props
@@ -145,6 +177,12 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
     return owner._metadata
 
 
+def noted(owner: ir.Node | ir.Value, key: str) -> Any:
+    """``owner.meta.get(key)``; no dictionary is made, and nothing is raised and caught where there is no such key."""
+    meta = owner._metadata
+    return None if meta is None else meta.data.get(key)
+
+
 __all__ = [
     "Usage",
     "clone",
@@ -152,8 +190,10 @@ __all__ = [
     "first_use",
     "is_needed",
     "meta_of",
+    "noted",
     "previous_node",
     "properties_of",
     "set_outputs",
+    "surely_alike",
     "use_count",
 ]

@@ -19,15 +19,19 @@ def is_sorted(graph: ir.Graph, token: CancellationToken = NEVER) -> bool:
         graph: The graph; those below it are not looked into for their own order.
         token: Who may stop it.
     """
-    seen: set[ir.Node] = set()
+    known: set[ir.Value | None] = {None, *graph.inputs, *graph.initializers.values()}
     for node in token.watch(graph):
-        users = (node, *(inner for below in scope.nested(node) for inner in below)) if node.attributes else (node,)
-        for user in users:
-            for value in user.inputs:
-                producer = None if value is None else value.producer()
-                if producer is not None and producer.graph is graph and producer not in seen:
-                    return False
-        seen.add(node)
+        used = node.inputs
+        if node.attributes.data and (held := list(scope.nested(node))):
+            used = (*used, *(value for below in held for inner in below for value in inner.inputs))
+        if not known.issuperset(used):
+            for value in used:
+                if value not in known and value is not None:
+                    producer = value.producer()
+                    if producer is not None and producer.graph is graph:
+                        return False
+                    known.add(value)  # it comes from elsewhere
+        known.update(node.outputs)
     return True
 
 
@@ -54,7 +58,7 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     for node in token.watch(nodes):
         producers = (value.producer() for value in node.inputs if value is not None)
         found = [place[producer] for producer in producers if producer in place]
-        if node.attributes:  # what is below a node comes before it, so that what it uses does too
+        if node.attributes.data:  # what is below a node comes before it, so that what it uses does too
             found += [place[inner] for below in subgraphs(node) for inner in below]
         for other in found:
             waiting[other] += 1
@@ -90,7 +94,7 @@ def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
             stack.pop()
             continue
         yield node
-        if node.attributes:
+        if node.attributes.data:
             stack.extend(iter(below) for below in reversed(tuple(subgraphs(node))))
 
 

@@ -75,7 +75,7 @@ def _attach(graph: ir.Graph, scope: Scope, token: CancellationToken = NEVER) -> 
         current, where = pending.pop()
         current.meta[_KEY] = where
         for node in token.watch(current):
-            if node.attributes:
+            if node.attributes.data:
                 inner = Scope(where.model, where.function, node, where.opset_imports, where.options)
                 pending.extend((graph, inner) for graph in subgraphs(node))
 
@@ -127,7 +127,7 @@ def ancestor_in(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
 
 def captured(node: ir.Node) -> list[ir.Value]:
     """The outer values that the graphs below a node use, each once; a value that such a graph returns counts."""
-    if not node.attributes:
+    if not node.attributes.data:
         return []
     inside: set[ir.Value] = set()
     used: dict[ir.Value, None] = {}

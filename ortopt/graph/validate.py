@@ -122,7 +122,7 @@ class _Check:
             inputs.add(name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
-        for name, value in self._watch(graph.initializers.items()):
+        for name, value in self._watch(graph.initializers.data.items()):
             if value.const_value is None:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:

@@ -42,7 +42,7 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
     """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
     if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
         return None
-    found = node.attributes.get("perm")
+    found = node.attributes.data.get("perm")
     x = node.inputs[0]
     shape = None if x is None else shape_of(x)
     if x is None or (found is not None and found.is_ref()):
