@@ -742,6 +742,11 @@ class Editor:
             self._names = names
         return self._names
 
+    def forget_names(self) -> None:
+        """Let the names of what has gone be given again. The next `fresh_name` is linear in the nodes."""
+        self._names = None
+        self._numbers.clear()
+
     def _name_node(self, node: ir.Node, near: ir.Node | None) -> None:
         if not node.name:
             hint = near.name if near is not None and near.name else node.op_type
