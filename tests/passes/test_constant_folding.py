@@ -397,6 +397,13 @@ def test_a_short_loop_folds() -> None:
     assert content(model, "r").tolist() == [8.0, 16.0]
 
 
+def test_a_list_of_constants_folds_with_what_reads_it() -> None:
+    text = """main (float[2,2] x) => (float[2,2] y) <float[2] a = {1.0, 2.0}> {
+        s = SequenceConstruct (a, a) c = ConcatFromSequence <axis = 0, new_axis = 1> (s) y = Add (x, c) }"""
+    model = check_rewrites(PASS, text, ops={"SequenceConstruct": 0, "ConcatFromSequence": 0, "Add": 1})
+    assert content(model, "c").tolist() == [[1.0, 2.0], [1.0, 2.0]]
+
+
 def test_a_long_loop_stays() -> None:
     check_keeps(PASS, LOOP % 9223372036854775807, "not provably short")
 
