@@ -16,6 +16,11 @@ BETWEEN_CHECKS: Final = 64
 """How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
+def _once(items: Iterable[T]) -> Iterator[T]:
+    """An iterator that goes on where it is, however often it is asked for itself: onnx-ir's traversals begin anew."""
+    return chain(items)
+
+
 class DeadlinePassed(OptimizationCancelled):
     """The deadline of a run has passed: the best so far is what it returns."""
 
@@ -71,7 +76,7 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        return chain.from_iterable(self._stretches(iter(items)))
+        return chain.from_iterable(self._stretches(_once(items)))
 
     def portions(self, items: Iterable[T]) -> Iterator[list[T]]:
         """Some items, as many at a time as may be handled in one go, with a `check` before each time.
@@ -79,7 +84,7 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        left = iter(items)
+        left = _once(items)
         while portion := list(islice(left, BETWEEN_CHECKS)):
             self.check()
             yield portion
