@@ -245,7 +245,7 @@ class Editor:
             node.resize_inputs(position + 1)
             self._did(node.resize_inputs, had)
         if value is not None and _is_loose(value):
-            self._materialize(value, node)
+            value = self._materialize(value, node)
         old = node.inputs[position]
         if old is value:
             return

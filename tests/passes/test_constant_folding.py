@@ -279,6 +279,16 @@ def test_axes_of_a_pad_are_of_the_type_that_onnxruntime_reads(nodes: str) -> Non
     assert not any(value.dtype == ir.DataType.INT32 for value in model.graph.initializers.values())
 
 
+def test_axes_of_a_pad_in_a_function_are_of_that_type_too() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20, "own" : 1]>
+        main (float[4,8] x) => (float[4,8] y) { y = own.F (x) }
+        <domain: "own", opset_import: ["" : 20]> F (p) => (v) {
+            a = Constant <value = int64[2] {0, -1}> () b = Cast <to = 6> (a)
+            n = Constant <value = int64[4] {0, 0, 0, 0}> () c = Constant <value = float {1.0}> ()
+            v = Pad (p, n, c, b) }"""
+    check_rewrites(PASS, text, ops={"Cast": 0, "Pad": 1}, options=Options(keep_functions=True))
+
+
 def test_no_fusion_group_is_folded() -> None:
     """What it computes from weights alone has been left: folding it whole would store the dequantized weight."""
     check_keeps(
