@@ -4,9 +4,10 @@ Seen in ONNX Runtime 1.31, each in a few lines without ortopt:
 
 - ``ReduceMax`` and ``ReduceMin`` find other numbers beside a NaN as the reduced axis lies first or last in memory.
 - ``Where`` turns -0.0 into +0.0 where it comes from its second operand, and not where it comes from the third.
+- A reduction of what is empty keeps its shape if its axes are negative: ``ReduceSum([6, 0], axes=[-1])`` is [6, 0].
 - ``Gather`` of strings copies the first string of each block, and leaves the others empty.
 
-The first two can be taken out of a model without changing the rest (`tamed`); the third makes the original's results
+The first three can be taken out of a model without changing the rest (`tamed`); the last makes the original's results
 meaningless (`is_meaningless`).
 """
 
@@ -27,30 +28,38 @@ _BESIDE_NAN: Final = ("ReduceMax", "ReduceMin")
 
 
 def tamed(model: ModelProto) -> ModelProto | None:
-    """A model that computes the same, but for NaN in a ReduceMax or ReduceMin, and -0.0 in a Where.
+    """A model that computes the same, but for NaN in a ReduceMax or ReduceMin, -0.0 in a Where, and empty reductions.
 
     Args:
         model: The model.
 
     Returns:
-        A copy without functions in which the former reads 0 for NaN, and the latter +0.0 for -0.0; None if it has
-        neither.
+        A copy without functions in which the first reads 0 for NaN, the second +0.0 for -0.0, and no axis of the last
+        is negative; None if it has none of these.
     """
     found = False
     twin = _typed(model)
     kinds: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for graph in graphs_of(twin.graph):
-        kinds |= {one.name: one.type.tensor_type.elem_type for one in (*graph.input, *graph.value_info, *graph.output)}
+        infos = {one.name: one.type.tensor_type for one in (*graph.input, *graph.value_info, *graph.output)}
+        ranks |= {name: len(info.shape.dim) for name, info in infos.items() if info.HasField("shape")}
+        ranks |= {one.name: len(one.dims) for one in graph.initializer}
+        kinds |= {name: info.elem_type for name, info in infos.items()}
         kinds |= {one.name: one.data_type for one in graph.initializer}
     for graph in graphs_of(twin.graph):
         nodes = list(graph.node)
         del graph.node[:]
         for node in nodes:
             positions = (1, 2) if node.op_type == "Where" else (0,) if node.op_type in _BESIDE_NAN else ()
+            node_input = node.input[0] if node.input else ""
             for i in positions:
                 if kinds.get(node.input[i], 0) in _FLOATS:
                     found = True
                     graph.node.extend(_replaced(node, i, kinds[node.input[i]]))
+            if node.op_type.startswith("Reduce") and not node.domain and ranks.get(node_input, 0):
+                found = True
+                graph.node.extend(_counted_from_the_first(node, ranks[node_input]))
             graph.node.append(node)
     return twin if found else None
 
@@ -72,6 +81,18 @@ def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
         yield helper.make_node("IsNaN", [old], [f"{new}~nan"])
         yield helper.make_node("Where", [f"{new}~nan", f"{new}~zero", old], [new])
     node.input[i] = new
+
+
+def _counted_from_the_first(node: NodeProto, rank: int) -> Iterator[NodeProto]:
+    """Nodes before a reduction whose axes are no longer negative."""
+    for attribute in node.attribute:
+        if attribute.name == "axes":
+            attribute.ints[:] = [axis % rank for axis in attribute.ints]
+    if len(node.input) > 1 and node.input[1]:
+        new = f"{node.output[0]}~axes"
+        yield helper.make_node("Constant", [], [f"{new}~rank"], value=numpy_helper.from_array(np.array(rank, np.int64)))
+        yield helper.make_node("Mod", [node.input[1], f"{new}~rank"], [new])
+        node.input[1] = new
 
 
 def is_meaningless(model: ModelProto) -> bool:

@@ -16,6 +16,11 @@ BETWEEN_CHECKS: Final = 64
 """How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
+def _once(items: Iterable[T]) -> Iterator[T]:
+    """An iterator that goes on where it is, however often it is asked for itself: onnx-ir's traversals begin anew."""
+    return chain(items)
+
+
 class DeadlinePassed(OptimizationCancelled):
     """The deadline of a run has passed: the best so far is what it returns."""
 

@@ -172,7 +172,7 @@ class _Evaluation:
             if batch:
                 self._run(batch, todo, self._here)
             else:
-                batch = [node for node in todo if self._ready(node)]
+                batch = self._ready_together(todo)
                 self._run_children(batch, todo)
             if not batch:
                 break
@@ -357,6 +357,21 @@ class _Evaluation:
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # ONNX Runtime in a child process
+
+    def _ready_together(self, todo: list[ir.Node]) -> list[ir.Node]:
+        """The nodes that can run now, and those that wait for no more than their lists, which leave no session."""
+        lists: set[ir.Value] = set()
+        found = []
+        for node in todo:
+            alone = _captured_or_graphs(node)
+            if not self._ready(node) and (
+                alone or any(v is not None and v not in lists and self._operand(v) is None for v in node.inputs)
+            ):
+                continue
+            found.append(node)
+            if not alone:
+                lists.update(v for v in node.outputs if v.type is not None and not isinstance(v.type, ir.TensorType))
+        return found
 
     def _run_children(self, ready: list[ir.Node], todo: list[ir.Node]) -> None:
         """Nodes with subgraphs go alone: the names inside must stay as they are."""

@@ -76,6 +76,21 @@ def test_a_token_takes_nothing_before_its_turn_and_asks_now_and_then() -> None:
     assert [item for portion in token.portions(range(1000)) for item in portion] == list(range(1000))
 
 
+def test_a_traversal_that_begins_anew_when_asked_for_its_iterator_is_watched_once() -> None:
+    count = 5 * BETWEEN_CHECKS
+    body = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(count))
+    text = f"""<ir_version: 9, opset_import: ["" : 17, "own" : 1]> main (float[2] x) => (float[2] y) {{ y = own.F (x) }}
+        <domain: "own", opset_import: ["" : 17]> F (v0) => (v{count}) {{ {body} }}"""
+    model = parse(text)
+    (function,) = model.functions.values()
+    for ways in (
+        CancellationToken().watch,
+        lambda nodes: itertools.chain.from_iterable(CancellationToken().portions(nodes)),
+    ):
+        assert len(list(itertools.islice(ways(function.all_nodes()), 2 * count))) == count
+    validate(model, token=CancellationToken())
+
+
 def test_a_token_that_is_set_stops_what_it_watches() -> None:
     token, seen = Asked(at=3), []
     with pytest.raises(OptimizationCancelled):

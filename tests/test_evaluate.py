@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import evaluate as evaluate_module
+from ortopt.analysis.shapes import infer_model
 from ortopt.errors import UsageError
 from ortopt.evaluate import count_nodes, evaluate, run_model, session
 from ortopt.evaluation_numpy import KERNELS, Call, Operand, compute
@@ -290,6 +291,21 @@ def test_what_shares_a_child_with_a_killer_is_computed_all_the_same():
     constants = "float[1,1,2,2] x = {1, 2, 3, 4}, float[1,1,1,1] w = {2}"
     model = parsed("r = Conv <group = 0> (x, w) fine = Conv (x, w)", "float[] fine, float[] r", constants)
     assert set(evaluated(model, timeout=20)) == {"fine"}
+
+
+def test_lists_stay_in_the_child_that_makes_them():
+    body = (
+        "one = SequenceConstruct (w, w) two = SequenceInsert (one, w, n) y = ConcatFromSequence <axis = 0> (two)"
+        " z = SequenceAt (two, n) k = SequenceLength (two) sum = Add (z, w)"
+    )
+    model = parsed(body, "float[] y, float[] sum, int64 k", "float[2] w = {1, 2}, int64 n = {1}")
+    infer_model(model)
+    got = evaluated(model)
+    assert {name: tensor.numpy().tolist() for name, tensor in got.items()} == {
+        "y": [1, 2, 1, 2, 1, 2],
+        "sum": [2, 4],
+        "k": 3,
+    }
 
 
 LOOP = "<body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) {d = Identity (c) t = Add (s, w)}>"

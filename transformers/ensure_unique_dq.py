@@ -27,6 +27,8 @@ class EnsureUniqueDq(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Give each use but the first a DequantizeLinear of its own; each use, if there is a graph output."""
+        if graph is context.model.graph:
+            context.edit.forget_names()  # level 1 has joined those of an earlier run: these get the same names
         changed = False
         for node, behind in itertools.pairwise(
             context.cancellation.watch(tuple(context.cancellation.watch(graph)))

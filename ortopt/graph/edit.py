@@ -254,7 +254,7 @@ class Editor:
             node.resize_inputs(position + 1)
             self._did(node.resize_inputs, had)
         if value is not None and _is_loose(value):
-            self._materialize(value, node)
+            value = self._materialize(value, node)
         old = node.inputs[position]
         if old is value:
             return
@@ -751,6 +751,11 @@ class Editor:
             names.discard("")
             self._names = names
         return self._names
+
+    def forget_names(self) -> None:
+        """Let the names of what has gone be given again. The next `fresh_name` is linear in the nodes."""
+        self._names = None
+        self._numbers.clear()
 
     def _name_node(self, node: ir.Node, near: ir.Node | None) -> None:
         if not node.name:

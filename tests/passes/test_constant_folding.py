@@ -279,6 +279,16 @@ def test_axes_of_a_pad_are_of_the_type_that_onnxruntime_reads(nodes: str) -> Non
     assert not any(value.dtype == ir.DataType.INT32 for value in model.graph.initializers.values())
 
 
+def test_axes_of_a_pad_in_a_function_are_of_that_type_too() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20, "own" : 1]>
+        main (float[4,8] x) => (float[4,8] y) { y = own.F (x) }
+        <domain: "own", opset_import: ["" : 20]> F (p) => (v) {
+            a = Constant <value = int64[2] {0, -1}> () b = Cast <to = 6> (a)
+            n = Constant <value = int64[4] {0, 0, 0, 0}> () c = Constant <value = float {1.0}> ()
+            v = Pad (p, n, c, b) }"""
+    check_rewrites(PASS, text, ops={"Cast": 0, "Pad": 1}, options=Options(keep_functions=True))
+
+
 def test_no_fusion_group_is_folded() -> None:
     """What it computes from weights alone has been left: folding it whole would store the dequantized weight."""
     check_keeps(
@@ -395,6 +405,13 @@ LOOP = """
 def test_a_short_loop_folds() -> None:
     model = check_rewrites(PASS, LOOP % 3, ops={"Loop": 0, "Add": 1})
     assert content(model, "r").tolist() == [8.0, 16.0]
+
+
+def test_a_list_of_constants_folds_with_what_reads_it() -> None:
+    text = """main (float[2,2] x) => (float[2,2] y) <float[2] a = {1.0, 2.0}> {
+        s = SequenceConstruct (a, a) c = ConcatFromSequence <axis = 0, new_axis = 1> (s) y = Add (x, c) }"""
+    model = check_rewrites(PASS, text, ops={"SequenceConstruct": 0, "ConcatFromSequence": 0, "Add": 1})
+    assert content(model, "c").tolist() == [[1.0, 2.0], [1.0, 2.0]]
 
 
 def test_a_long_loop_stays() -> None:
