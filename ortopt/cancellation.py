@@ -16,6 +16,10 @@ BETWEEN_CHECKS: Final = 64
 """How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
+BETWEEN_LOOKS: Final = 0.02
+"""Seconds that who waits for another process, or a thread, lets pass before it asks again."""
+
+
 class DeadlinePassed(OptimizationCancelled):
     """The deadline of a run has passed: the best so far is what it returns."""
 
@@ -120,4 +124,4 @@ class _Never(CancellationToken):
 NEVER: Final[CancellationToken] = _Never()
 """What is asked where nobody has given a token, or where what has been begun must come to its end."""
 
-__all__ = ["BETWEEN_CHECKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]
+__all__ = ["BETWEEN_CHECKS", "BETWEEN_LOOKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]
