@@ -75,7 +75,7 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        return chain.from_iterable(self._stretches(iter(items)))
+        return chain.from_iterable(self._stretches(_once(items)))
 
     def portions(self, items: Iterable[T]) -> Iterator[list[T]]:
         """Some items, as many at a time as may be handled in one go, with a `check` before each time.
@@ -83,7 +83,7 @@ class CancellationToken:
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        left = iter(items)
+        left = _once(items)
         while portion := list(islice(left, BETWEEN_CHECKS)):
             self.check()
             yield portion
@@ -106,6 +106,11 @@ class CancellationToken:
             raise OptimizationCancelled
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise DeadlinePassed("the deadline has passed")
+
+
+def _once(items: Iterable[T]) -> Iterator[T]:
+    """An iterator that goes on wherever it is taken up; those of onnx-ir begin again each time."""
+    return islice(items, None)
 
 
 class _Never(CancellationToken):

@@ -65,6 +65,7 @@ _WORTH_A_RUN: Final = 0.01  # seconds
 
 _MAX_SESSIONS = 64
 _MAX_CHILDREN = 16
+_MODULE = "ortopt.evaluation_child"
 _CHILD_MEMORY = 8 << 30
 _STRING = 64  # bytes that a string is taken for
 _SHARES = 8  # no value is larger than this part of the memory that there may be
@@ -827,7 +828,7 @@ def _run_in_child(
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         child = subprocess.Popen(
-            [sys.executable, "-m", "ortopt.evaluation_child", name],
+            [sys.executable, "-m", _MODULE, name],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
