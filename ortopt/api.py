@@ -21,7 +21,6 @@ from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
 from ortopt.check_each import CheckEach
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
-from ortopt.graph.load import load
 from ortopt.manager import HistoryEntry
 from ortopt.observers import Again, Observer, RewriteLimit
 from ortopt.options import Options, Target
@@ -350,14 +349,14 @@ class Optimization:
     ) -> None:
         self.options = options
         self.selected = registry.select(options, transformers)
+        self.token = cancellation or CancellationToken()
+        if options.timeout is not None:
+            self.token = _with_deadline(self.token, options.timeout)
         self.observers = tuple(observers)
         if options.limit is not None:
             self.observers += (RewriteLimit(options.limit),)
         if options.check_each:
-            self.observers += (CheckEach(),)
-        self.token = cancellation or CancellationToken()
-        if options.timeout is not None:
-            self.token = _with_deadline(self.token, options.timeout)
+            self.observers += (CheckEach(token=self.token),)
         self.seconds: dict[str, float] = {}
         # A stream can be read once only, but verification wants the original again.
         self._original: Source = source.read() if hasattr(source, "read") else source
@@ -462,7 +461,7 @@ class Optimization:
                     raise
                 self._start_again()
                 if isinstance(error.__cause__, Again):  # it was one of several rules
-                    observers = (*_without_checks(observers), CheckEach(closely=True))
+                    observers = (*_without_checks(observers), CheckEach(closely=True, token=token))
                     continue
                 if self.options.strict:
                     raise
@@ -472,7 +471,7 @@ class Optimization:
                 self._start_again()
                 if any(isinstance(observer, CheckEach) for observer in observers) or self.options.level == 0:
                     raise
-                observers = (*observers, CheckEach())
+                observers = (*observers, CheckEach(token=token))
             else:
                 return
 
@@ -519,7 +518,7 @@ class Optimization:
         original = self._original
         source: Path | ir.Model
         if self.options.dims or not isinstance(original, str | os.PathLike):
-            source = load(original, self.token.renewed(None))
+            source = self._pipeline.load(self.token.renewed(None))
             dimensions.override(source, self.options.dims)
         elif Path(original).is_file():
             source = Path(original)

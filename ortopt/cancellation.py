@@ -16,9 +16,8 @@ BETWEEN_CHECKS: Final = 64
 """How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
 
 
-def _once(items: Iterable[T]) -> Iterator[T]:
-    """An iterator that goes on where it is, however often it is asked for itself: onnx-ir's traversals begin anew."""
-    return chain(items)
+BETWEEN_LOOKS: Final = 0.02
+"""Seconds that who waits for another process, or a thread, lets pass before it asks again."""
 
 
 class DeadlinePassed(OptimizationCancelled):
@@ -110,7 +109,7 @@ class CancellationToken:
 
 
 def _once(items: Iterable[T]) -> Iterator[T]:
-    """An iterator that goes on where it is asked for its iterator: onnx-ir's recursive ones begin again."""
+    """An iterator that goes on wherever it is taken up; those of onnx-ir begin again each time."""
     return chain(items)
 
 
@@ -130,4 +129,4 @@ class _Never(CancellationToken):
 NEVER: Final[CancellationToken] = _Never()
 """What is asked where nobody has given a token, or where what has been begun must come to its end."""
 
-__all__ = ["BETWEEN_CHECKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]
+__all__ = ["BETWEEN_CHECKS", "BETWEEN_LOOKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]

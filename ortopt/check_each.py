@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
-from ortopt.errors import InvalidModelError
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
@@ -34,10 +35,12 @@ class CheckEach(Observer):
 
     Args:
         closely: Whether to look after each rewrite from the start.
+        token: Who may stop it.
     """
 
-    def __init__(self, *, closely: bool = False) -> None:
+    def __init__(self, *, closely: bool = False, token: CancellationToken = NEVER) -> None:
         self._always = closely
+        self._token = token.renewed(None)  # a passed deadline is for those who change something
         self.begin()
 
     def begin(self) -> None:
@@ -53,7 +56,7 @@ class CheckEach(Observer):
         model = scope.of(graph).model
         if self._signature is None:
             self._signature = _signature_of(model)
-            self._known = frozenset(name for name, _ in _contradictions(model))
+            self._known = frozenset(name for name, _ in _contradictions(model, self._token))
         if isinstance(transformer, RewriteRule):
             self._rules[transformer.name] = None
 
@@ -85,16 +88,18 @@ class CheckEach(Observer):
 
     def _check(self, model: ir.Model, changed: bool, any_order: bool = False) -> None:
         try:
-            validate(model, any_order=any_order)
+            validate(model, any_order=any_order, token=self._token)
+        except OptimizationCancelled:
+            raise
         except InvalidModelError as error:
             raise Defect(str(error), self._latest) from error
         except Exception as error:  # a graph that is torn may break whoever reads it
             raise Defect(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
         if self._signature is not None:
             _compare_signatures(self._signature, _signature_of(model), self._latest)
-        wrong = next(_inconsistent(model), None)
+        wrong = next(_inconsistent(model, self._token), None)
         if wrong is None and changed:
-            wrong = next((what for name, what in _contradictions(model) if name not in self._known), None)
+            wrong = next((what for name, what in _contradictions(model, self._token) if name not in self._known), None)
         if wrong is not None:
             raise Defect(wrong, self._latest)
 
@@ -131,12 +136,12 @@ def _shown(row: tuple[object, ...]) -> str:
     return f"{kind} {quoted(str(name))} {type_}{dims}"
 
 
-def _inconsistent(model: ir.Model) -> Iterator[str]:
+def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
     """What users and producers do not agree about."""
     uses: dict[ir.Value, int] = {}
     members: set[ir.Node] = set()
-    for graph in scope.graphs(model):
-        for node in graph:
+    for graph in scope.graphs(model, token):
+        for node in token.watch(graph):
             members.add(node)
             for value in node.inputs:
                 if value is not None:
@@ -144,7 +149,7 @@ def _inconsistent(model: ir.Model) -> Iterator[str]:
             for index, value in enumerate(node.outputs):
                 if value.producer() is not node or value.index() != index:
                     yield f"{quoted(value.name)} does not know that {_of(node)} produces it"
-    for value, count in uses.items():
+    for value, count in token.watch(uses.items()):
         if use_count(value) == count:
             continue
         stray = next((use.node for use in value.uses() if use.node not in members), None)
@@ -153,12 +158,12 @@ def _inconsistent(model: ir.Model) -> Iterator[str]:
         yield f"{quoted(value.name)} has {count} users, but knows of {use_count(value)}"
 
 
-def _contradictions(model: ir.Model) -> Iterator[tuple[str, str]]:
+def _contradictions(model: ir.Model, token: CancellationToken) -> Iterator[tuple[str, str]]:
     """Values whose type or shape is not what inference says of their node: name, and what is wrong."""
     functions = model.functions
-    for graph in scope.graphs(model):
+    for graph in scope.graphs(model, token):
         imports = scope.of(graph).opset_imports
-        for node in graph:
+        for node in token.watch(graph):
             if node.op_identifier() in functions or (node.attributes and any(True for _ in subgraphs(node))):
                 continue
             yield from _contradicted(node, imports.get(node.domain, 1))

@@ -11,6 +11,7 @@ SIGFPE), be kept busy for ever (a Loop) or asked for terabytes (an Expand):
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -31,8 +32,8 @@ import onnx_ir as ir
 from ortopt import memory, semantics
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
-from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import UsageError
+from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
+from ortopt.errors import OptimizationCancelled, UsageError
 from ortopt.evaluation_child import Raw, results, run_session
 from ortopt.evaluation_numpy import (
     KERNELS,
@@ -64,6 +65,7 @@ _WORTH_A_RUN: Final = 0.01  # seconds
 
 _MAX_SESSIONS = 64
 _MAX_CHILDREN = 16
+_MODULE = "ortopt.evaluation_child"
 _CHILD_MEMORY = 8 << 30
 _STRING = 64  # bytes that a string is taken for
 _SHARES = 8  # no value is larger than this part of the memory that there may be
@@ -104,7 +106,7 @@ def evaluate(
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     timeout: float = DEFAULT_TIMEOUT,
     spent: Callable[[float], None] | None = None,
-    left: Callable[[], float | None] = lambda: None,
+    token: CancellationToken = NEVER,
 ) -> dict[ir.Value, ir.TensorProtocol]:
     """Compute values from constants.
 
@@ -120,15 +122,18 @@ def evaluate(
         limit_bytes: No value larger than this is computed, wanted or in between.
         timeout: Seconds for all of what is not known to be safe; none of it is computed if there are none.
         spent: Told how many of these seconds it took.
-        left: How many seconds there are for everything; asked before each run of ONNX Runtime. None is no limit.
+        token: Who may stop it.
 
     Returns:
         Tensors of exact dtype. Those of moved, cast or reshaped large weights are lazy (`ir.LazyTensor`).
+
+    Raises:
+        OptimizationCancelled: If the token was set; what runs for it meanwhile is ended.
     """
     bound = memory.limit()
     if bound is not None:
         limit_bytes = min(limit_bytes, bound // _SHARES)
-    evaluation = _Evaluation(opset_imports, is_random, tuple(functions), limit_bytes, timeout, left)
+    evaluation = _Evaluation(opset_imports, is_random, tuple(functions), limit_bytes, timeout, token)
     try:
         return evaluation.run(nodes, tuple(wanted))
     finally:
@@ -146,9 +151,9 @@ class _Evaluation:
         functions: tuple[ir.Function, ...],
         limit_bytes: int,
         timeout: float,
-        left: Callable[[], float | None],
+        token: CancellationToken,
     ) -> None:
-        self._left = left
+        self._token = token
         self._opsets = dict(opset_imports)
         self._opset = self._opsets.get("", self._opsets.get("ai.onnx", 1))
         self._is_random = is_random
@@ -191,7 +196,7 @@ class _Evaluation:
         """The nodes that lead to what is wanted, apart from those that must not be evaluated."""
         needed = set(self._wanted)
         kept = []
-        for node in reversed(nodes):
+        for node in self._token.watch(reversed(nodes)):
             if not any(output in needed for output in node.outputs) or self._refused(node):
                 continue
             kept.append(node)
@@ -233,7 +238,7 @@ class _Evaluation:
     def _sweep(self, todo: list[ir.Node]) -> list[ir.Node]:
         """Compute in numpy what can be; what is left is for ONNX Runtime, now or later."""
         left = []
-        for node in todo:
+        for node in self._token.watch(todo):
             if node.domain not in ("", "ai.onnx") or (node.op_type not in KERNELS and node.op_type != "Constant"):
                 left.append(node)
                 continue
@@ -286,7 +291,7 @@ class _Evaluation:
         """As many nodes as can run here together, their results' sizes known and allowed."""
         pending: set[ir.Value] = set()
         candidates = []
-        for node in todo:
+        for node in self._token.watch(todo):
             if node.op_type not in _SAFE or node.domain not in ("", "ai.onnx") or node in self._unsafe:
                 continue
             if all(value is None or value in pending or self._operand(value) is not None for value in node.inputs):
@@ -300,7 +305,7 @@ class _Evaluation:
         types = _Batch(candidates, self._opsets, self._functions, self._operand).infer()
         kept: list[ir.Node] = []
         produced: set[ir.Value] = set()
-        for node in candidates:
+        for node in self._token.watch(candidates):
             inputs = [value for value in node.inputs if value is not None]
             if any(value not in produced and self._operand(value) is None for value in inputs):
                 continue
@@ -353,7 +358,9 @@ class _Evaluation:
             raise HazardError("too many sessions")
         self._sessions -= 1
         seconds = self._at_most(DEFAULT_TIMEOUT)
-        results = run_model(batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds)
+        results = run_model(
+            batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds, self._token
+        )
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # ONNX Runtime in a child process
@@ -390,7 +397,12 @@ class _Evaluation:
         try:
             model = batch.model(fetch)
             results = _run_in_child(
-                model, batch.feeds, [batch.name(value) for value in fetch], self._limit, self._at_most(self._seconds)
+                model,
+                batch.feeds,
+                [batch.name(value) for value in fetch],
+                self._limit,
+                self._at_most(self._seconds),
+                self._token,
             )
         finally:
             self._seconds -= time.monotonic() - start
@@ -405,7 +417,7 @@ class _Evaluation:
         Raises:
             HazardError: There are none.
         """
-        left = self._left()
+        left = self._token.left
         if left is not None and left < _WORTH_A_RUN:
             raise HazardError("there is no time left")
         return seconds if left is None else min(seconds, left)
@@ -419,7 +431,7 @@ class _Evaluation:
         """Run nodes together; where that fails, halves of them, down to those that fail alone."""
         ready = []
         produced: set[ir.Value] = set()
-        for node in nodes:
+        for node in self._token.watch(nodes):
             values = [*(value for value in node.inputs if value is not None), *_captured(node)]
             if all(value in produced or self._operand(value) is not None for value in values):
                 ready.append(node)
@@ -429,7 +441,10 @@ class _Evaluation:
             return
         try:
             self._keep(runner(_Batch(ready, self._opsets, self._functions, self._operand), fetch))
+        except OptimizationCancelled:
+            raise
         except Exception:  # onnxruntime raises a class of its own for each status; all mean "not this"
+            self._token.check()  # it may have ended what failed
             if len(ready) > 1:
                 middle = len(ready) // 2
                 self._run(ready[:middle], todo, runner)
@@ -775,12 +790,19 @@ def _varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, int]
 
 
 def run_model(
-    model: bytes, feeds: Mapping[str, Array], fetch: Sequence[str], seconds: float
+    model: bytes,
+    feeds: Mapping[str, Array],
+    fetch: Sequence[str],
+    seconds: float,
+    token: CancellationToken = NEVER,
 ) -> list[ir.TensorProtocol | None]:
-    """Run a serialized model on the CPU without optimization, for ``seconds`` at most; None for what is no tensor."""
+    """Run a serialized model on the CPU without optimization, for ``seconds`` at most; None for what is no tensor.
+
+    A token that is set ends the run; that raises whatever ONNX Runtime raises.
+    """
     small = sum(array.nbytes for array in feeds.values()) < LAZY_BYTES
     made = session(model, threads=1 if small else None)
-    return [_tensor(raw) for raw in run_session(made, feeds, fetch, seconds)]
+    return [_tensor(raw) for raw in run_session(made, feeds, fetch, seconds, lambda: token.is_cancelled)]
 
 
 def _tensor(raw: Raw | None) -> ir.TensorProtocol | None:
@@ -797,7 +819,12 @@ def _tensor(raw: Raw | None) -> ir.TensorProtocol | None:
 
 
 def _run_in_child(
-    model: bytes, feeds: Mapping[str, Array], fetch: Sequence[str], limit_bytes: int, seconds: float
+    model: bytes,
+    feeds: Mapping[str, Array],
+    fetch: Sequence[str],
+    limit_bytes: int,
+    seconds: float,
+    token: CancellationToken,
 ) -> list[ir.TensorProtocol | None]:
     with tempfile.TemporaryDirectory(prefix="ortopt-") as name:
         folder = Path(name)
@@ -815,16 +842,37 @@ def _run_in_child(
             "limit": limit_bytes,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        subprocess.run(
-            [sys.executable, "-m", "ortopt.evaluation_child", name],
+        child = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, name],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=seconds,
-            check=True,
         )
+        with child:
+            try:
+                _wait(child, seconds, token)
+            finally:
+                child.kill()  # nobody waits for it any more
         return [_tensor(raw) for raw in results(folder)]
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float, token: CancellationToken) -> None:
+    """Wait until a process has ended well.
+
+    Raises:
+        OptimizationCancelled: If the token was set.
+        HazardError: It has not ended in so many seconds, or not well.
+    """
+    deadline = time.monotonic() + seconds
+    while child.returncode is None:
+        token.check()
+        if time.monotonic() >= deadline:
+            raise HazardError("it takes too long")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(BETWEEN_LOOKS)
+    if child.returncode:
+        raise HazardError("the child process failed")
 
 
 __all__ = [

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ Array = np.ndarray[Any, Any]
 _NATIVE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 _STRING = 8
 _BETWEEN_LOOKS = 0.5  # seconds
+_BETWEEN_QUESTIONS = 0.02  # seconds
 _ALIGNMENT = 64
 _BITS = {16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 
@@ -48,7 +49,11 @@ class Raw(NamedTuple):
 
 
 def run_session(
-    session: onnxruntime.InferenceSession, feeds: Mapping[str, Array], fetch: Sequence[str], seconds: float
+    session: onnxruntime.InferenceSession,
+    feeds: Mapping[str, Array],
+    fetch: Sequence[str],
+    seconds: float,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Raw | None]:
     """Run a session whose outputs may be of any dtype.
 
@@ -57,6 +62,7 @@ def run_session(
         feeds: Arrays of dtypes that numpy has.
         fetch: The outputs to compute.
         seconds: After this time the run ends at the next node, with an error of onnxruntime.
+        stop: Whether it shall end before; asked now and then, from another thread.
 
     Returns:
         For each output a tensor, or None where it is none.
@@ -66,13 +72,20 @@ def run_session(
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(aligned(array)) for name, array in feeds.items()}
-    timer = threading.Timer(max(seconds, 0.001), setattr, (options, "terminate", True))
-    timer.daemon = True
-    timer.start()
+    over = threading.Event()
+
+    def watch() -> None:
+        deadline = time.monotonic() + seconds
+        while not over.wait(max(min(_BETWEEN_QUESTIONS, deadline - time.monotonic()), 0.001)):
+            if stop() or time.monotonic() >= deadline:
+                options.terminate = True
+                return
+
+    threading.Thread(target=watch, name="ortopt-run-end", daemon=True).start()
     try:
         return [raw_of(value) for value in session.run_with_ort_values(list(fetch), values, options)]
     finally:
-        timer.cancel()
+        over.set()
 
 
 def aligned(array: Array) -> Array:

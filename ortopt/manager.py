@@ -328,6 +328,8 @@ class GraphTransformerManager:
         try:
             workspace.edit.rollback(version)
             self.observers.inspect(workspace.model, False)
+        except OptimizationCancelled:
+            raise
         except Exception:  # what was edited behind the editor's back can break its way back anywhere
             return False
         return True
@@ -409,7 +411,7 @@ class GraphTransformerManager:
             self._fail(transformer, error, level, step, model.graph)
             return False
         if modified:
-            workspace.swap_in(copy)
+            workspace.swap_in(copy, cancellation)
             self._modified = True
         else:
             slot.seen[model.graph] = (workspace.edit, workspace.edit.clock)

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
+from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import use_count
@@ -40,18 +42,20 @@ _NEGATIVE_AXES_SINCE: Final = 11
 _OWN_NAME: Final = re.compile(r"(\d+)\.i(\d+)")
 
 
-def convert(model: ir.Model, version: int) -> ir.Model:
+def convert(model: ir.Model, version: int, token: CancellationToken = NEVER) -> ir.Model:
     """Raise, or lower where onnx knows how, the opset of ai.onnx in a model and its local functions.
 
     Args:
         model: The model; it is changed. Where an error is raised, no more than inferred types are.
         version: The opset version that it shall import.
+        token: Who may stop it; the model may be torn then.
 
     Returns:
         The model. Its IR version is raised only where the opset needs a newer one.
 
     Raises:
         UsageError: There is no such opset, or a node cannot be converted; one line that names it.
+        OptimizationCancelled: If the token was set.
     """
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= version <= newest:
@@ -62,13 +66,13 @@ def convert(model: ir.Model, version: int) -> ir.Model:
     changed: dict[ir.Node, int] = {}
     fewer_types: dict[ir.Node, int] = {}
     for graph, imports in bodies:
-        _sort_out(model, graph, imports[""], version, changed, fewer_types)
+        _sort_out(model, graph, imports[""], version, changed, fewer_types, token)
     if changed or fewer_types:
-        shapes.infer_model(model)
-    for node, have in fewer_types.items():
+        shapes.infer_model(model, token)
+    for node, have in token.watch(fewer_types.items()):
         _check_types(node, have, version)
     if changed:
-        _apply(model, _converted(changed, version))
+        _apply(model, _converted(changed, version, token), token)
     for _, imports in bodies:
         imports[""] = version
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)], ignore_unknown=True)
@@ -112,10 +116,11 @@ def _sort_out(
     version: int,
     changed: dict[ir.Node, int],
     fewer_types: dict[ir.Node, int],
+    token: CancellationToken,
 ) -> None:
     """Find the nodes, at any depth, whose operator is another one at the new version, or takes fewer types there."""
-    for graph in scope.below(body):
-        for node in graph:
+    for graph in scope.below(body, token):
+        for node in token.watch(graph):
             if node.domain or (model.functions and node.op_identifier() in model.functions):
                 continue
             old, new = _schema(node.op_type, have), _schema(node.op_type, version)
@@ -203,9 +208,9 @@ class _Case:
     added: list[onnx.TensorProto] = field(default_factory=list)
 
 
-def _converted(changed: Mapping[ir.Node, int], version: int) -> list[_Case]:
+def _converted(changed: Mapping[ir.Node, int], version: int, token: CancellationToken) -> list[_Case]:
     cases: dict[tuple[int, bytes], _Case] = {}
-    for node, have in changed.items():
+    for node, have in token.watch(changed.items()):
         case = _shown(node, have, version)
         key = have, _model([case], have)
         known = cases.setdefault(key, case)
@@ -214,7 +219,7 @@ def _converted(changed: Mapping[ir.Node, int], version: int) -> list[_Case]:
         else:
             known.nodes.append(node)
     for have in dict.fromkeys(changed.values()):
-        _ask([case for (own, _), case in cases.items() if own == have], have, version)
+        _ask([case for (own, _), case in cases.items() if own == have], have, version, token)
     return list(cases.values())
 
 
@@ -287,23 +292,24 @@ def _model(cases: Iterable[_Case], have: int) -> bytes:
 # -- asking it --------------------------------------------------------------------------------------------------------
 
 
-def _ask(cases: Sequence[_Case], have: int, version: int) -> None:
+def _ask(cases: Sequence[_Case], have: int, version: int, token: CancellationToken) -> None:
     """Convert all at once; where that fails, by operator, to name the one that fails."""
-    answers = _run([_model(cases, have)], version)
+    answers = _run([_model(token.watch(cases), have)], version, token)
     if isinstance(answers[0], bytes):
-        _split(cases, answers[0], have, version)
+        _split(cases, answers[0], have, version, token)
         return
     by_op: dict[str, list[_Case]] = {}
     for case in cases:
         by_op.setdefault(case.node.op_type, []).append(case)
     groups = list(by_op.values())
-    for group, answer in zip(groups, _run([_model(group, have) for group in groups], version), strict=False):
+    requests = [_model(token.watch(group), have) for group in groups]
+    for group, answer in zip(groups, _run(requests, version, token), strict=False):
         if isinstance(answer, str):
             raise _refuse(group[0].nodes[0], have, version, f"onnx's converter: {answer}")
-        _split(group, answer, have, version)
+        _split(group, answer, have, version, token)
 
 
-def _run(requests: Sequence[bytes], version: int) -> list[bytes | str]:
+def _run(requests: Sequence[bytes], version: int, token: CancellationToken) -> list[bytes | str]:
     """Answers, or what went wrong; none beyond the request that ended the process."""
     child = subprocess.Popen(
         [sys.executable, "-m", _MODULE],
@@ -312,14 +318,23 @@ def _run(requests: Sequence[bytes], version: int) -> list[bytes | str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
+    question: bytes | None = b"".join(REQUEST.pack(version, len(one)) + one for one in requests)
+    end, data, deadline = "", b"", time.monotonic() + _SECONDS
     with child:
         try:
-            data, _ = child.communicate(b"".join(REQUEST.pack(version, len(one)) + one for one in requests), _SECONDS)
-            end = f"it ended its process with status {child.returncode}"
-        except subprocess.TimeoutExpired:
-            child.kill()
-            data, _ = child.communicate()
-            end = f"it took longer than {_SECONDS:g} seconds"
+            while not end:
+                token.check()
+                try:
+                    data, _ = child.communicate(question, BETWEEN_LOOKS)
+                    end = f"it ended its process with status {child.returncode}"
+                except subprocess.TimeoutExpired:
+                    question = None  # it is on its way
+                    if time.monotonic() >= deadline:
+                        child.kill()
+                        data, _ = child.communicate()
+                        end = f"it took longer than {_SECONDS:g} seconds"
+        finally:
+            child.kill()  # nobody waits for it any more
     answers = _answers(data)
     return answers if len(answers) == len(requests) else [*answers, end]
 
@@ -339,12 +354,12 @@ def _short(text: str) -> str:
     return re.sub(r"^\S+\.(?:cc|h):\d+: \w+: ", "", " ".join(text.split()))
 
 
-def _split(cases: Sequence[_Case], answer: bytes, have: int, version: int) -> None:
+def _split(cases: Sequence[_Case], answer: bytes, have: int, version: int, token: CancellationToken) -> None:
     """Give each case its part of the answer."""
     graph = onnx.ModelProto.FromString(answer).graph
-    producers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    producers = {name: i for i, node in enumerate(token.watch(graph.node)) for name in node.output if name}
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    for case in cases:
+    for case in token.watch(cases):
         first = case.nodes[0]
         outputs = [name and f"{case.number}.{name}" for name in case.node.output]
         last = {producers.get(name) for name in outputs if name}
@@ -393,21 +408,21 @@ def _mend(case: _Case, have: int, version: int) -> str:
 # -- putting it in place ----------------------------------------------------------------------------------------------
 
 
-def _apply(model: ir.Model, cases: Iterable[_Case]) -> None:
-    names = _Names(model)
+def _apply(model: ir.Model, cases: Iterable[_Case], token: CancellationToken) -> None:
+    names = _Names(model, token)
     for case in cases:
-        for node in case.nodes:
+        for node in token.watch(case.nodes):
             _replace(node, case, names)
 
 
 class _Names:
     """Names that nobody has."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, token: CancellationToken) -> None:
         self._taken: set[str | None] = set()
-        for graph in scope.graphs(model):
-            self._taken.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
-            for node in graph:
+        for graph in scope.graphs(model, token):
+            self._taken.update(value.name for value in token.watch((*graph.inputs, *graph.initializers.values())))
+            for node in token.watch(graph):
                 self._taken.add(node.name)
                 self._taken.update(value.name for value in node.outputs)
 

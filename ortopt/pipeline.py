@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, Deadli
 from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
-from ortopt.graph.load import load
+from ortopt.graph.load import Kept, load
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.validate import validate
 from ortopt.manager import GraphTransformerManager
@@ -118,13 +119,13 @@ class Pipeline:
     """
 
     def __init__(self, source: Source, options: Options, selected: Sequence[Selected]) -> None:
-        self._source = source
+        self._source = Kept(source) if isinstance(source, str | os.PathLike) else source
         self.options = options
         self.selected = tuple(selected)
         self.original_bytes = 0
 
     def load(self, token: CancellationToken = NEVER) -> ir.Model:
-        """The model as it came.
+        """The model as it came; a file that has gone, or another one in its place, makes no difference.
 
         Args:
             token: Who may stop it.
@@ -219,7 +220,7 @@ class Pipeline:
         if options.opset is not None:
             from ortopt import opset_conversion
 
-            attempt.content = opset_conversion.convert(attempt.model, options.opset)
+            attempt.content = opset_conversion.convert(attempt.model, options.opset, token)
         token.check()
         if options.level == 0:
             return None

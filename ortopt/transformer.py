@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortopt.analysis import kernels, shapes
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import RegistrationError, UsageError
+from ortopt.errors import OptimizationCancelled, RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
 from ortopt.options import Numerics, Options, Target, TransformerLevel
@@ -170,9 +170,9 @@ class Workspace:
         self._unsettled: int | None = None
         self.edit = self._start(0, token)
 
-    def refresh(self) -> None:
+    def refresh(self, token: CancellationToken = NEVER) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
-        self.edit = self._start(self.edit.added_bytes, NEVER)
+        self.edit = self._start(self.edit.added_bytes, token)
 
     def stop_at(self, version: int) -> None:
         """Say that a run was stopped: what was changed since this version of the editor is `settle`'s to take back."""
@@ -207,16 +207,35 @@ class Workspace:
         """
         self.edit.learn(shapes.infer_again, token)
 
-    def swap_in(self, model: ir.Model) -> None:
-        """Give the model the content of another one, in place."""
+    def swap_in(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
+        """Give the model the content of another one, in place.
+
+        Raises:
+            OptimizationCancelled: If the token was set; the model has its own content then.
+        """
         own = self.model
-        own.graph = model.graph
+        before = own.graph, dict(own.functions), dict(own.metadata_props), own.ir_version
+        self._put_in(model.graph, model.functions, model.metadata_props, model.ir_version)
+        try:
+            self.refresh(token)
+        except OptimizationCancelled:
+            self._put_in(*before)
+            raise
+
+    def _put_in(
+        self,
+        graph: ir.Graph,
+        functions: Mapping[ir.OperatorIdentifier, ir.Function],
+        metadata: Mapping[str, str],
+        ir_version: int,
+    ) -> None:
+        own = self.model
+        own.graph = graph
         own.functions.clear()
-        own.functions.update(model.functions)
+        own.functions.update(functions)
         own.metadata_props.clear()
-        own.metadata_props.update(model.metadata_props)
-        own.ir_version = model.ir_version
-        self.refresh()
+        own.metadata_props.update(metadata)
+        own.ir_version = ir_version
 
 
 class Context:

@@ -24,6 +24,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.load import load
 from ortopt.graph.tensors import data_bytes
@@ -39,6 +40,9 @@ TRUSTED_TIMES: Final = 8
 SHAKEN_BY: Final = 4
 """Units in the last place by which copies are moved that show where an integer is undecided."""
 
+_PORTION: Final = 1 << 18
+"""Elements that are moved at a time: a few milliseconds."""
+
 _SMALLEST: Final = 16  # elements; what is smaller may be a scale, an exponent or a threshold that decides on shapes
 _FLOATS: Final = {
     ir.DataType.FLOAT: np.uint32,
@@ -52,21 +56,25 @@ _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
 _PLAIN_FLOATS: Final = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
-def constant_bytes(model: ir.Model) -> int:
+def constant_bytes(model: ir.Model, token: CancellationToken = NEVER) -> int:
     """Bytes of all initializers."""
-    tensors = (value.const_value for graph in scope.graphs(model) for value in graph.initializers.values())
+    tensors = (
+        value.const_value for graph in scope.graphs(model, token) for value in token.watch(graph.initializers.values())
+    )
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def jittered(model: ir.Model, seed: int, units: int = 1) -> ir.Model:
+def jittered(model: ir.Model, seed: int, units: int = 1, token: CancellationToken = NEVER) -> ir.Model:
     """A copy whose large float constants are moved by up to so many units in the last place, up or down."""
-    copy = load(model)
+    copy = load(model, token)
     rng = np.random.default_rng(seed)
-    _replace_constants(copy, lambda tensor: _jittered_tensor(tensor, rng, units))
+    _replace_constants(copy, lambda tensor: _jittered_tensor(tensor, rng, units, token), token)
     return copy
 
 
-def jittered_inputs(inputs: Mapping[str, Any], seed: int, units: int = 1) -> dict[str, Any]:
+def jittered_inputs(
+    inputs: Mapping[str, Any], seed: int, units: int = 1, token: CancellationToken = NEVER
+) -> dict[str, Any]:
     """The same for inputs: arrays by name, or lists of them."""
     rng = np.random.default_rng(seed)
 
@@ -75,12 +83,12 @@ def jittered_inputs(inputs: Mapping[str, Any], seed: int, units: int = 1) -> dic
             return [moved(one) for one in value]
         array = np.asarray(value)
         bits = next((bits for dtype, bits in _FLOATS.items() if array.dtype == dtype.numpy()), None)
-        return value if bits is None or array.size < _SMALLEST else _moved(array, bits, rng, units)
+        return value if bits is None or array.size < _SMALLEST else _moved(array, bits, rng, units, token)
 
     return {name: moved(value) for name, value in inputs.items()}
 
 
-def widened(model: ir.Model) -> ir.Model | None:
+def widened(model: ir.Model, token: CancellationToken = NEVER) -> ir.Model | None:
     """A copy that computes in a wider dtype: of 16 bits in float32, else of float32 in float64; None if there is none.
 
     Nothing is known about whether ONNX Runtime has the kernels.
@@ -88,7 +96,7 @@ def widened(model: ir.Model) -> ir.Model | None:
     dtypes = {value.dtype for value in (*model.graph.inputs, *model.graph.initializers.values())}
     for wider in (_WIDER_THAN_HALF, _WIDER_THAN_SINGLE):
         if not dtypes.isdisjoint(wider):
-            return _recast(model, wider)
+            return _recast(model, wider, token)
     return None
 
 
@@ -106,8 +114,8 @@ def widened_inputs(inputs: Mapping[str, Any], model: ir.Model) -> dict[str, Any]
     return {name: cast(value, dtypes.get(name)) for name, value in inputs.items()}
 
 
-def _recast(model: ir.Model, wider: Mapping[ir.DataType, ir.DataType]) -> ir.Model:
-    copy = load(model)
+def _recast(model: ir.Model, wider: Mapping[ir.DataType, ir.DataType], token: CancellationToken) -> ir.Model:
+    copy = load(model, token)
     numbers = {dtype.value: other.value for dtype, other in wider.items()}
     _replace_constants(
         copy,
@@ -116,11 +124,12 @@ def _recast(model: ir.Model, wider: Mapping[ir.DataType, ir.DataType]) -> ir.Mod
             if tensor.dtype in wider
             else None
         ),
+        token,
     )
-    for graph in scope.graphs(copy):
-        for value in (*graph.inputs, *graph.initializers.values()):
+    for graph in scope.graphs(copy, token):
+        for value in token.watch((*graph.inputs, *graph.initializers.values())):
             _widen(value, wider)
-        for node in graph:
+        for node in token.watch(graph):
             for value in node.outputs:
                 _widen(value, wider)
             for name, attribute in tuple(node.attributes.items()):
@@ -141,15 +150,15 @@ def _widen(value: ir.Value, wider: Mapping[ir.DataType, ir.DataType]) -> None:
         value.type = ir.TensorType(dtype)
 
 
-def _replace_constants(model: ir.Model, changed: Any) -> None:
+def _replace_constants(model: ir.Model, changed: Any, token: CancellationToken) -> None:
     """Put what ``changed`` makes of a tensor in its place, wherever it is not None."""
-    for graph in scope.graphs(model):
-        for value in graph.initializers.values():
+    for graph in scope.graphs(model, token):
+        for value in token.watch(graph.initializers.values()):
             assert value.const_value is not None
             tensor = changed(value.const_value)
             if tensor is not None:
                 value.const_value = tensor
-        for node in graph:
+        for node in token.watch(graph):
             for name, attribute in tuple(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                     tensor = changed(attribute.as_tensor())
@@ -157,16 +166,26 @@ def _replace_constants(model: ir.Model, changed: Any) -> None:
                         node.attributes[name] = ir.AttrTensor(name, tensor)
 
 
-def _jittered_tensor(tensor: ir.TensorProtocol, rng: np.random.Generator, units: int) -> ir.TensorProtocol | None:
+def _jittered_tensor(
+    tensor: ir.TensorProtocol, rng: np.random.Generator, units: int, token: CancellationToken
+) -> ir.TensorProtocol | None:
     bits = _FLOATS.get(tensor.dtype)
     if bits is None or data_bytes(tensor.dtype, tensor.shape.numpy()) < _SMALLEST * tensor.dtype.itemsize:
         return None
-    return ir.Tensor(_moved(tensor.numpy(), bits, rng, units), tensor.dtype, name=tensor.name)
+    return ir.Tensor(_moved(tensor.numpy(), bits, rng, units, token), tensor.dtype, name=tensor.name)
 
 
-def _moved(array: Array, bits: Any, rng: np.random.Generator, units: int) -> Array:
+def _moved(array: Array, bits: Any, rng: np.random.Generator, units: int, token: CancellationToken) -> Array:
     """Floats up to so many units in the last place away; zeros, NaN, infinities and what is near to them stay."""
-    plain = np.array(array)
+    moved = np.array(array, order="C")
+    flat = moved.reshape(-1)
+    for start in range(0, flat.size, _PORTION):
+        token.check()
+        flat[start : start + _PORTION] = _portion_moved(flat[start : start + _PORTION], bits, rng, units)
+    return moved
+
+
+def _portion_moved(plain: Array, bits: Any, rng: np.random.Generator, units: int) -> Array:
     limits = ml_dtypes.finfo(plain.dtype)  # type: ignore[no-untyped-call]
     limit, small = float(limits.max) / 4, float(limits.smallest_normal)
     sizes = np.abs(plain.astype(np.float64))

@@ -646,19 +646,19 @@ class _Run:
             with self.worker(self._original, kind, optimize=True) as worker:
                 return _Evidence(target, worker.run(self.kept.sets[number].source, target))
         model = self._original if isinstance(self._original, ir.Model) else load(self._original, self.token)
-        if verification_noise.constant_bytes(model) > verification_noise.LARGEST_COPY:
+        if verification_noise.constant_bytes(model, self.token) > verification_noise.LARGEST_COPY:
             return None
         inputs = inputs_from(self.kept.sets[number].source)
         if kind == "wide":
-            wide = verification_noise.widened(model)
+            wide = verification_noise.widened(model, self.token)
             if wide is None:
                 return None
             copy, given = wide, verification_noise.widened_inputs(inputs, wide)
         else:
             units = verification_noise.SHAKEN_BY if kind.startswith("shake") else 1
             seed = int(kind[-1])
-            copy = verification_noise.jittered(model, seed, units)
-            given = verification_noise.jittered_inputs(inputs, seed, units)
+            copy = verification_noise.jittered(model, seed, units, self.token)
+            given = verification_noise.jittered_inputs(inputs, seed, units, self.token)
         _store(given, source)
         with self.worker(copy, kind) as worker:
             return _Evidence(target, worker.run(source, target))

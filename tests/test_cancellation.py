@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
+import os
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from benchmarks.generators import GENERATORS
-from ortopt import semantics, verify
+from ortopt import evaluate, opset_conversion, semantics, verify
 from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluate import count_nodes
 from ortopt.graph import onnx_ir_internals, pauses, scope
+from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.load import load
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.save import to_bytes
 from ortopt.graph.validate import validate
 from ortopt.options import Options
+from ortopt.partition import exemplars, motions
+from ortopt.partition.groups import groups_of
+from ortopt.partition.partitioning import Partition, partition_graph, prepare
+from ortopt.partition.partitioning import apply as lift_all
+from ortopt.partition.placement import Placement
+from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.testing import parse
+from ortopt.transformer import Workspace
 from ortopt.verification_comparison import random_outputs, tolerances
 from ortopt.verification_inputs import Interface
+from ortopt.verification_noise import jittered, widened
 
 NODES = 2_500
 
@@ -109,10 +122,10 @@ def test_nobody_sets_everybodys_token() -> None:
 # -- who asks ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("shape", "most"), [("chain", 9_000), ("stack", 13_000), ("wide", 18_000)])
-def test_between_two_questions_of_a_run_little_is_done(shape: str, most: int) -> None:
+@pytest.mark.parametrize(("shape", "level", "most"), [("chain", 3, 9_000), ("wide", 3, 18_000), ("stack", 4, 16_000)])
+def test_between_two_questions_of_a_run_little_is_done(shape: str, level: int, most: int) -> None:
     """Counted in calls: what looks at each of the nodes without asking calls more."""
-    optimize(GENERATORS[shape](200), verify=False)  # what is imported and read once is no part of a run
+    optimize(GENERATORS[shape](200), level=level, verify=False)  # what is imported and read once is no part of a run
     source, token = large(shape), Asked()
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -122,12 +135,17 @@ def test_between_two_questions_of_a_run_little_is_done(shape: str, most: int) ->
     had = sys.getprofile()
     sys.setprofile(count)
     try:
-        optimize(source, verify=False, cancellation=token)
+        optimize(source, level=level, verify=False, cancellation=token)
     finally:
         sys.setprofile(had)
     token.check()
     assert token.times > 1_000
     assert token.most_calls < most
+
+
+def cut(model: ir.Model, token: CancellationToken, policy: Policy) -> Partition:
+    options = PartitionOptions(policy=policy)
+    return partition_graph(model.graph, Placement(model, options), options, token)
 
 
 SWEEPS: dict[str, Callable[[ir.Model, CancellationToken], object]] = {
@@ -144,16 +162,42 @@ SWEEPS: dict[str, Callable[[ir.Model, CancellationToken], object]] = {
     "interface": Interface,
     "tolerances": tolerances,
     "random": random_outputs,
+    "cut": lambda model, token: cut(model, token, "cost"),
+    "cut literally": lambda model, token: cut(model, token, "literal"),
+    "groups": groups_of,
+    "shapes and types only": lambda model, token: exemplars.drop(
+        Editor(model, shapes.infer_node), model.graph, [tuple(model.graph)], lambda _: True, token
+    ),
+    "motions": lambda model, token: motions.improve(
+        Editor(model, shapes.infer_node), model.graph, lambda: {}, lambda _: True, token
+    ),
+    "jittered": lambda model, token: jittered(model, 0, 1, token),
+    "widened": widened,
 }
 
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_each_sweep_asks(name: str) -> None:
     model, token = load(large("chain")), Asked()
+    scope.attach(model, Options())
     SWEEPS[name](model, token)
     assert token.times >= NODES // BETWEEN_CHECKS
     with pytest.raises(OptimizationCancelled):
         SWEEPS[name](model, Asked(at=token.times))
+
+
+def test_lifting_asks() -> None:
+    model = load(large("stack"))
+    prepare(model)
+    found, before = cut(model, NEVER, "cost"), to_bytes(model)
+    edit, token = Editor(model, shapes.infer_node), Asked()
+    start = edit.version
+    for at in (0, 1, 2, 3, 5, 8):  # eighths of it, the whole first
+        with contextlib.nullcontext() if not at else pytest.raises(OptimizationCancelled):
+            lift_all(edit, found, 0, token if not at else Asked(max(token.times * at // 8, 1)))
+        edit.rollback(start)
+        assert to_bytes(model) == before
+    assert token.times >= 10 * (NODES // BETWEEN_CHECKS)
 
 
 def test_loading_and_writing_ask(tmp_path: Path) -> None:
@@ -232,6 +276,75 @@ LONG = """main (int64[1] n, float[2] x) => (float[2] y) {
 }"""
 
 
+def wait_and_cancel(run: Callable[[CancellationToken], object]) -> float:
+    """Cancel what waits for another process; seconds on the clock until it gives up."""
+    token = CancellationToken()
+    at: list[float] = []
+
+    def cancel() -> None:
+        at.append(time.perf_counter())
+        token.cancel()
+
+    timer = threading.Timer(0.3, cancel)
+    timer.start()
+    with pytest.raises(OptimizationCancelled):
+        run(token)
+    timer.join()
+    return time.perf_counter() - at[0]
+
+
+UNSAFE = """main (float[4] x) => (float[4] y)
+<float[1, 1, 4] a = {1, 2, 3, 4}> {
+    p, q = MaxPool <kernel_shape = [1]> (a)
+    s = Squeeze (p)
+    y = Add (x, s)
+}"""
+"""MaxPool is not known to be safe."""
+
+
+@pytest.fixture
+def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that never ends, and says who it is."""
+    (tmp_path / "endless_child.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path(__file__).with_name('pid').write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "pid"
+
+
+def assert_gone(pid: Path) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_who_waits_for_a_conversion_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opset_conversion, "_MODULE", "endless_child")
+    source = to_bytes(parse("main (float[4] x) => (float[4] y) { y = Relu (x) }"))
+    assert wait_and_cancel(lambda token: optimize(source, opset=7, verify=False, cancellation=token)) < 2
+    assert_gone(endless)
+
+
+def test_who_waits_for_an_evaluation_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "_MODULE", "endless_child")
+    source = to_bytes(parse(UNSAFE))
+    assert wait_and_cancel(lambda token: optimize(source, verify=False, cancellation=token)) < 2
+    assert_gone(endless)
+
+
+def test_a_session_that_computes_a_constant_can_be_cancelled() -> None:
+    model = to_bytes(parse(LONG))
+    feeds = {"n": np.array([2_000_000_000]), "x": np.ones(2, np.float32)}
+
+    def run(token: CancellationToken) -> None:
+        with pytest.raises(Exception, match="terminate"):
+            evaluate.run_model(model, feeds, ["y"], 60, token)
+        token.check()
+
+    assert wait_and_cancel(run) < 2
+
+
 def test_who_waits_for_a_verification_can_be_cancelled() -> None:
     token = CancellationToken()
     model = parse(LONG)
@@ -263,6 +376,47 @@ def test_a_verification_that_is_cancelled_leaves_the_model_as_it_came(tmp_path: 
         optimize(path, cancellation=token)
     assert caught.value.result is not None
     assert to_bytes(caught.value.result.model) == to_bytes(optimize(path, verify=False, limit=0).model)
+
+
+@pytest.mark.parametrize("gone", ["deleted", "replaced"])
+def test_the_model_as_it_came_does_not_need_its_file(tmp_path: Path, gone: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(to_bytes(parse(SMALL)))
+    came = to_bytes(optimize(path, verify=False, limit=0).model)
+    token = CancellationToken()
+
+    def cancels(*_arguments: Any, **_named: Any) -> Any:
+        token.cancel()
+        token.check()
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OptimizationCancelled) as caught:
+        patch.setattr(verify.Reference, "compare", cancels)
+        optimize(path, cancellation=token)
+    path.unlink()
+    if gone == "replaced":
+        path.write_bytes(b"something else")
+    assert caught.value.result is not None
+    assert to_bytes(caught.value.result.model) == came
+
+
+def test_a_raw_pass_that_is_cancelled_has_done_nothing() -> None:
+    model = load(large("chain"))
+    workspace = Workspace(model, Options())
+    other, before = onnx_ir_internals.clone(model, NEVER), to_bytes(model)
+    other.graph.name = "another"
+    with pytest.raises(OptimizationCancelled):
+        workspace.swap_in(other, Asked(at=20))
+    assert to_bytes(workspace.settle()) == before
+    workspace.swap_in(other)
+    assert to_bytes(workspace.model) != before
+
+
+def test_checked_passes_ask() -> None:
+    plain, checked = Asked(), Asked()
+    source = GENERATORS["chain"](500).SerializeToString()
+    optimize(source, verify=False, cancellation=plain)
+    optimize(source, verify=False, check_each=True, cancellation=checked)
+    assert checked.times > 2 * plain.times
 
 
 # -- order, clones, garbage -------------------------------------------------------------------------------------------
@@ -344,16 +498,3 @@ def test_a_pause_leaves_the_collector_as_it_was() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def test_iterators_that_begin_again_when_they_are_asked_for_their_iterator_come_to_an_end() -> None:
-    model = parse("<ir_version: 10, opset_import: [\"\" : 17]> main (float[N] x) => (float[N] y) { y = Neg (x) }")
-    (node,) = model.graph
-    for _ in range(3 * BETWEEN_CHECKS):
-        node = ir.node("Neg", [node.outputs[0]])
-        model.graph.append(node)
-    nodes = list(model.graph)
-    token = CancellationToken()
-    assert list(itertools.islice(token.watch(model.graph.all_nodes()), 2 * len(nodes))) == nodes
-    portions = itertools.islice(token.portions(model.graph.all_nodes()), len(nodes))
-    assert list(itertools.chain.from_iterable(portions)) == nodes

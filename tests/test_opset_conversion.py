@@ -26,7 +26,7 @@ def here(monkeypatch):
     """The converter in this process, which starts sooner; what it is shown."""
     shown = []
 
-    def run_here(requests, version):
+    def run_here(requests, version, _token):
         shown.extend(requests)
         answers = io.BytesIO()
         main(io.BytesIO(b"".join(REQUEST.pack(version, len(one)) + one for one in requests)), answers)

@@ -289,7 +289,7 @@ class _Wave:
             limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
             timeout=min(DEFAULT_TIMEOUT, workspace.patience),
             spent=spent,
-            left=lambda: self._context.cancellation.left,
+            token=self._context.cancellation,
         )
 
     def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
+from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, constant, discard
 from ortopt.graph.match import Refusal, need
@@ -108,7 +109,7 @@ class Inliner:
         calls = [node for node in inside if node.op_identifier() in functions]
         if not calls:
             return False
-        self._extents = _extents(functions, [call.op_identifier() for call in calls])
+        self._extents = _extents(functions, [call.op_identifier() for call in calls], token)
         done = [self.inline(call) for call in calls]
         return any(done)
 
@@ -155,7 +156,7 @@ class Inliner:
         for attribute in call.attributes.values():
             graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
             need(attribute.type not in graphs, "a graph is passed as an attribute", call)
-        for domain, op_types in _used(function, self.functions).items():
+        for domain, op_types in _used(function, self.functions, self.context.cancellation).items():
             theirs, ours = function.opset_imports.get(domain), self.imports.get(domain)
             if theirs is None:
                 raise Refusal(f"the function does not import {domain or 'ai.onnx'!r}", call)
@@ -169,7 +170,7 @@ class Inliner:
                 )
 
     def _import_domains(self, function: ir.Function) -> None:
-        for domain in _domains(function):
+        for domain in _domains(function, self.context.cancellation):
             if domain not in self.imports:
                 self.edit.set_opset(self.imports, domain, function.opset_imports[domain])
 
@@ -387,18 +388,20 @@ def _depth(graph: ir.Graph) -> int:
     return depth
 
 
-def _used(function: ir.Function, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> dict[str, dict[str, None]]:
+def _used(
+    function: ir.Function, functions: Mapping[ir.OperatorIdentifier, ir.Function], token: CancellationToken
+) -> dict[str, dict[str, None]]:
     """The op types of each domain that a function's nodes are of, calls of local functions left out."""
     used: dict[str, dict[str, None]] = {}
-    for graph in scope.below(function.graph):
-        for node in graph:
+    for graph in scope.below(function.graph, token):
+        for node in token.watch(graph):
             if node.op_identifier() not in functions:
                 used.setdefault(node.domain, {})[node.op_type] = None
     return used
 
 
-def _domains(function: ir.Function) -> dict[str, None]:
-    return {node.domain: None for graph in scope.below(function.graph) for node in graph}
+def _domains(function: ir.Function, token: CancellationToken) -> dict[str, None]:
+    return {node.domain: None for graph in scope.below(function.graph, token) for node in token.watch(graph)}
 
 
 def _same_op(op_type: str, domain: str, a: int, b: int) -> bool:
@@ -412,7 +415,9 @@ def _same_op(op_type: str, domain: str, a: int, b: int) -> bool:
 
 
 def _extents(
-    functions: Mapping[ir.OperatorIdentifier, ir.Function], called: Iterable[ir.OperatorIdentifier]
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
+    called: Iterable[ir.OperatorIdentifier],
+    token: CancellationToken,
 ) -> dict[ir.OperatorIdentifier, Extent]:
     """What inlining functions with all that they call would bring."""
     extents: dict[ir.OperatorIdentifier, Extent] = {}
@@ -425,24 +430,24 @@ def _extents(
                 pending.pop()
                 continue
             if identifier not in own:
-                own[identifier] = _calls(functions[identifier], functions)
+                own[identifier] = _calls(functions[identifier], functions, token)
                 pending.extend(callee for callee, _ in own[identifier][1] if callee not in extents)
                 continue
             pending.pop()
             count, calls = own[identifier]
             nodes = count + sum(extents[callee].nodes for callee, _ in calls)
             deepest = max((depth + extents[callee].depth for callee, depth in calls), default=0)
-            extents[identifier] = Extent(nodes, max(deepest, _height(functions[identifier].graph)))
+            extents[identifier] = Extent(nodes, max(deepest, _height(functions[identifier].graph, token)))
     return extents
 
 
 def _calls(
-    function: ir.Function, functions: Mapping[ir.OperatorIdentifier, ir.Function]
+    function: ir.Function, functions: Mapping[ir.OperatorIdentifier, ir.Function], token: CancellationToken
 ) -> tuple[int, list[tuple[ir.OperatorIdentifier, int]]]:
     """How many nodes a function has besides calls, and whom it calls at which depth."""
     count, calls = 0, []
-    for graph, depth in _levels(function.graph):
-        for node in graph:
+    for graph, depth in _levels(function.graph, token):
+        for node in token.watch(graph):
             if node.op_identifier() in functions:
                 calls.append((node.op_identifier(), depth))
             else:
@@ -450,16 +455,16 @@ def _calls(
     return count, calls
 
 
-def _levels(graph: ir.Graph) -> Iterator[tuple[ir.Graph, int]]:
+def _levels(graph: ir.Graph, token: CancellationToken) -> Iterator[tuple[ir.Graph, int]]:
     pending = [(graph, 0)]
     while pending:
         at, depth = pending.pop()
         yield at, depth
-        pending.extend((inner, depth + 1) for node in at for inner in subgraphs(node))
+        pending.extend((inner, depth + 1) for node in token.watch(at) for inner in subgraphs(node))
 
 
-def _height(graph: ir.Graph) -> int:
-    return max(depth for _, depth in _levels(graph))
+def _height(graph: ir.Graph, token: CancellationToken) -> int:
+    return max(depth for _, depth in _levels(graph, token))
 
 
 def _drop_unreachable(context: Context, candidates: Mapping[ir.OperatorIdentifier, None]) -> None:

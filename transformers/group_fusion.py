@@ -88,7 +88,7 @@ class GroupFusion(GraphTransformer):
 
 def _explain(found: Partition, placement: Placement, context: Context) -> None:
     """Say why nodes stay outside."""
-    for node in found.outside:
+    for node in context.cancellation.watch(found.outside):
         if placement.provider_of(node) is None:
             context.refuse(node, "no chosen provider runs it")
         elif is_view(node):
@@ -100,7 +100,7 @@ def _explain(found: Partition, placement: Placement, context: Context) -> None:
 def _tidy(graph: ir.Graph, context: Context) -> bool:
     """Let the groups of a graph take and give no more than is needed: what ran inside them may have made it less."""
     changed = False
-    for group in groups_of(context.model):
+    for group in groups_of(context.model, context.cancellation):
         if group.call.graph is graph and needs_tidying(group) and context.rewrite((group.call,)):
             tidy(context.edit, group)
             changed = True

@@ -129,13 +129,14 @@ class Editor:
         """A point to go back to (see `rollback`)."""
         return len(self._log)
 
-    def rollback(self, version: int) -> None:
+    def rollback(self, version: int, token: CancellationToken = NEVER) -> None:
         """Take back every change since `version` was read.
 
         Args:
             version: An earlier value of `Editor.version`.
+            token: Who may stop it in the midst; it can be gone on with.
         """
-        while len(self._log) > version:
+        for _ in token.watch(range(len(self._log) - version)):
             undo, arguments = self._log.pop()
             undo(*arguments)
 
@@ -582,11 +583,11 @@ class Editor:
         graph, body, functions = scope.graph_of(nodes[0]), function.graph, self.model.functions
         functions[function.identifier()] = function
         self._did(functions.__delitem__, function.identifier())
-        scope.attach_function(function, self.model, scope.of(graph).options)
+        scope.attach_function(function, self.model, scope.of(graph).options, token)
         body.meta[facts.OPSETS] = function.opset_imports
-        self.index.build(body)
+        self.index.build(body, token)
         self._did(self.index.drop, body)
-        self._count(sum(map(_constant_bytes, body)))
+        self._count(sum(map(_constant_bytes, token.watch(body))))
         graph.insert_before(nodes[0], call)
         self.index.add(graph, call)
         self.touched.append(call)
@@ -594,7 +595,7 @@ class Editor:
         for node in token.watch(nodes):
             self._move_into(body, node)
             self._rename_operands(node, renamed)
-        for inner, outer in zip(outputs, call.outputs, strict=True):
+        for inner, outer in token.watch(zip(outputs, call.outputs, strict=True)):
             self._expose(graph, function, inner, outer)
 
     def _move_into(self, body: ir.Graph, node: ir.Node) -> None:
@@ -674,16 +675,17 @@ class Editor:
         self._did(_set_ir_version, self.model, self.model.ir_version)
         self.model.ir_version = version
 
-    def reorder(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    def reorder(self, graph: ir.Graph, nodes: Sequence[ir.Node], token: CancellationToken = NEVER) -> None:
         """Bring the nodes of a graph into another order.
 
         Args:
             graph: The graph.
             nodes: All of its nodes, in a topological order.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
-        old = tuple(graph)
-        graph.extend(nodes)
-        self._did(graph.extend, old)
+        self._did(graph.extend, tuple(token.watch(graph)))
+        for some in token.portions(nodes):
+            graph.extend(some)
 
     def move_before(self, node: ir.Node, anchor: ir.Node) -> None:
         """Move a node, in one graph or into that of `anchor`, with the graphs below it.
@@ -934,16 +936,16 @@ class Editor:
 
     # -- dead nodes and order ---------------------------------------------------------------------------------------
 
-    def sweep(self, nodes: Iterable[ir.Node]) -> None:
+    def sweep(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> None:
         """Remove those of the nodes whose results nobody needs, and what only they needed.
 
         Args:
             nodes: Candidates; nodes that are in no graph, or needed, or not pure are left alone.
+            token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
-        pending = list(nodes)
+        pending = list(token.watch(nodes))
         functions = self.model.functions
-        while pending:
-            node = pending.pop()
+        for node in token.watch(_taken_off(pending)):
             if node.graph is None or node.graph not in self.index:
                 continue  # it is gone, perhaps with the node whose subgraph held it
             if any(use_count(out) or out.is_graph_output() for out in node.outputs):
@@ -1190,6 +1192,12 @@ def _set_name(value: ir.Value, name: str | None) -> None:
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
     value.type = type_
     value.shape = shape
+
+
+def _taken_off(pending: list[ir.Node]) -> Iterator[ir.Node]:
+    """What is in a list, and what comes into it meanwhile, the last first."""
+    while pending:
+        yield pending.pop()
 
 
 def _drained(queue: deque[ir.Node]) -> Iterator[ir.Node]:

@@ -54,7 +54,32 @@ class Origin:
     typed: bool
 
 
-def load(source: Source, token: CancellationToken = NEVER) -> ir.Model:
+class Kept:
+    """A model's file, held open from its first loading on: it can be loaded again when its name has gone.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.files = _external_files(self.path)
+        self._file: MappedFile | None = None
+
+    def open(self) -> MappedFile:
+        """The file that was there the first time.
+
+        Raises:
+            InvalidModelError: It is no regular file, or somebody has written into it since.
+            OSError: It cannot be opened.
+        """
+        if self._file is None:
+            self._file = MappedFile(self.path)
+        self._file.check()
+        return self._file
+
+
+def load(source: Source | Kept, token: CancellationToken = NEVER) -> ir.Model:
     """Load a model; what was given is never changed.
 
     Large tensors become `MappedTensor`: views of the file, which may be renamed, replaced or deleted meanwhile, but not
@@ -63,7 +88,7 @@ def load(source: Source, token: CancellationToken = NEVER) -> ir.Model:
 
     Args:
         source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
-            (cloned; its tensors are shared).
+            (cloned; its tensors are shared); or a file that is kept open.
         token: Who may stop it.
 
     Returns:
@@ -73,7 +98,8 @@ def load(source: Source, token: CancellationToken = NEVER) -> ir.Model:
         InvalidModelError: There is no such file, or it is broken, or has something that cannot be carried; one line
             that names the source.
     """
-    label = quoted(os.fspath(source)) if isinstance(source, str | os.PathLike) else "the model"
+    path = source.path if isinstance(source, Kept) else source
+    label = quoted(os.fspath(path)) if isinstance(path, str | os.PathLike) else "the model"
     collect_left()
     try:
         with without_garbage_collection():
@@ -88,7 +114,9 @@ def load(source: Source, token: CancellationToken = NEVER) -> ir.Model:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
 
 
-def _loaded(source: Source, token: CancellationToken) -> ir.Model:
+def _loaded(source: Source | Kept, token: CancellationToken) -> ir.Model:
+    if isinstance(source, Kept):
+        return _parsed(source.open(), source.path, token, source.files)
     if isinstance(source, ir.Model):
         return _cloned(source, token)
     if isinstance(source, onnx.ModelProto):
@@ -113,7 +141,13 @@ def _read_stream(stream: BinaryIO, token: CancellationToken) -> bytes:
     return read.getvalue()
 
 
-def _parsed(source: MappedFile | bytes, path: str | None, token: CancellationToken) -> ir.Model:
+def _external_files(path: str | None) -> ExternalFiles:
+    return ExternalFiles(None if path is None else os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
+
+
+def _parsed(
+    source: MappedFile | bytes, path: str | None, token: CancellationToken, files: ExternalFiles | None = None
+) -> ir.Model:
     buffer = source.map if isinstance(source, MappedFile) else source
     if not buffer:
         raise InvalidModelError("it is empty")
@@ -125,7 +159,7 @@ def _parsed(source: MappedFile | bytes, path: str | None, token: CancellationTok
         proto.ParseFromString(stripped.model)
     except DecodeError as error:
         raise InvalidModelError(f"not an ONNX model, or nested too deeply for protobuf: {error}") from None
-    files = ExternalFiles(None if path is None else os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
+    files = files or _external_files(path)
     model, typed = decode(proto, stripped, source, files, token)
     _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed), token)
     return model

@@ -32,23 +32,23 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
     taken = {value.name for one in graphs for value in token.watch(_values(one))}
     numbers: Counter[str] = Counter()
     around: Counter[str | None] = Counter()
-    stack = [_nested(graph, around)]
+    stack = [_nested(graph, around, token)]
     while stack:
         inner = next(stack[-1], None)
         if inner is None:
             stack.pop()
             continue
-        for value in token.watch(dict.fromkeys(_values(inner))):
+        for value in token.watch(dict.fromkeys(token.watch(_values(inner)))):
             if value.name and around[value.name]:
                 _rename(value, taken, numbers)
-        stack.append(_nested(inner, around))
+        stack.append(_nested(inner, around, token))
 
 
-def _nested(graph: ir.Graph, around: Counter[str | None]) -> Iterator[ir.Graph]:
+def _nested(graph: ir.Graph, around: Counter[str | None], token: CancellationToken) -> Iterator[ir.Graph]:
     """The graphs right below a graph, while its names count as those around."""
-    names = [value.name for value in dict.fromkeys(_values(graph))]
+    names = [value.name for value in dict.fromkeys(token.watch(_values(graph)))]
     around.update(names)
-    for node in graph:
+    for node in token.watch(graph):
         if node.attributes.data:
             yield from subgraphs(node)
     around.subtract(names)

@@ -56,9 +56,9 @@ def attach(model: ir.Model, options: Options, token: CancellationToken = NEVER) 
         _attach(function.graph, Scope(model, function, None, function.opset_imports, options), token)
 
 
-def attach_function(function: ir.Function, model: ir.Model, options: Options) -> None:
+def attach_function(function: ir.Function, model: ir.Model, options: Options, token: CancellationToken = NEVER) -> None:
     """Tell the graphs of a function that has come into a model where they stand."""
-    _attach(function.graph, Scope(model, function, None, function.opset_imports, options))
+    _attach(function.graph, Scope(model, function, None, function.opset_imports, options), token)
 
 
 def attach_below(node: ir.Node) -> None:

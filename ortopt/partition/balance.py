@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ortopt.cancellation import CancellationToken
 from ortopt.partition import cost, estimate
@@ -43,11 +43,11 @@ def clusters(
 
     found = cut()
     if len(set(dag.colors) - {cost.HOST}) > 1:
-        found = _join_islands(numbered, placement, providers, cut, found)
+        found = _join_islands(numbered, placement, providers, cut, found, token)
     if whole:
         return found
-    stripped = (_without_edge_views(numbered, items) for items in found)
-    return [items for items in stripped if items and _pays(numbered, items)]
+    stripped = (_without_edge_views(numbered, items, token) for items in token.watch(found))
+    return [items for items in stripped if items and _pays(numbered, items, token)]
 
 
 def _join_islands(
@@ -56,16 +56,17 @@ def _join_islands(
     providers: tuple[str, ...],
     cut: Callable[[], list[list[int]]],
     found: list[list[int]],
+    token: CancellationToken,
 ) -> list[list[int]]:
     """Let light clusters run where their neighbours run, if that is cheaper than the copies; until nothing changes."""
     colors = numbered.dag.colors
     for _ in range(_MOST_ROUNDS):
         moved = False
-        for items in found:
-            target = _neighbours_color(numbered.dag, items)
-            if target is None or not _may_move(numbered, placement, items, providers[target - 1]):
+        for items in token.watch(found):
+            target = _neighbours_color(numbered.dag, items, token)
+            if target is None or not _may_move(numbered, placement, items, providers[target - 1], token):
                 continue
-            for item in items:
+            for item in token.watch(items):
                 colors[item] = target
             moved = True
         if not moved:
@@ -74,35 +75,39 @@ def _join_islands(
     return found
 
 
-def _neighbours_color(dag: Dag, items: list[int]) -> int | None:
+def _neighbours_color(dag: Dag, items: list[int], token: CancellationToken) -> int | None:
     """The one other color that a cluster exchanges values with, the host apart; None if there is none, or several."""
     own = dag.colors[items[0]]
-    around = {dag.colors[other] for item in items for other in (*dag.producers(item), *dag.consumers(item))}
+    around = {
+        dag.colors[other] for item in token.watch(items) for other in (*dag.producers(item), *dag.consumers(item))
+    }
     around -= {own, cost.HOST}
     return around.pop() if len(around) == 1 else None
 
 
-def _may_move(numbered: Numbered, placement: Placement, items: list[int], provider: str) -> bool:
-    nodes = [node for item in items for node in numbered.items[item]]
-    if any(estimate.is_heavy(node) for node in nodes):
+def _may_move(
+    numbered: Numbered, placement: Placement, items: list[int], provider: str, token: CancellationToken
+) -> bool:
+    nodes = [node for item in token.watch(items) for node in numbered.items[item]]
+    if any(estimate.is_heavy(node) for node in token.watch(nodes)):
         return False
     dag, inside = numbered.dag, set(items)
-    target = [numbered.values[value] for value in _exchanged(dag, items, inside)]
-    arguments = sum(map(len, dag.arguments(dict.fromkeys(items))))
+    target = [numbered.values[value] for value in _exchanged(dag, items, inside, token)]
+    arguments = sum(map(len, dag.arguments(dict.fromkeys(items), token)))
     saved = estimate.seconds_of_copies(target) + estimate.seconds_of_call(arguments)
-    if estimate.seconds_on_cpu(nodes) > saved:
+    if estimate.seconds_on_cpu(token.watch(nodes)) > saved:
         return False
-    return all(provider in placement.providers_of(node) for node in nodes)
+    return all(provider in placement.providers_of(node) for node in token.watch(nodes))
 
 
-def _exchanged(dag: Dag, items: list[int], inside: set[int]) -> Iterable[int]:
+def _exchanged(dag: Dag, items: list[int], inside: set[int], token: CancellationToken) -> Iterable[int]:
     """The values that a cluster exchanges with other clusters."""
-    taken, given = dag.arguments(dict.fromkeys(items))
+    taken, given = dag.arguments(dict.fromkeys(items), token)
     yield from (value for value in taken if dag.writer[value] != -1)
     yield from (value for value in given if any(reader not in inside for reader in dag.readers[value]))
 
 
-def _without_edge_views(numbered: Numbered, items: list[int]) -> list[int]:
+def _without_edge_views(numbered: Numbered, items: list[int], token: CancellationToken) -> list[int]:
     """A cluster without the views at its edge to the host and the graph's caller: they cost nothing outside."""
     dag = numbered.dag
     inside = dict.fromkeys(items)
@@ -114,8 +119,7 @@ def _without_edge_views(numbered: Numbered, items: list[int]) -> list[int]:
         return any(all(dag.colors[other] == cost.HOST for other in side) for side in sides)
 
     pending = list(items)
-    while pending:
-        item = pending.pop()
+    for item in token.watch(_taken_off(pending)):
         if item in inside and is_edge(item):
             del inside[item]
             dag.colors[item] = cost.HOST  # what is left out is the host's: the next view may be at the edge now
@@ -123,13 +127,19 @@ def _without_edge_views(numbered: Numbered, items: list[int]) -> list[int]:
     return list(inside)
 
 
-def _pays(numbered: Numbered, items: list[int]) -> bool:
+def _taken_off(pending: list[int]) -> Iterator[int]:
+    """What is in a list, and comes into it meanwhile, the last first."""
+    while pending:
+        yield pending.pop()
+
+
+def _pays(numbered: Numbered, items: list[int], token: CancellationToken) -> bool:
     """Whether a cluster's session costs less than the host's work, or the host cannot do it."""
-    nodes = [node for item in items for node in numbered.items[item]]
-    if any(estimate.is_heavy(node) or not estimate.host_can(node) for node in nodes):
+    nodes = [node for item in token.watch(items) for node in numbered.items[item]]
+    if any(estimate.is_heavy(node) or not estimate.host_can(node) for node in token.watch(nodes)):
         return True
-    arguments = sum(map(len, numbered.dag.arguments(dict.fromkeys(items))))
-    return estimate.seconds_on_host(nodes) > estimate.seconds_of_call(arguments)
+    arguments = sum(map(len, numbered.dag.arguments(dict.fromkeys(items), token)))
+    return estimate.seconds_on_host(token.watch(nodes)) > estimate.seconds_of_call(arguments)
 
 
 __all__ = ["clusters"]

@@ -14,20 +14,19 @@ All of it is linear in the nodes and values.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from ortopt.cancellation import CancellationToken
-from ortopt.partition.dag import Dag
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.partition.dag import Dag, popped
 
 HOST = 0
 """The color of what no provider runs."""
 
 
-def segments(dag: Dag, token: CancellationToken | None = None) -> list[list[int]]:
+def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
     """The items in an order that changes color seldom, cut where it does; each segment in ascending order."""
-    watch = (token or CancellationToken()).watch
-    missing = [len(dag.producers(item)) for item in watch(range(len(dag)))]
-    changes = _changes_to_come(dag)
+    missing = [len(dag.producers(item)) for item in token.watch(range(len(dag)))]
+    changes = _changes_to_come(dag, token)
     ready: dict[int, list[tuple[int, int]]] = {}
     for item, count in enumerate(missing):
         if not count:
@@ -37,7 +36,7 @@ def segments(dag: Dag, token: CancellationToken | None = None) -> list[list[int]
         color = min(ready, key=lambda one: (ready[one][0][0], one))
         queue = ready[color]
         segment: list[int] = []
-        for _, item in watch(_popped(queue)):
+        for _, item in token.watch(popped(queue)):
             segment.append(item)
             for other in dag.consumers(item):
                 missing[other] -= 1
@@ -49,16 +48,10 @@ def segments(dag: Dag, token: CancellationToken | None = None) -> list[list[int]
     return found
 
 
-def _popped(queue: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What is in a heap, and comes into it meanwhile."""
-    while queue:
-        yield heapq.heappop(queue)
-
-
-def _changes_to_come(dag: Dag) -> list[int]:
+def _changes_to_come(dag: Dag, token: CancellationToken) -> list[int]:
     """How often the color changes at most on a way from an item to the end."""
     changes = [0] * len(dag)
-    for item in reversed(range(len(dag))):
+    for item in token.watch(reversed(range(len(dag)))):
         color = dag.colors[item]
         changes[item] = max(
             (changes[other] + (dag.colors[other] != color) for other in dag.consumers(item)),
@@ -67,13 +60,14 @@ def _changes_to_come(dag: Dag) -> list[int]:
     return changes
 
 
-def connected(dag: Dag, items: Sequence[int], *, horizontal: bool) -> list[list[int]]:
+def connected(dag: Dag, items: Sequence[int], *, horizontal: bool, token: CancellationToken = NEVER) -> list[list[int]]:
     """The parts of a segment that hang together, in the order of their first items.
 
     Args:
         dag: The graph.
         items: Items in ascending order.
         horizontal: Whether a value that two items read connects them.
+        token: Who may stop it.
     """
     parent = {item: item for item in items}
 
@@ -84,7 +78,7 @@ def connected(dag: Dag, items: Sequence[int], *, horizontal: bool) -> list[list[
         return item
 
     first_reader: dict[int, int] = {}
-    for item in items:
+    for item in token.watch(items):
         for value in dag.reads[item]:
             other = dag.writer[value]
             if other in parent:
@@ -92,7 +86,7 @@ def connected(dag: Dag, items: Sequence[int], *, horizontal: bool) -> list[list[
             elif horizontal:
                 parent[root(item)] = root(first_reader.setdefault(value, item))
     parts: dict[int, list[int]] = {}
-    for item in items:
+    for item in token.watch(items):
         parts.setdefault(root(item), []).append(item)
     return list(parts.values())
 
@@ -124,15 +118,16 @@ class _Growing:
         return len(self._taken) + self._given
 
 
-def within_limit(dag: Dag, items: Sequence[int], limit: int) -> list[list[int]]:
+def within_limit(dag: Dag, items: Sequence[int], limit: int, token: CancellationToken = NEVER) -> list[list[int]]:
     """Cut a cluster into pieces of at most so many arguments, each but for single items that have more.
 
     Args:
         dag: The graph.
         items: Items in ascending order.
         limit: How many values a piece may take and give.
+        token: Who may stop it.
     """
-    taken, given = dag.arguments(dict.fromkeys(items))
+    taken, given = dag.arguments(dict.fromkeys(items), token)
     if len(taken) + len(given) <= limit:
         return [list(items)]
     pieces: list[list[int]] = []
@@ -140,7 +135,7 @@ def within_limit(dag: Dag, items: Sequence[int], limit: int) -> list[list[int]]:
     while start < len(items):
         growing = _Growing(dag)
         end = start + 1  # what fits, so far
-        for position in range(start, len(items)):
+        for position in token.watch(range(start, len(items))):
             if growing.add(items[position]) <= limit:
                 end = position + 1
             elif position + 1 - start > 2 * (end - start) + limit:
@@ -156,7 +151,7 @@ def clusters(
     limit: int,
     horizontal: bool = True,
     whole: bool = False,
-    token: CancellationToken | None = None,
+    token: CancellationToken = NEVER,
 ) -> list[list[int]]:
     """Cut a graph into clusters.
 
@@ -175,9 +170,9 @@ def clusters(
     for segment in segments(dag, token):
         if dag.colors[segment[0]] == HOST:
             continue
-        parts = [segment] if whole else connected(dag, segment, horizontal=horizontal)
-        for part in parts:
-            found += within_limit(dag, part, limit)
+        parts = [segment] if whole else connected(dag, segment, horizontal=horizontal, token=token)
+        for part in token.watch(parts):
+            found += within_limit(dag, part, limit, token)
     return found
 
 

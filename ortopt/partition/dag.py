@@ -6,12 +6,14 @@ node, or several that must stay together (see `ortopt.partition.random_state`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from itertools import chain
 
 import onnx_ir as ir
 
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.semantics import constant_tensor
 
@@ -28,6 +30,7 @@ class Dag:
             items are in no cluster.
         writer: For each value the item that writes it, or -1.
         readers: For each value the items that read it, in order.
+        token: Who may stop the making of it.
     """
 
     reads: list[tuple[int, ...]]
@@ -36,17 +39,17 @@ class Dag:
     colors: list[int]
     writer: list[int] = field(init=False)
     readers: list[list[int]] = field(init=False)
+    token: InitVar[CancellationToken] = NEVER
 
-    def __post_init__(self) -> None:
-        count = 1 + max(
-            (value for values in (*self.reads, *self.writes, tuple(self.wanted)) for value in values), default=-1
-        )
+    def __post_init__(self, token: CancellationToken) -> None:
+        all_values = chain(token.watch(self.reads), token.watch(self.writes), [tuple(self.wanted)])
+        count = 1 + max(chain.from_iterable(all_values), default=-1)
         self.writer = [-1] * count
         self.readers = [[] for _ in range(count)]
-        for item, values in enumerate(self.writes):
+        for item, values in enumerate(token.watch(self.writes)):
             for value in values:
                 self.writer[value] = item
-        for item, values in enumerate(self.reads):
+        for item, values in enumerate(token.watch(self.reads)):
             for value in values:
                 self.readers[value].append(item)
 
@@ -63,16 +66,17 @@ class Dag:
         """The items that read what an item writes, each once."""
         return list(dict.fromkeys(reader for value in self.writes[item] for reader in self.readers[value]))
 
-    def arguments(self, items: Collection[int]) -> tuple[list[int], list[int]]:
+    def arguments(self, items: Collection[int], token: CancellationToken = NEVER) -> tuple[list[int], list[int]]:
         """The values that a set of items takes from the outside, and those that it gives to it.
 
         Args:
             items: Items, in topological order.
+            token: Who may stop it.
         """
         inside = items if isinstance(items, set | frozenset | dict) else set(items)
         taken: dict[int, None] = {}
         given: list[int] = []
-        for item in items:
+        for item in token.watch(items):
             for value in self.reads[item]:
                 if self.writer[value] not in inside:
                     taken[value] = None
@@ -105,7 +109,7 @@ def number(
     graph: ir.Graph,
     colors: Mapping[ir.Node, int],
     together: Iterable[Collection[ir.Node]] = (),
-    token: CancellationToken | None = None,
+    token: CancellationToken = NEVER,
 ) -> Numbered:
     """See a graph as numbers. Linear in its nodes.
 
@@ -115,7 +119,7 @@ def number(
         together: Sets of nodes that are one item each; contracting them makes no circle.
         token: Who may stop it.
     """
-    items = _items(graph, together)
+    items = _items(graph, together, token)
     numbers: dict[ir.Value, int] = {}
     values: list[ir.Value] = []
 
@@ -128,7 +132,7 @@ def number(
 
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
-    for nodes in (token or CancellationToken()).watch(items):
+    for nodes in token.watch(items):
         own: dict[ir.Value, None] = {}
         used: dict[ir.Value, None] = {}
         for node in nodes:
@@ -141,23 +145,28 @@ def number(
         reads.append(tuple(number_of(value) for value in used if value not in own))
         writes.append(tuple(number_of(value) for value in own))
     wanted = frozenset(number_of(value) for value in graph.outputs if value in numbers)
-    return Numbered(graph, items, Dag(reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in items]), values)
+    dag = Dag(reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.watch(items)], token)
+    return Numbered(graph, items, dag, values)
 
 
-def _items(graph: ir.Graph, together: Iterable[Collection[ir.Node]]) -> list[tuple[ir.Node, ...]]:
+def _items(
+    graph: ir.Graph, together: Iterable[Collection[ir.Node]], token: CancellationToken
+) -> list[tuple[ir.Node, ...]]:
     bundle_of = {node: bundle for bundle in map(tuple, together) for node in bundle}
-    nodes = [node for node in graph if node in bundle_of or not is_constant_node(node)]
+    nodes = [node for node in token.watch(graph) if node in bundle_of or not is_constant_node(node)]
     if not bundle_of:
         return [(node,) for node in nodes]
     items: dict[int, list[ir.Node]] = {}
-    for node in nodes:
+    for node in token.watch(nodes):
         items.setdefault(id(bundle_of.get(node, node)), []).append(node)
-    return _sorted(list(map(tuple, items.values())))
+    return _sorted(list(map(tuple, token.watch(items.values()))), token)
 
 
-def _sorted(items: list[tuple[ir.Node, ...]]) -> list[tuple[ir.Node, ...]]:
+def _sorted(items: list[tuple[ir.Node, ...]], token: CancellationToken) -> list[tuple[ir.Node, ...]]:
     """Items after those that they read from; contracting has moved some."""
-    item_of = {value: index for index, nodes in enumerate(items) for node in nodes for value in node.outputs}
+    item_of = {
+        value: index for index, nodes in enumerate(token.watch(items)) for node in nodes for value in node.outputs
+    }
     needs = [
         {
             item_of[value]
@@ -165,35 +174,35 @@ def _sorted(items: list[tuple[ir.Node, ...]]) -> list[tuple[ir.Node, ...]]:
             for value in (*node.inputs, *scope.captured(node))
             if value in item_of and item_of[value] != index
         }
-        for index, nodes in enumerate(items)
+        for index, nodes in enumerate(token.watch(items))
     ]
-    order = topological(needs)
+    order = topological(needs, token=token)
     return [items[index] for index in order]
 
 
-def topological(needs: Sequence[Collection[int]], ranks: Sequence[int] | None = None) -> list[int]:
+def topological(
+    needs: Sequence[Collection[int]], ranks: Sequence[int] | None = None, token: CancellationToken = NEVER
+) -> list[int]:
     """A topological order that keeps to a given one where it can: of what is ready, the lowest rank comes first.
 
     Args:
         needs: For each item those that come before it.
         ranks: For each item its place in the given order; its own number if None.
+        token: Who may stop it.
 
     Raises:
         ValueError: If there is a circle.
     """
-    import heapq
-
     missing = [len(before) for before in needs]
     after: list[list[int]] = [[] for _ in needs]
-    for item, before in enumerate(needs):
+    for item, before in enumerate(token.watch(needs)):
         for other in before:
             after[other].append(item)
     rank = ranks or range(len(needs))
     ready = [(rank[item], item) for item, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     order: list[int] = []
-    while ready:
-        _, item = heapq.heappop(ready)
+    for _, item in token.watch(popped(ready)):
         order.append(item)
         for other in after[item]:
             missing[other] -= 1
@@ -204,9 +213,15 @@ def topological(needs: Sequence[Collection[int]], ranks: Sequence[int] | None = 
     return order
 
 
+def popped(heap: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is in a heap, and comes into it meanwhile, the least first."""
+    while heap:
+        yield heapq.heappop(heap)
+
+
 def is_constant_node(node: ir.Node) -> bool:
     """Whether a node is a Constant whose content is known."""
     return node.op_type == "Constant" and not node.domain and constant_tensor(node.outputs[0]) is not None
 
 
-__all__ = ["Dag", "Numbered", "is_constant_node", "number", "topological"]
+__all__ = ["Dag", "Numbered", "is_constant_node", "number", "popped", "topological"]

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant, discard, new_nodes
 from ortopt.graph.match import opset
@@ -25,7 +26,13 @@ _NEEDS = {"+": 7, "*": 7, "//": 10, "max": 12, "min": 12}
 """The first opsets that have the arithmetic for integers."""
 
 
-def drop(edit: Editor, graph: ir.Graph, clusters: Sequence[Sequence[ir.Node]], offer: Offer) -> bool:
+def drop(
+    edit: Editor,
+    graph: ir.Graph,
+    clusters: Sequence[Sequence[ir.Node]],
+    offer: Offer,
+    token: CancellationToken = NEVER,
+) -> bool:
     """Let the outside compute what it wants of outputs that it only wants the shape or the type of.
 
     Args:
@@ -33,14 +40,15 @@ def drop(edit: Editor, graph: ir.Graph, clusters: Sequence[Sequence[ir.Node]], o
         graph: The graph that is cut.
         clusters: The nodes of each cluster, in topological order.
         offer: Asked before each change.
+        token: Who may stop it.
 
     Returns:
         Whether anything changed: the clusters may be others now.
     """
     changed = False
-    for nodes in clusters:
+    for nodes in token.watch(clusters):
         inside = set(nodes)
-        for node in nodes:
+        for node in token.watch(nodes):
             for value in node.outputs:
                 users = [use.node for use in value.uses() if scope.ancestor_in(graph, use.node) not in inside]
                 if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):

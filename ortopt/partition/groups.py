@@ -7,12 +7,13 @@ values first, then weights: initializers of the model. What else is known of it 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
@@ -97,24 +98,21 @@ def metadata(provider: str, weights: int, origin: Sequence[str], guard: dict[str
     return said
 
 
-def groups_of(model: ir.Model) -> list[Group]:
+def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
     """The groups of a model, in the order of their calls: those in subgraphs after the node before their holder.
 
     Args:
         model: A model; a plain one has none.
+        token: Who may stop it.
 
     Raises:
         InvalidModelError: If a group is not as the format says: the message names it.
     """
     found: list[Group] = []
     functions = model.functions
-    pending: list[Any] = [iter(model.graph)]
+    pending: list[Iterator[ir.Node]] = [iter(model.graph)]
     called: set[ir.OperatorIdentifier] = set()
-    while pending:
-        node = next(pending[-1], None)
-        if node is None:
-            pending.pop()
-            continue
+    for node in token.watch(_deepest_first(pending)):
         if node.domain != GROUP_DOMAIN:
             pending.extend(iter(graph) for graph in reversed(list(subgraphs(node))))
             continue
@@ -130,6 +128,16 @@ def groups_of(model: ir.Model) -> list[Group]:
         if function.domain == GROUP_DOMAIN and identifier not in called:
             raise InvalidModelError(f"nothing calls the group {quoted(function.name)}")
     return found
+
+
+def _deepest_first(pending: list[Iterator[ir.Node]]) -> Iterator[ir.Node]:
+    """What is left in the last of some iterators, which may become more meanwhile, and then in those before it."""
+    while pending:
+        node = next(pending[-1], None)
+        if node is None:
+            pending.pop()
+        else:
+            yield node
 
 
 def _read(function: ir.Function, call: ir.Node) -> Group:

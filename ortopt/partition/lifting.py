@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.analysis import kernels
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.onnx_ir_internals import use_count
@@ -51,7 +51,7 @@ class _Arguments:
         self.weights: dict[ir.Value, None] = {}
         self.outputs: list[ir.Value] = []
         inside = set(nodes)
-        own = {value for node in nodes for value in node.outputs}
+        own = {value for node in token.watch(nodes) for value in node.outputs}
         for node in token.watch(nodes):
             for value in (*node.inputs, *scope.captured(node)):
                 if value is not None and value not in own:
@@ -77,7 +77,7 @@ class _Arguments:
             self.weights[value] = None
 
 
-def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken | None = None) -> ir.Node:
+def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = NEVER) -> ir.Node:
     """Move a cluster into a function of its own.
 
     The graph's order is the caller's to restore (`Editor.reorder`, or `Editor.needs_order`).
@@ -91,19 +91,19 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken | N
     Returns:
         The call.
     """
-    nodes, token = cluster.nodes, token or CancellationToken()
+    nodes = cluster.nodes
     graph = scope.graph_of(nodes[0])
-    _settle_large_constants(edit, nodes)
-    _spell_out_defaults(edit, nodes)
+    _settle_large_constants(edit, nodes, token)
+    _spell_out_defaults(edit, token.watch(nodes))
     arguments = _Arguments(nodes, token)
     renamed: dict[ir.Value, ir.Value] = {}
-    names = {value.name for node in nodes for value in node.outputs}
+    names = {value.name for node in token.watch(nodes) for value in node.outputs}
     inputs = []
-    for value in (*arguments.runtime, *arguments.weights):
+    for value in token.watch((*arguments.runtime, *arguments.weights)):
         renamed[value] = _twin(value, names)
         inputs.append(renamed[value])
     constants = []
-    for value, tensor in arguments.constants.items():
+    for value, tensor in token.watch(arguments.constants.items()):
         # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
         held = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
         node = ir.Node("", "Constant", [], held, name=edit.fresh_name(f"{name}/{value.name}"))
@@ -116,10 +116,12 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken | N
     function = ir.Function(
         GROUP_DOMAIN,
         name,
-        graph=ir.Graph(inputs, [], nodes=constants, opset_imports=_imports(nodes, imports), name=name),
+        graph=ir.Graph(inputs, [], nodes=(), opset_imports=_imports(token.watch(nodes), imports), name=name),
         attributes=(),
     )
-    origin = _origin(nodes)
+    origin = _origin(token.watch(nodes))
+    for some in token.portions(constants):
+        function.graph.extend(some)
     function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), origin))
     call = ir.Node(
         GROUP_DOMAIN,
@@ -131,9 +133,9 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken | N
     call.meta[PASS_KEY], call.meta[ORIGIN_KEY] = edit.author, tuple(origin)
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
-    producers = [producer for value in renamed if (producer := value.producer()) is not None]
+    producers = [producer for value in token.watch(renamed) if (producer := value.producer()) is not None]
     edit.outline(nodes, function, call, renamed, arguments.outputs, token)
-    edit.sweep(node for node in producers if node.op_type == "Constant")
+    edit.sweep((node for node in producers if node.op_type == "Constant"), token)
     return call
 
 
@@ -187,10 +189,15 @@ def tidy(edit: Editor, group: Group) -> ir.Node | None:
     return fewer
 
 
-def _settle_large_constants(edit: Editor, nodes: Iterable[ir.Node]) -> None:
+def _settle_large_constants(edit: Editor, nodes: Iterable[ir.Node], token: CancellationToken) -> None:
     """Let the large Constant nodes that some nodes use be initializers: weights are."""
-    used = {value: None for node in nodes for value in (*node.inputs, *scope.captured(node)) if value is not None}
-    for value in used:
+    used = {
+        value: None
+        for node in token.watch(nodes)
+        for value in (*node.inputs, *scope.captured(node))
+        if value is not None
+    }
+    for value in token.watch(used):
         producer = value.producer()
         if producer is None or producer.op_type != "Constant" or producer.domain:
             continue

@@ -19,9 +19,9 @@ version to compare with is in the tests. What makes it fast:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.partition.cost import HOST
 from ortopt.partition.dag import Dag
 
@@ -34,13 +34,14 @@ class _Order:
 
     Args:
         count: It begins as 0, 1, ... count - 1.
+        token: Who may stop the making of it.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, token: CancellationToken = NEVER) -> None:
         self._end = count  # a sentinel in the ring
         self.next = [*range(1, count + 1), 0]
         self.previous = [count, *range(count)] if count else [0]
-        self.label = [_GAP * (place + 1) for place in range(count + 1)]
+        self.label = [_GAP * (place + 1) for place in token.watch(range(count + 1))]
 
     def last(self) -> int | None:
         """The last element, or None in an empty list."""
@@ -50,6 +51,13 @@ class _Order:
         """The element before another one, or None."""
         found = self.previous[element]
         return None if found == self._end else found
+
+    def __iter__(self) -> Iterator[int]:
+        """From the last to the first."""
+        element = self.last()
+        while element is not None:
+            yield element
+            element = self.before(element)
 
     def remove(self, element: int) -> None:
         """Take an element out."""
@@ -85,21 +93,23 @@ class _Order:
 class _Fuser:
     """Clusters that grow; each bears the number of the item that it began with, its last consumer."""
 
-    def __init__(self, dag: Dag, limit: int) -> None:
+    def __init__(self, dag: Dag, limit: int, token: CancellationToken) -> None:
         self._colors = dag.colors
         self._limit = limit
         self._wanted = dag.wanted
         self._writer = list(dag.writer)
-        self._readers = [set(items) for items in dag.readers]
-        self._taken = [set(values) for values in dag.reads]
+        self._readers = [set(items) for items in token.watch(dag.readers)]
+        self._taken = [set(values) for values in token.watch(dag.reads)]
         self._given = [
-            {value for value in values if self._readers[value] or value in dag.wanted} for values in dag.writes
+            {value for value in values if self._readers[value] or value in dag.wanted}
+            for values in token.watch(dag.writes)
         ]
         self._members: list[list[int]] = [[item] for item in range(len(dag))]
-        self._order = _Order(len(dag))
+        self._order = _Order(len(dag), token)
+        self._token = token
 
-    def run(self, token: CancellationToken) -> list[list[int]]:
-        changed = True
+    def run(self) -> list[list[int]]:
+        token, changed = self._token, True
         while changed:
             changed = False
             at = self._order.last()
@@ -110,12 +120,7 @@ class _Fuser:
                     changed = True
                 else:
                     at = self._order.before(at)
-        found: list[list[int]] = []
-        at = self._order.last()
-        while at is not None:
-            if self._colors[at] != HOST:
-                found.append(sorted(self._members[at]))
-            at = self._order.before(at)
+        found = [sorted(self._members[at]) for at in token.watch(self._order) if self._colors[at] != HOST]
         return found[::-1]
 
     def _scan(self, consumer: int) -> bool:
@@ -205,7 +210,7 @@ class _Fuser:
         self._order.remove(producer)
 
 
-def clusters(dag: Dag, *, limit: int, token: CancellationToken | None = None) -> list[list[int]]:
+def clusters(dag: Dag, *, limit: int, token: CancellationToken = NEVER) -> list[list[int]]:
     """Cut a graph into clusters as the fuser does.
 
     Args:
@@ -216,7 +221,7 @@ def clusters(dag: Dag, *, limit: int, token: CancellationToken | None = None) ->
     Returns:
         The clusters in a topological order, each with its items in ascending order; single items are clusters too.
     """
-    return _Fuser(dag, limit).run(token or CancellationToken())
+    return _Fuser(dag, limit, token).run()
 
 
 __all__ = ["clusters"]

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
@@ -57,7 +58,9 @@ class Motion(NamedTuple):
     make: Callable[[Editor], list[ir.Node]]
 
 
-def improve(edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], offer: Offer) -> bool:
+def improve(
+    edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], offer: Offer, token: CancellationToken = NEVER
+) -> bool:
     """Make the changes that let clusters grow.
 
     Args:
@@ -65,6 +68,7 @@ def improve(edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], offer: 
         graph: The graph.
         cut: Cuts the graph as it is.
         offer: Asked before each change that stays.
+        token: Who may stop it in the midst; what has been done is the caller's to roll back.
 
     Returns:
         Whether anything changed.
@@ -73,34 +77,36 @@ def improve(edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], offer: 
     useless: set[ir.Node] = set()
     for _ in range(_MOST_ROUNDS):
         clusters = cut()
-        motions = [motion for motion in _motions(graph, clusters) if motion.nodes[0] not in useless]
+        motions = [motion for motion in _motions(graph, clusters, token) if motion.nodes[0] not in useless]
         if not motions:
             break
-        kept = _which_gain(edit, motions, cut)
+        kept = _which_gain(edit, motions, cut, token)
         useless.update(motion.nodes[0] for motion in motions)
         kept = [motion for motion in kept if offer(motion.nodes)]
         if not kept:
             break
-        for motion in kept:
+        for motion in token.watch(kept):
             motion.make(edit)
-        edit.restore_order()
+        edit.restore_order(token)
         changed = True
     return changed
 
 
-def _which_gain(edit: Editor, motions: Sequence[Motion], cut: Callable[[], ClusterOf]) -> list[Motion]:
+def _which_gain(
+    edit: Editor, motions: Sequence[Motion], cut: Callable[[], ClusterOf], token: CancellationToken
+) -> list[Motion]:
     """Try all changes at once, see what joined a cluster, and take them back."""
     start, clock = edit.version, edit.clock
     made: list[tuple[Motion, list[ir.Node]]] = []
-    for motion in motions:
+    for motion in token.watch(motions):
         try:
             made.append((motion, motion.make(edit)))
         except Conflict:
             continue
-    edit.restore_order()
+    edit.restore_order(token)
     clusters = cut()
-    gained = [motion for motion, nodes in made if any(_has_joined(node, clusters) for node in nodes)]
-    edit.rollback(start)
+    gained = [motion for motion, nodes in token.watch(made) if any(_has_joined(node, clusters) for node in nodes)]
+    edit.rollback(start, token)
     edit.clock = clock  # the graph is as it was
     return gained
 
@@ -111,8 +117,8 @@ def _has_joined(node: ir.Node, clusters: ClusterOf) -> bool:
     return own is not None and any(clusters.get(use.node) == own for use in node.outputs[0].uses())
 
 
-def _motions(graph: ir.Graph, clusters: ClusterOf) -> Iterator[Motion]:
-    for node in graph:
+def _motions(graph: ir.Graph, clusters: ClusterOf, token: CancellationToken) -> Iterator[Motion]:
+    for node in token.watch(graph):
         if node in clusters or node.domain or node.op_type not in ROOTS:
             continue
         if not any(use.node in clusters for value in node.outputs for use in value.uses()):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.pauses import without_garbage_collection
@@ -88,7 +88,7 @@ def prepare(model: ir.Model) -> None:
 
 
 def partition_graph(
-    graph: ir.Graph, placement: Placement, options: PartitionOptions, token: CancellationToken | None = None
+    graph: ir.Graph, placement: Placement, options: PartitionOptions, token: CancellationToken = NEVER
 ) -> Partition:
     """Cut one graph, not those below it.
 
@@ -98,7 +98,6 @@ def partition_graph(
         options: How to cut.
         token: Who may stop it.
     """
-    token = token or CancellationToken()
     providers = options.candidates
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.watch(graph)}
@@ -108,7 +107,7 @@ def partition_graph(
         places.update(dict.fromkeys(drawing[0], drawing[1]))
         together.append(drawing[0])
     colors = {name: color for color, name in enumerate(providers, 1)}
-    colored = {node: colors[place] for node, place in places.items() if place is not None}
+    colored = {node: colors[place] for node, place in token.watch(places.items()) if place is not None}
     numbered = number(graph, colored, together, token)
     if options.policy == "literal":
         found = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
@@ -122,11 +121,11 @@ def partition_graph(
             whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
             token=token,
         )
-    return _partition(numbered, found, providers)
+    return _partition(numbered, found, providers, token)
 
 
 def settle(
-    edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer, token: CancellationToken | None = None
+    edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer, token: CancellationToken = NEVER
 ) -> Partition:
     """Change a graph so that it is cut better, and cut it.
 
@@ -141,40 +140,44 @@ def settle(
 
     def cut() -> dict[ir.Node, int]:
         found = partition_graph(graph, placement, options, token)
-        return {node: index for index, cluster in enumerate(found.clusters) for node in cluster.nodes}
+        return {node: index for index, cluster in enumerate(found.clusters) for node in token.watch(cluster.nodes)}
 
     found = partition_graph(graph, placement, options, token)
-    may_move = options.motions and any(not node.domain and node.op_type in motions.ROOTS for node in found.outside)
-    if may_move and motions.improve(edit, graph, cut, offer):
+    may_move = options.motions and any(
+        not node.domain and node.op_type in motions.ROOTS for node in token.watch(found.outside)
+    )
+    if may_move and motions.improve(edit, graph, cut, offer, token):
         found = partition_graph(graph, placement, options, token)
     for _ in range(_MOST_ROUNDS):
-        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], offer):
+        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], offer, token):
             break
-        edit.restore_order()
+        edit.restore_order(token)
         found = partition_graph(graph, placement, options, token)
     return found
 
 
-def _partition(numbered: Numbered, clusters: list[list[int]], providers: tuple[str, ...]) -> Partition:
+def _partition(
+    numbered: Numbered, clusters: list[list[int]], providers: tuple[str, ...], token: CancellationToken
+) -> Partition:
     """Say in terms of nodes what has been found in terms of numbers."""
     dag = numbered.dag
     cluster_of = {item: index for index, items in enumerate(clusters) for item in items}
     units: list[list[int]] = list(clusters)
-    for item in range(len(dag)):
+    for item in token.watch(range(len(dag))):
         if item not in cluster_of:
             cluster_of[item] = len(units)
             units.append([item])
     needs: list[set[int]] = [set() for _ in units]
-    for item in range(len(dag)):
+    for item in token.watch(range(len(dag))):
         unit = cluster_of[item]
         needs[unit].update(cluster_of[other] for other in dag.producers(item))
         needs[unit].discard(unit)
-    order = topological(needs, [items[0] for items in units])
+    order = topological(needs, [items[0] for items in units], token)
     made: list[Cluster] = []
     outside: list[ir.Node] = []
     sequence: list[int | ir.Node] = []
-    for unit in order:
-        nodes = tuple(node for item in units[unit] for node in numbered.items[item])
+    for unit in token.watch(order):
+        nodes = tuple(node for item in token.watch(units[unit]) for node in numbered.items[item])
         if unit < len(clusters):
             sequence.append(len(made))
             made.append(Cluster(providers[dag.colors[units[unit][0]] - 1], nodes))
@@ -184,7 +187,7 @@ def _partition(numbered: Numbered, clusters: list[list[int]], providers: tuple[s
     return Partition(numbered.graph, tuple(made), tuple(outside), tuple(sequence))
 
 
-def apply(edit: Editor, found: Partition, first: int, token: CancellationToken | None = None) -> list[ir.Node]:
+def apply(edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER) -> list[ir.Node]:
     """Lift the clusters of a graph.
 
     Args:
@@ -196,12 +199,16 @@ def apply(edit: Editor, found: Partition, first: int, token: CancellationToken |
     Returns:
         The calls, in the order of the clusters.
     """
-    calls = [lift(edit, cluster, f"{PREFIX}{first + index}", token) for index, cluster in enumerate(found.clusters)]
+    calls = [
+        lift(edit, cluster, f"{PREFIX}{first + index}", token)
+        for index, cluster in enumerate(token.watch(found.clusters))
+    ]
     if calls:
         graph = found.graph
-        known = {node for node in found.order if isinstance(node, ir.Node)} | set(calls)
-        constants = [node for node in graph if node not in known]
-        edit.reorder(graph, [*constants, *(calls[unit] if isinstance(unit, int) else unit for unit in found.order)])
+        known = {node for node in token.watch(found.order) if isinstance(node, ir.Node)} | set(calls)
+        constants = [node for node in token.watch(graph) if node not in known]
+        order = [calls[unit] if isinstance(unit, int) else unit for unit in token.watch(found.order)]
+        edit.reorder(graph, [*constants, *order], token)
     return calls
 
 
