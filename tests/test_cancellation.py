@@ -276,16 +276,24 @@ LONG = """main (int64[1] n, float[2] x) => (float[2] y) {
 }"""
 
 
-def wait_and_cancel(run: Callable[[CancellationToken], object]) -> float:
-    """Cancel what waits for another process; seconds on the clock until it gives up."""
+def wait_and_cancel(run: Callable[[CancellationToken], object], sign: Path | None = None) -> float:
+    """Cancel what waits for another process; seconds on the clock until it gives up.
+
+    Args:
+        run: Waits.
+        sign: What the process writes once it runs.
+    """
     token = CancellationToken()
     at: list[float] = []
 
     def cancel() -> None:
+        while sign is not None and not (sign.exists() and sign.read_text()):
+            time.sleep(0.01)
         at.append(time.perf_counter())
         token.cancel()
 
     timer = threading.Timer(0.3, cancel)
+    timer.daemon = True
     timer.start()
     with pytest.raises(OptimizationCancelled):
         run(token)
@@ -322,14 +330,14 @@ def assert_gone(pid: Path) -> None:
 def test_who_waits_for_a_conversion_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opset_conversion, "_MODULE", "endless_child")
     source = to_bytes(parse("main (float[4] x) => (float[4] y) { y = Relu (x) }"))
-    assert wait_and_cancel(lambda token: optimize(source, opset=7, verify=False, cancellation=token)) < 2
+    assert wait_and_cancel(lambda token: optimize(source, opset=7, verify=False, cancellation=token), endless) < 2
     assert_gone(endless)
 
 
 def test_who_waits_for_an_evaluation_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "_MODULE", "endless_child")
     source = to_bytes(parse(UNSAFE))
-    assert wait_and_cancel(lambda token: optimize(source, verify=False, cancellation=token)) < 2
+    assert wait_and_cancel(lambda token: optimize(source, verify=False, cancellation=token), endless) < 2
     assert_gone(endless)
 
 
