@@ -13,7 +13,7 @@ meaningless (`is_meaningless`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
@@ -27,11 +27,16 @@ _FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _BESIDE_NAN: Final = ("ReduceMax", "ReduceMin")
 
 
-def tamed(model: ModelProto) -> ModelProto | None:
+KINDS: Final = frozenset({"nan", "zero", "axes"})
+"""What can be taken out of a model: NaN in a ReduceMax or ReduceMin, -0.0 in a Where, negative axes of a reduction."""
+
+
+def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None:
     """A model that computes the same, but for NaN in a ReduceMax or ReduceMin, -0.0 in a Where, and empty reductions.
 
     Args:
         model: The model.
+        what: Which of these, of `KINDS`: a pass may have left out the node that contradicts itself in one of them.
 
     Returns:
         A copy without functions in which the first reads 0 for NaN, the second +0.0 for -0.0, and no axis of the last
@@ -51,13 +56,18 @@ def tamed(model: ModelProto) -> ModelProto | None:
         nodes = list(graph.node)
         del graph.node[:]
         for node in nodes:
-            positions = (1, 2) if node.op_type == "Where" else (0,) if node.op_type in _BESIDE_NAN else ()
+            positions: tuple[int, ...] = ()
+            if node.op_type == "Where" and "zero" in what:
+                positions = (1, 2)
+            elif node.op_type in _BESIDE_NAN and "nan" in what:
+                positions = (0,)
             node_input = node.input[0] if node.input else ""
             for i in positions:
                 if kinds.get(node.input[i], 0) in _FLOATS:
                     found = True
                     graph.node.extend(_replaced(node, i, kinds[node.input[i]]))
-            if node.op_type.startswith("Reduce") and not node.domain and ranks.get(node_input, 0):
+            reduces = "axes" in what and node.op_type.startswith("Reduce") and not node.domain
+            if reduces and ranks.get(node_input, 0):
                 found = True
                 graph.node.extend(_counted_from_the_first(node, ranks[node_input]))
             graph.node.append(node)

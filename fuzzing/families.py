@@ -620,7 +620,8 @@ def _transpose(w: Writer) -> None:
 
 def transpose(w: Writer, x: Value, perm: Sequence[int], *, show: bool = True) -> Value:
     """Write a Transpose."""
-    given: Attributes = {} if list(perm) == list(range(x.rank))[::-1] and w.chance(0.5) else {"perm": list(perm)}
+    turns_all = list(perm) == list(range(x.rank))[::-1]
+    given: Attributes = {} if turns_all and (not perm or w.chance(0.5)) else {"perm": list(perm)}
     return w.add("Transpose", [x], [x.shape[i] for i in perm], [x.varies[i] for i in perm], show=show, **given)
 
 

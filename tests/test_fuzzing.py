@@ -112,6 +112,18 @@ def test_which_infinity_a_sum_in_another_order_gives_is_no_failure() -> None:
     assert oracle.difference({}, [expected], [finite], False)
 
 
+def test_a_contradiction_that_a_pass_leaves_out_beside_another_is_no_failure() -> None:
+    """The reduction is of one element; NaN passes through the result, and not through the original without it."""
+    text = """main (float[1,4] x, bool[1,4] c) => (float[1,4] y) <int64[1] axes = {0}> {
+        m = ReduceMax <keepdims = 1> (x, axes) n = Not (c) y = Where (n, m, x) }"""
+    x = np.float32([[-0.0, np.nan, 1, -0.0]])
+    model = parsed(text)
+    model.opset_import[0].version = 20
+    oracle = Oracle(Case(model, [{"x": x, "c": np.array([[True, False, True, False]])}]))
+    assert oracle.check(Way(1, "onnx")) is None
+    assert oracle.rewrites
+
+
 def test_what_is_not_that_contradiction_is_still_found() -> None:
     right, wrong = parsed(NEGATIVE_ZERO), parsed(NEGATIVE_ZERO.replace("(n, a, b)", "(n, b, a)"))
     feeds = {"c": np.array([True, False]), "a": np.float32([-0.0, 1]), "b": np.float32([2, -0.0])}
