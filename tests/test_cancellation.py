@@ -8,10 +8,12 @@ import gc
 import itertools
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,27 @@ def test_nobody_sets_everybodys_token() -> None:
 
 
 # -- who asks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "level", "most"), [("chain", 3, 9_000), ("wide", 3, 18_000), ("stack", 4, 16_000)])
+def test_between_two_questions_of_a_run_little_is_done(shape: str, level: int, most: int) -> None:
+    """Counted in calls: what looks at each of the nodes without asking calls more."""
+    optimize(GENERATORS[shape](200), level=level, verify=False)  # what is imported and read once is no part of a run
+    source, token = large(shape), Asked()
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            token.calls += 1
+
+    had = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        optimize(source, level=level, verify=False, cancellation=token)
+    finally:
+        sys.setprofile(had)
+    token.check()
+    assert token.times > 1_000
+    assert token.most_calls < most
 
 
 def cut(model: ir.Model, token: CancellationToken, policy: Policy) -> Partition:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -39,6 +41,23 @@ def test_a_pass_that_loops_for_ever_costs_only_itself(
     assert result.stopped
     assert time.monotonic() - started < 10
     assert [node.op_type for node in result.model.graph] == ["Relu", "Tanh"]
+
+
+def test_afterwards_calls_are_profiled_as_ever() -> None:
+    """CPython 3.11 never came back from the first of them while it thought that an exception was still pending."""
+    code = """if True:
+        import sys
+        from tests.test_watchdog import stopped
+        from tests.wrong_passes import Loops
+        assert stopped(Loops).stopped
+        calls = []
+        sys.setprofile(lambda frame, event, argument: calls.append(event))
+        (lambda: None)()
+        sys.setprofile(None)
+        print(calls[:2])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "['call', 'return']\n"
 
 
 def test_in_another_thread_too() -> None:
