@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -54,8 +55,10 @@ def candidates(
 
         yield dict(zoo.inputs(argument.zoo, seed)), True
     else:
+        yield interface.draw(seed=seed, sizes=sizes), True
         for how in attempts():
-            yield interface.draw(seed=seed, sizes=sizes, how=how), True
+            with contextlib.suppress(UsageError):  # some are large
+                yield interface.draw(seed=seed, sizes=sizes, how=how), True
 
 
 def archive(values: Mapping[str, Any]) -> bytes:
