@@ -39,8 +39,11 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
     from ortopt.cli.interrupt import cancels
-    from ortopt.errors import InvalidModelError, VerificationError
+    from ortopt.cli.warning import warn
+    from ortopt.errors import InvalidModelError, UsageError, VerificationError
 
+    if output == "":
+        raise UsageError("-o is given an empty name")
     options = dataclasses.replace(make_options(level=level, **given), repair=False, strict=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
@@ -52,6 +55,8 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
         run.transform()
         blame = run.blame(inputs)
         failures = run.result(run.verification).summary.failures
+    if run.stopped:
+        warn("stopped by the time limit; later rewrites have not been looked at")
     if blame is not None:
         made = reproducer.of_rewrite(blame, options)
         found = _of_rewrite(blame)

@@ -32,6 +32,7 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
     from ortopt.cli.interrupt import cancels
+    from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
     from ortopt.observers import Explanation
     from ortopt.report import shape_arithmetic
@@ -52,7 +53,9 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     result = run.result(None)
     for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
-            click.echo(f"ortopt: warning: {failure}", err=True)
+            warn(failure)
+    if result.stopped:
+        warn("stopped by the time limit; this is what was reached")
     data = describe(listener, kind.name, options.level, shape_arithmetic(result))
     if as_json:
         click.echo(json.dumps(data, indent=2))
