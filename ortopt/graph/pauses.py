@@ -12,7 +12,7 @@ MANY: Final = 200_000
 """So many new objects are not walked at once when the collector is switched on again: that takes tenths of seconds."""
 
 _PYTHONS_OWN: Final = 1_000
-"""CPython 3.12 starts with some hundreds of frozen objects; who freezes an application has thousands, and wants them so."""
+"""CPython 3.12 starts with hundreds of frozen objects; who freezes an application has thousands, and wants them so."""
 
 
 class _Pauses:
