@@ -17,6 +17,7 @@ from ortopt.graph.match import (
     first_match,
     is_scalar,
     need,
+    operand_constant,
     operand_from,
     producer,
     values,
@@ -334,6 +335,15 @@ def test_scalars_are_compared_in_their_own_type() -> None:
     assert is_scalar(constant(0.7071, ir.DataType.FLOAT16), 2**-0.5)
     assert is_scalar(constant(2), 2)
     assert not is_scalar(constant(2), 2.5)
+
+
+@pytest.mark.parametrize("operands", ["x", "x, zero, z"])
+def test_questions_about_two_operands_refuse_other_numbers(operands: str) -> None:
+    text = f"main (float[N] x, float[N] z) => (float[N] y) <float zero = {{0}}> {{ y = Max ({operands}) }}"
+    (node,) = parse(text).graph
+    for question in (operand_constant, lambda root: operand_from(root, "Neg")):
+        with pytest.raises(Refusal, match="Max has not two operands"):
+            first_match(question, node)
 
 
 def test_declarations_that_make_no_sense_are_refused() -> None:

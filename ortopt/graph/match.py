@@ -231,6 +231,12 @@ def optional(node: ir.Node, position: int) -> ir.Value | None:
     return node.inputs[position] if position < len(node.inputs) else None
 
 
+def _two_operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    if len(node.inputs) != 2:
+        raise Refusal(f"{node.op_type} has not two operands", node)
+    return values(node, 2)
+
+
 def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, ir.Value]:
     """The operand of a two-operand node that comes from some op, and the other operand; both orders are tried.
 
@@ -243,9 +249,9 @@ def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, i
         The node behind the one operand, and the other operand.
 
     Raises:
-        Refusal: If neither comes from such a node.
+        Refusal: If neither comes from such a node, or there are not two operands, as Max, Min and Sum may have it.
     """
-    a, b = values(node, 2)
+    a, b = _two_operands(node)
     found = []
     behind = a.producer()
     if behind is not None and is_op(behind, *ops, domain=domain):
@@ -266,9 +272,9 @@ def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
         The constant, and the other operand.
 
     Raises:
-        Refusal: If neither is a constant.
+        Refusal: If neither is a constant, or there are not two operands, as Max, Min and Sum may have it.
     """
-    a, b = values(node, 2)
+    a, b = _two_operands(node)
     found = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
     if not found:
         raise Refusal("no operand is a constant", node)
