@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -64,7 +65,7 @@ def as_dict(
         "ortopt": ortopt.__version__,
         "input": source,
         "output": None if saved is None else _output(saved),
-        "options": None if options is None else _options(options),
+        "options": None if options is None else plain(options),
         "nodes": {
             "before": before.nodes,
             "after": after.nodes,
@@ -130,10 +131,6 @@ def _output(saved: Saved) -> dict[str, Any]:
     }
 
 
-def _options(options: Options) -> dict[str, Any]:
-    return {**plain(options), "target": options.target.value}
-
-
 def _repair(repair: Repair) -> dict[str, Any]:
     rewrite = repair.rewrite
     return {
@@ -169,7 +166,9 @@ def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
 
 
 def plain(record: Any) -> Any:
-    """Data classes as dicts, all the way down."""
+    """Data classes as dicts, and enumerations as their values, all the way down."""
+    if isinstance(record, enum.Enum):
+        return record.value
     if dataclasses.is_dataclass(record):
         return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):
