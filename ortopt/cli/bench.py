@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ortopt.cli.models import ModelArgument
 
 
-@click.command("bench")
+@click.command("bench", short_help="Time a model against what levels make of it.")
 @click.argument("model_names", metavar="MODEL...", nargs=-1, required=True)
 @click.option(
     "--levels", metavar="0,3,4", default="0,3,4", help="0 is the original; 4 runs in groups.  [default: 0,3,4]"

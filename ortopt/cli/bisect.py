@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortopt.reproducer import Reproducer
 
 
-@click.command("bisect")
+@click.command("bisect", short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
 @click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
 @click.option("-O", "level", type=click.IntRange(0, 4), default=3, show_default=True, help="-O0 to -O4.")
@@ -44,7 +44,7 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
 
     if output == "":
         raise UsageError("-o is given an empty name")
-    options = dataclasses.replace(make_options(level=level, **given), repair=False, strict=False)
+    options = dataclasses.replace(make_options(level=level, **given), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer.check_folder(folder)

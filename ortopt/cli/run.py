@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RUN_TYPES = ("ort", "reference", "host", "debug")
 
 
-@click.command("run")
+@click.command("run", short_help="Run a model; show outputs and what was counted.")
 @click.argument("model")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortopt.verify import Verification
 
 
-@click.command("verify")
+@click.command("verify", short_help="Compare two models on the same inputs.")
 @click.argument("original", metavar="A")
 @click.argument("result", metavar="B")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
