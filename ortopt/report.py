@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-import onnx_ir as ir
-
 import ortopt
 from ortopt.analysis.shape_demand import SIZES, Demand, demands
 from ortopt.api import OptimizeResult, Repair
 from ortopt.graph import scope
 from ortopt.graph.load import SOURCE_KEY
 from ortopt.graph.text import one_line, quoted
+from ortopt.observers import node_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,17 +109,12 @@ def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
 def _demand(found: Demand) -> dict[str, Any]:
     user = found.user
     return {
-        "node": _node_name(found.node),
+        "node": node_name(found.node),
         "op": found.node.op_type,
         "graph": scope.label(scope.graph_of(found.node)),
-        "needed_by": None if user is None else {"node": _node_name(user), "op": user.op_type},
+        "needed_by": None if user is None else {"node": node_name(user), "op": user.op_type},
         "why": found.why,
     }
-
-
-def _node_name(node: ir.Node) -> str:
-    """A node's name for people: where it has none, its first result's."""
-    return node.name or (node.outputs[0].name or "" if node.outputs else "")
 
 
 def _output(saved: Saved) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.onnx_ir_internals import first_use, use_count
-from ortopt.options import Options, Target
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim
@@ -172,16 +171,6 @@ def opset(node: ir.Node, domain: str | None = None) -> int:
     return version
 
 
-def options(node: ir.Node) -> Options:
-    """What the run that works on a node wants."""
-    return scope.of(scope.graph_of(node)).options
-
-
-def targets_ort(node: ir.Node) -> bool:
-    """Whether contrib ops may be used."""
-    return options(node).target is Target.ORT
-
-
 def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
     """Whether a node is one of some ops.
 
@@ -308,6 +297,11 @@ def users(value: ir.Value) -> list[ir.Node]:
     return list(dict.fromkeys(use.node for use in value.uses()))
 
 
+def is_used(value: ir.Value) -> bool:
+    """Whether a node, or the graph's outputs, need a value."""
+    return value.is_graph_output() or bool(value.uses())
+
+
 def is_used_once(value: ir.Value) -> bool:
     """Whether one node input, and no graph output, needs a value."""
     return use_count(value) == 1 and not value.is_graph_output()
@@ -414,14 +408,6 @@ def rank(value: ir.Value) -> int:
 def same_dim(a: Dim, b: Dim) -> bool:
     """Whether two dimensions are equal whatever the inputs are; unknown ones never are."""
     return symbolic.equal(a, b)
-
-
-def same_shape(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values have the same shape whatever the inputs are."""
-    first, second = shape_of(a), shape_of(b)
-    if first is None or second is None or len(first) != len(second):
-        return False
-    return all(symbolic.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
 def is_row(value: ir.Value, size: Dim) -> bool:
