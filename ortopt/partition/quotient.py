@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.index import op_key
+from ortopt.graph.text import escaped
 from ortopt.partition.dag import is_constant_node
 from ortopt.partition.groups import Group, groups_of
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
@@ -261,7 +262,7 @@ def as_dot(quotient: Quotient) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return escaped(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 _BOX = (260, 46)
@@ -288,7 +289,7 @@ def as_svg(quotient: Quotient) -> str:
         (x1, y1), (x2, y2) = middle[edge.source], middle[edge.target]
         parts.append(
             f'<line x1="{x1}" y1="{y1 + height // 2}" x2="{x2}" y2="{y2 - height // 2}" stroke="#888">'
-            f"<title>{escape(edge.value)}: {escape(edge.type)}</title></line>"
+            f"<title>{escape(escaped(edge.value))}: {escape(edge.type)}</title></line>"
         )
     for name, (x, y) in middle.items():
         parts.append(
@@ -298,7 +299,7 @@ def as_svg(quotient: Quotient) -> str:
         lines = _lines(by_name[name])
         for place, line in enumerate(lines):
             at = y + 4 + (place * 2 - len(lines) + 1) * 8
-            parts.append(f'<text x="{x}" y="{at}" text-anchor="middle">{escape(line)}</text>')
+            parts.append(f'<text x="{x}" y="{at}" text-anchor="middle">{escape(escaped(line))}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -125,3 +125,16 @@ def test_optimize_writes_groups_as_told(tmp_path: Path) -> None:
         assert "verified" in done.output
         vertices = json.loads(groups(out, "--json").output)["graphs"][0]["vertices"]
         assert [vertex["kind"] for vertex in vertices].count("group") == count
+
+
+def test_names_cannot_write_to_the_terminal_or_break_a_picture(tmp_path: Path) -> None:
+    model = parse("main (float[2] x) => (float[2] y) { t = Neg (x) y = Celu (t) }")
+    model.graph.name = model.graph.inputs[0].name = '\x1b[2J\nx"'
+    model.graph[1].name = "\x1b[31mn"
+    group(model, PartitionOptions(deny=("Celu",)))
+    save(model, tmp_path / "esc.onnx")
+    for form in ((), ("--dot",), ("--draw", "-"), ("--json",)):
+        done = groups(tmp_path / "esc.onnx", *form)
+        assert done.exit_code == 0
+        assert "\x1b" not in done.output
+    ElementTree.fromstring(groups(tmp_path / "esc.onnx", "--draw", "-").output)
