@@ -114,14 +114,12 @@ def partition_graph(
     providers = options.candidates
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.watch(graph)}
-    drawing = random_state.bundle(graph, placement, functions, places, token)
-    together: list[list[ir.Node]] = []
-    if drawing is not None:
-        places.update(dict.fromkeys(drawing[0], drawing[1]))
-        together.append(drawing[0])
+    drawing = random_state.drawing(graph, placement, functions, places, token)
+    for nodes, provider in drawing.bundles:
+        places.update(dict.fromkeys(nodes, provider))
     colors = {name: color for color, name in enumerate(providers, 1)}
     colored = {node: colors[place] for node, place in token.watch(places.items()) if place is not None}
-    numbered = number(graph, colored, together, token)
+    numbered = number(graph, colored, [nodes for nodes, _ in drawing.bundles], drawing.order, token)
     if options.policy == "literal":
         found = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
     else:

@@ -24,7 +24,7 @@ from ortopt.graph.save import to_bytes
 from ortopt.options import Options
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.partitioning import group, partition
-from ortopt.partition.settings import PartitionOptions
+from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.testing import check_rewrites, parse
 from ortopt.verify import verify
 
@@ -562,6 +562,51 @@ def test_random_nodes_that_have_nothing_else_in_common_are_in_one_group(policy: 
 def test_random_nodes_with_the_host_between_them_stay_apart() -> None:
     model = parse("main (float[N] x) => (float[N] y) { a = RandomNormalLike (x) b = Neg (a) y = RandomNormalLike (b) }")
     assert all(len(found.nodes) == 1 for found in group(model, PartitionOptions(deny=("Neg",), policy="literal")))
+
+
+DROPOUTS = """main (float[N] x, float[N] u) => (float[N] z, float[N] c, float[N] f) <float r = {0.5}, bool t = {1}> {
+    a = Dropout (x, r, t) b = Neg (a) z = Dropout (b, r, t) c = Dropout (x, r, t) d = Neg (c) e = Dropout (u, r, t)
+    f = com.microsoft.BiasGelu (d, e) }"""
+
+
+def drawn(model: ir.Model) -> list[str | None]:
+    """Results of the nodes that draw random numbers, in the order in which a grouped model has them."""
+    bodies = {found.call: found.nodes for found in groups_of(model)}
+    nodes = [inner for node in model.graph for inner in bodies.get(node, (node,))]
+    return [node.outputs[0].name for node in nodes if node.op_type == "Dropout" or node.op_type.startswith("Random")]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 128])
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_random_nodes_that_stay_apart_keep_their_order(policy: Policy, limit: int) -> None:
+    """Of one generator, what each draws depends on what was drawn before, however little else they have in common."""
+    model = parse(DROPOUTS)
+    assert group(model, PartitionOptions(deny=("Neg",), policy=policy, argument_limit=limit))
+    assert drawn(model) == ["a", "z", "c", "e"]
+
+
+def test_random_nodes_keep_their_order_around_a_nested_graph_that_draws() -> None:
+    branch = "{ i = Neg (x) j = Dropout (i, r, t) }"
+    model = parse(
+        f"""main (float[N] x, bool go) => (float[N] a, float[N] y, float[N] c) <float r = {{0.5}}, bool t = {{1}}> {{
+        a = Dropout (x, r, t)
+        y = If <then_branch = p () => (float[N] j) {branch}, else_branch = q () => (float[N] j) {branch}> (go)
+        c = Dropout (x, r, t) }}"""
+    )
+    groups = group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    assert [ops(found) for found in groups] == [["Dropout"]] * 4
+    main = [node.outputs[0].name for node in model.graph]
+    assert main.index("a") < main.index("y") < main.index("c")
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_a_random_node_that_no_provider_runs_keeps_its_place_among_the_others(policy: Policy) -> None:
+    """In no group, it is ONNX Runtime's all the same where there is a kernel for it."""
+    text = """main (float[N] x) => (float[N] y, float[N] n, float[N] z, float[N] q) {
+        y = RandomNormalLike (x) n = RandomUniformLike (x) z = RandomNormalLike (x) q = RandomNormalLike (x) }"""
+    model = parse(text)
+    assert group(model, PartitionOptions(deny=("RandomUniformLike",), policy=policy))
+    assert drawn(model) == ["y", "n", "z", "q"]
 
 
 def test_groups_that_do_not_pay_stay_outside_and_heavy_ones_do_not() -> None:
