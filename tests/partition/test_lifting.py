@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from ortopt.analysis import shapes
 from ortopt.errors import InvalidModelError
 from ortopt.graph.edit import Editor
 from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
+from ortopt.graph.save import ExternalData, save, to_bytes
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.lifting import Cluster, lift, needs_tidying, tidy
 from ortopt.partition.partitioning import apply, group, partition, prepare
@@ -268,3 +269,18 @@ def test_a_split_with_a_part_that_nobody_needs_leaves_nothing_behind() -> None:
     for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs)):
         assert all(use.node.graph is not None for use in value.uses())
     assert verify(original, model, in_process=True).status == "verified"
+
+
+@pytest.mark.parametrize("external", ["copy", "inline"])
+def test_a_weight_of_two_groups_is_in_the_file_once(tmp_path: Path, external: ExternalData) -> None:
+    declared = ",".join(["1"] * 4096)
+    model = parse(
+        f"""main (int64[N] x) => (float[N,4] y) <float[1024,4] w = {{{declared}}}> {{
+        a = Gather (w, x) b = Neg (a) c = Gather (w, x) y = Add (b, c) }}"""
+    )
+    original = load(model)
+    groups = group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    assert [[value.name for value in found.weight_inputs] for found in groups] == [["w"], ["w"]]
+    written = save(model, tmp_path / "grouped.onnx", external_data=external)
+    assert 1 << 14 < written.nbytes == sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 << 13
+    assert verify(original, load(written.path), in_process=True).status == "verified"
