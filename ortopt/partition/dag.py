@@ -150,7 +150,7 @@ def number(
         signal = number_of(ir.Value(type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([0])))
         writes[before] += (signal,)
         reads[after] += (signal,)
-    wanted = frozenset(number_of(value) for value in graph.outputs if value in numbers)
+    wanted = frozenset(map(number_of, graph.outputs))
     dag = Dag(reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.watch(items)], token)
     return Numbered(graph, items, dag, values)
 

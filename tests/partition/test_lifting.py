@@ -17,7 +17,7 @@ from ortopt.graph.save import ExternalData, save, to_bytes
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.lifting import Cluster, lift, needs_tidying, tidy
 from ortopt.partition.partitioning import apply, group, partition, prepare
-from ortopt.partition.settings import PartitionOptions
+from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.testing import parse
 from ortopt.verify import verify
 
@@ -233,6 +233,30 @@ def test_calls_of_functions_that_are_kept_are_in_groups() -> None:
     assert to_bytes(model) == before
     assert verify(original, load(before), in_process=True).status == "verified"
     assert group(parse(UNKNOWN_INSIDE), PartitionOptions(policy="literal")) == []
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_a_call_of_a_function_that_takes_an_optional_is_in_no_group(policy: Policy) -> None:
+    """ONNX Runtime does not load what hands one on; a function that gives one, or takes a sequence, is no matter."""
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 18, "own" : 1]>
+        main (float[N] x, float[N] z, bool go) => (float[N] y, float[N] r) <optional(float[N]) o> {
+            o = own.Give (x) t = own.Take (o) s = Neg (t) y = Relu (s)
+            r = If <then_branch = a () => (float[N] p) { p = own.Take (o) },
+                    else_branch = b () => (float[N] p) { q = SequenceConstruct (x, z) p = own.First (q) }> (go) }
+        <domain: "own", opset_import: ["" : 18]> Give (a) => (b) { b = Optional (a) }
+        <domain: "own", opset_import: ["" : 18]> Take (a) => (b) { b = OptionalGetElement (a) }
+        <domain: "own", opset_import: ["" : 18]> First (a) => (b) {
+            i = Constant <value_int = 0> () b = SequenceAt (a, i) }
+        """
+    )
+    original = load(model)
+    groups = group(model, PartitionOptions(policy=policy))
+    inside = [node.op_type for found in groups for node in found.nodes]
+    assert "Take" not in inside
+    if policy == "literal":
+        assert {"Give", "First"} <= set(inside)
+    assert verify(original, model, in_process=True).status == "verified"
 
 
 UNKNOWN_INSIDE = """<ir_version: 10, opset_import: ["" : 17, "own" : 1, "other" : 1]>

@@ -180,6 +180,29 @@ def test_row_b_argument_limit(policy: str) -> None:
     assert len(grouped(text, policy=policy)[1]) == 1
 
 
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_row_b_argument_limit_counts_what_the_graphs_caller_wants(policy: str) -> None:
+    body = "a = Exp (x) b = Sin (a) c = Cos (b) d = Exp (c) e = Sin (d)"
+    text = f"main (float[N] x) => (float[N] a, float[N] b, float[N] c, float[N] d, float[N] e) {{ {body} }}"
+    # The fuser adds up the arguments of both before it fuses them.
+    _, groups = grouped(text, policy=policy, argument_limit=3 if policy == "cost" else 4)
+    assert [ops(found) for found in groups] == (
+        [["Exp", "Sin"], ["Cos", "Exp"], ["Sin"]] if policy == "cost" else [["Exp"], ["Sin", "Cos"], ["Exp", "Sin"]]
+    )
+    assert all(len(found.inputs) + len(found.outputs) <= 3 for found in groups)
+
+
+@pytest.mark.parametrize(
+    ("policy", "count", "expected"), [("cost", 127, 1), ("cost", 128, 2), ("literal", 125, 1), ("literal", 126, 2)]
+)
+def test_row_d_argument_limit_of_128(policy: str, count: int, expected: int) -> None:
+    """As row B's, by default; the fuser adds up what the Sum and the Relu take and give."""
+    inputs = ", ".join(f"float[N] x{i}" for i in range(count))
+    text = f"main ({inputs}) => (float[N] y) {{ t = Sum ({', '.join(f'x{i}' for i in range(count))}) y = Relu (t) }}"
+    _, groups = grouped(text, policy=policy, numbers=False)
+    assert len(groups) == expected
+
+
 def test_row_b_weights_do_not_count_as_arguments() -> None:
     weights = ",".join(["1"] * 512)
     declared = ", ".join(f"float[512] w{i} = {{{weights}}}" for i in range(6))
@@ -355,6 +378,16 @@ def test_row_d_size_expressions_are_computed() -> None:
     found = groups[0]
     assert names(found.outputs) == ["z"]
     assert "Conv" in ops(found)
+
+
+def test_row_d_sizes_of_a_scalar_are_computed() -> None:
+    model, (found,) = grouped(
+        """main (float[N,4] x, float[4,4] w) => (int64[0] y, int64 z, float[N,4] q) {
+        t = MatMul (x, w) s = ReduceSum <keepdims = 0> (t) y = Shape (s) z = Size (s) q = Relu (t) }""",
+        deny="Shape,Size",
+    )
+    assert "s" not in names(found.outputs)
+    assert not {"Shape", "Size"} & set(outside(model))
 
 
 def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
@@ -597,6 +630,20 @@ def test_random_nodes_keep_their_order_around_a_nested_graph_that_draws() -> Non
     assert [ops(found) for found in groups] == [["Dropout"]] * 4
     main = [node.outputs[0].name for node in model.graph]
     assert main.index("a") < main.index("y") < main.index("c")
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_random_nodes_take_what_lies_between_them_to_their_provider(policy: Policy) -> None:
+    text = """main (float[N,4] x, float[4,4] w) => (float[N,4] y, float[N,4] z) {
+        a = RandomNormalLike (x) b = MatMul (a, w) y = RandomNormalLike (b) z = MatMul (y, w) }"""
+    options = PartitionOptions(providers=(CUDA,), policy=policy, deny=("RandomNormalLike@cuda",))
+    (found,) = partition(parse(text), options)
+    first, second = found.clusters
+    assert (first.provider, [node.op_type for node in first.nodes]) == (
+        CPU,
+        ["RandomNormalLike", "MatMul", "RandomNormalLike"],
+    )
+    assert (second.provider, [node.op_type for node in second.nodes]) == (CUDA, ["MatMul"])
 
 
 @pytest.mark.parametrize("policy", ["cost", "literal"])
