@@ -60,7 +60,7 @@ class Edge:
         target: Name of the vertex that takes it.
         value: Its name.
         type: Its type, or "unknown".
-        shape: Its dimensions, None for unknown ones; None where the rank is unknown.
+        shape: Its dimensions, or those of its elements, None for unknown ones; None where the rank is unknown.
         nbytes: How large it is: a number, or an expression of the inputs' dimensions; None where it is unknown.
     """
 
@@ -211,8 +211,8 @@ def _edge(source: str, target: str, value: ir.Value) -> Edge:
 
 
 def _nbytes(value: ir.Value, dims: facts.Dims | None) -> int | str | None:
-    if dims is None or value.dtype is None or value.dtype == ir.DataType.STRING:
-        return None
+    if dims is None or not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
+        return None  # of a sequence or an optional the dimensions are those of an element
     size = symbolic.product(dims)
     if isinstance(size, int):
         return math.ceil(size * value.dtype.bitwidth / 8)

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.runtime.containers import wrapped
-from ortopt.runtime.values import binding, has_no_array, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.values import array_of, binding, has_no_array, is_plain, own, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class Host:
         opsets = {one.domain: one.version for one in model.opset_import}
         self._evaluator = ReferenceEvaluator(model.graph, opsets=opsets, functions=functions, new_ops=list(ops))
         self._inputs = [one.name for one in model.graph.input]
-        self._weights = [tensor.numpy() for tensor in weights]
+        self._weights = [array_of(tensor) for tensor in weights]
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the nodes one after the other."""

@@ -28,6 +28,8 @@ _lock = threading.Lock()
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _IR: Final = 10
 _OPSET: Final = 21
+_UNKNOWN_TYPES: Final = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
+"""Types of which nobody can make an OrtValue."""
 
 
 class Copies:
@@ -180,24 +182,25 @@ def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
         value
         for graph in scope.below(model.graph)
         for value in graph.initializers.values()
-        if value.const_value is not None and value.name
+        if value.const_value is not None and value.name and value.const_value.dtype not in _UNKNOWN_TYPES
     ]
     if not values:
         return []
     proto = _model()
-    names: dict[str, str] = {}
+    names: set[str] = set()
     for value in values:
         name = value.name or ""
         assert value.const_value is not None
         if name in names:
             continue
-        output = names[name] = f"ortopt.{len(names)}"
+        names.add(name)
         kind = value.const_value.dtype.value
         proto.graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
-        proto.graph.node.append(onnx.helper.make_node("Identity", [name], [output]))
-        proto.graph.output.append(onnx.helper.make_value_info(output, onnx.helper.make_tensor_type_proto(kind, None)))
+        # As it is: an Identity has no kernel for types of four bits.
+        proto.graph.output.append(onnx.helper.make_value_info(name, onnx.helper.make_tensor_type_proto(kind, None)))
     session = _open(proto, options)
-    found = dict(zip(names, session.run_with_ort_values({}, list(names.values()), None), strict=True))
+    asked = list(names)
+    found = dict(zip(asked, session.run_with_ort_values({}, asked, None), strict=True))
     return [(value, found[value.name or ""]) for value in values if list(found[value.name or ""].shape()) != [0]]
 
 

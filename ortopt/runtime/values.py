@@ -116,12 +116,28 @@ def _own_kinds() -> tuple[type, ...]:
     return (np.ndarray, np.generic, onnxruntime.OrtValue)
 
 
+def array_of(tensor: ir.TensorProtocol) -> Any:
+    """A constant tensor as ONNX Runtime gives arrays: strings are objects; what is no text stays bytes."""
+    if tensor.dtype != ir.DataType.STRING:
+        return tensor.numpy()
+    from ortopt.semantics import strings_of
+
+    strings = strings_of(tensor)
+    strings.reshape(-1)[:] = [_text(one) for one in strings.reshape(-1)]
+    return strings
+
+
+def _text(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
 def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
     """What a plan holds for a constant tensor."""
     if tensor.dtype == ir.DataType.STRING:
-        from ortopt.semantics import strings_of
-
-        return strings_of(tensor)
+        return array_of(tensor)
     if tensor.dtype.bitwidth < 8:
         packed = np.frombuffer(tensor.tobytes(), np.uint8)
         return _copied(packed, tensor.dtype, tuple(tensor.shape.numpy()))
@@ -218,6 +234,7 @@ __all__ = [
     "PLAIN",
     "Array",
     "alone",
+    "array_of",
     "binding",
     "borrow",
     "device",

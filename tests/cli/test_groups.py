@@ -73,6 +73,25 @@ def test_data(grouped: Path) -> None:
     assert graph["critical_path"][-1] == "outputs"
 
 
+def test_bytes_of_every_type(tmp_path: Path) -> None:
+    """What is no tensor of numbers, and what depends on contents, has no bytes that anybody knows."""
+    model = parse(
+        """main (seq(float[3]) q, optional(float[5]) o, string[4] s, float[N,M] x, uint4[3] u, bool[0,7] b, float16 h)
+        => (float[3] y, float[5] z, string[4] t, int64[] k, uint4[3] v, bool[0,7] c, float16 g, int64[] r)
+        <int64 i = {0}> {
+            y = SequenceAt (q, i) z = OptionalGetElement (o) t = Identity (s) k = NonZero (x) v = Identity (u)
+            c = Not (b) g = Abs (h) n = Neg (k) r = Transpose (n) }""",
+        21,
+    )
+    path = tmp_path / "types.onnx"
+    group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    save(model, path)
+    (graph,) = json.loads(groups(path, "--json").output)["graphs"]
+    found = {edge["value"]: edge["bytes"] for edge in graph["edges"]}
+    unknown = dict.fromkeys(["q", "o", "s", "t", "k", "n", "r"])
+    assert found == {**unknown, "x": "4*M*N", "u": 2, "v": 2, "b": 0, "c": 0, "h": 2, "g": 2, "y": 12, "z": 20}
+
+
 def test_a_plain_model_is_shown_as_it_would_be_grouped(tmp_path: Path) -> None:
     path = tmp_path / "plain.onnx"
     save(parse(TEXT), path)

@@ -183,6 +183,22 @@ def test_initializers_of_other_types(dtype: str) -> None:
     assert mine.run(["y"], {"x": floats(1)})[0].tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", ["UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E4M3FN", "COMPLEX64", "STRING"])
+def test_options_with_models_whose_initializers_are_of_seldom_types(dtype: str) -> None:
+    """ONNX Runtime has no Identity of four bits, and no complex numbers at all: what is asked must ask neither."""
+    number = onnx.TensorProto.DataType.Value(dtype)
+    model = onnx.parser.parse_model(f"""{HEADER}
+    main (float[2] x) => (float[2] z) {{ n = Size (w) f = Cast <to = 1> (n) t = my.Twice (x) z = Add (t, f) }}""")
+    tensor = onnx.TensorProto(name="w", data_type=number, dims=[2])
+    if dtype == "STRING":
+        tensor.string_data.extend([b"a", b"b"])
+    else:
+        tensor.raw_data = bytes({"COMPLEX64": 16, "FLOAT8E4M3FN": 2}.get(dtype, 1))
+    model.graph.initializer.append(tensor)
+    mine = session(model.SerializeToString(), sess_options=quiet(), host_ops=[Twice])
+    assert mine.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [4, 4]
+
+
 @pytest.mark.parametrize("array", [np.zeros(4, np.float32), np.zeros((3, 1), np.float32)], ids=["size", "rank"])
 def test_initializers_that_do_not_fit_are_refused(array: Any) -> None:
     options = quiet()
