@@ -82,8 +82,9 @@ def _sequence(elements: list[Any], type_: str) -> Any:
 
 
 def _strings(array: Any) -> Any:
-    """Of an array of strings: the constant of a model."""
-    texts = [one if isinstance(one, bytes) else str(one).encode() for one in array.reshape(-1).tolist()]
+    """Of an array of strings: the constant of a model. What else it holds is a string as ONNX Runtime has it: str()."""
+    found = array.reshape(-1).tolist()
+    texts = found if array.dtype.kind == "S" else [str(one).encode() for one in found]
     tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=array.shape, string_data=texts)
     return _opened(
         _model([onnx.helper.make_node("Constant", [], ["y"], value=tensor)], [], _type(8))

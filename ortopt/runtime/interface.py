@@ -6,6 +6,7 @@ Runtime's own errors: none of its messages is written twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,9 +16,11 @@ import onnx_ir as ir
 from ortopt.evaluate import shares_threads
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.runtime.recipes import argument_of
+from ortopt.runtime.values import binding
 
 _ACCEPTED: Final = "ortopt.accepted"
 _SHAPE: Final = "ortopt.shape"
+_CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _OPSET: Final = 21  # Reshape of every type, Optional
 _IR: Final = 10
 
@@ -37,14 +40,13 @@ class Interface:
 
     def __init__(self, model: ir.Model) -> None:
         import onnxruntime
-        from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
         options.use_per_session_threads = not shares_threads()
         options.log_severity_level = 4
-        self._session = binding.InferenceSession(options, _proto(model).SerializeToString(), False, False)
+        self._session = binding().InferenceSession(options, _proto(model).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
@@ -52,6 +54,8 @@ class Interface:
         self.outputs = [one for one in self._session.outputs_meta if one.name != _ACCEPTED]
         self.overridable = list(self._session.overridable_initializers)
         self.metadata = self._session.model_meta
+        self._required = [one.name for one in self.inputs if not one.type.startswith("optional")]
+        self._known = {one.name for one in self.outputs}
 
     @property
     def session(self) -> Any:
@@ -74,9 +78,24 @@ class Interface:
         Raises:
             ValueError: One is.
         """
-        missing = [one.name for one in self.inputs if one.name not in feeds and not one.type.startswith("optional")]
+        missing = self._missing(feeds)
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).")
+
+    def check_bound(self, feeds: Mapping[str, Any]) -> None:
+        """Refuse bound inputs among which one is missing, as ONNX Runtime does when a kernel asks for it.
+
+        Raises:
+            onnxruntime.Fail: One is missing.
+            onnxruntime.InvalidArgument: And others are wrong, which it says first.
+        """
+        missing = self._missing(feeds)
+        if missing:
+            self._session.run([_ACCEPTED], feeds, self._quiet)
+            raise binding().Fail(f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {missing[0]}")
+
+    def _missing(self, feeds: Mapping[str, Any]) -> list[str]:
+        return [name for name in self._required if name not in feeds]
 
     def check_outputs(self, names: Sequence[str]) -> None:
         """Refuse names of outputs as ONNX Runtime refuses them.
@@ -85,9 +104,13 @@ class Interface:
             onnxruntime.InvalidArgument: There is no such output.
             TypeError: They are not a sequence of names.
         """
-        known = {one.name for one in self.outputs}
-        if isinstance(names, str) or any(name not in known for name in names):
+        if isinstance(names, str) or not self._known.issuperset(names):
             self._session.run(names, {}, self._quiet)  # the names are looked at first
+
+
+def without_code(error: Exception) -> str:
+    """What ONNX Runtime says, as it tells it where no class of error goes with it."""
+    return _CODE.sub("", str(error))
 
 
 def _proto(model: ir.Model) -> onnx.ModelProto:

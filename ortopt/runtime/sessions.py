@@ -79,6 +79,11 @@ class SessionMaker:
             change(session)
 
     @property
+    def provider_options(self) -> ProviderOptions:
+        """Options by provider, in order."""
+        return self._provider_options
+
+    @property
     def options(self) -> Any:
         """The caller's options."""
         return self._options

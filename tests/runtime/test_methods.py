@@ -173,7 +173,7 @@ def test_methods_of_a_closed_session(name: str, text: str) -> None:
 def test_closing_gives_the_sessions_back(text: str) -> None:
     mine = session(text, trace=True)
     mine.run(None, {"x": X})
-    inner = [one for group in mine.groups for one in group.sessions()] or [mine._whole._sess]
+    inner = [one for group in mine.groups for one in group.sessions()] or [mine._session._sess]
     gone = [weakref.ref(one) for one in inner]
     del inner
     mine.close()
@@ -408,7 +408,7 @@ def test_values_of_a_device_that_is_not_there() -> None:
 def test_dynamic_options_reach_groups_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     _, mine = pair()
     seen: list[Any] = []
-    maker = mine._workshop.maker
+    maker = mine._session.workshop.maker
     maker.of_all("watched", seen.append)
     assert seen == []
     mine.run(None, {"x": X})

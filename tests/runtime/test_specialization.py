@@ -130,8 +130,8 @@ def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
     from ortopt.runtime.plan import dependencies
 
     mine = session(text, host_ops=[Twice])
-    waits, _ = dependencies(mine._plan)
-    names = [step.name for step in mine._plan.steps]
+    waits, _ = dependencies(mine._session.plan)
+    names = [step.name for step in mine._session.plan.steps]
     assert names.index("group_0") < names.index("group_1")
     assert waits[names.index("group_1")] == 1
 
@@ -158,8 +158,8 @@ def test_the_cache_is_bounded(limits: dict[str, int], entries: int) -> None:
     for rows in (*range(1, 9), *range(1, 9)):
         x = floats(rows, 4)
         assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-6)
-        assert len(mine._cache) <= entries
-    assert mine.statistics.evictions == mine.statistics.specializations - len(mine._cache)
+        assert len(mine._session.workshop.cache) <= entries
+    assert mine.statistics.evictions == mine.statistics.specializations - len(mine._session.workshop.cache)
 
 
 def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> None:
