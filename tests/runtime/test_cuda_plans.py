@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 from ortopt import UsageError
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.runtime import cuda_driver, cuda_graphs
-from ortopt.runtime import session as runtime_session
+from ortopt.runtime import opening
 from ortopt.runtime.cuda_device import STREAM_KEY
 from ortopt.runtime.cuda_driver import Driver
 from ortopt.testing import parse
@@ -574,7 +574,7 @@ def test_types_that_numpy_lacks_come_down(fake_cuda: Log) -> None:
 
 @pytest.mark.skipif(usable(CUDA)[0], reason="CUDA works here")
 def test_a_provider_that_onnx_runtime_silently_leaves_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_session, "usable", lambda name: (True, "ok"))
+    monkeypatch.setattr(opening, "usable", lambda name: (True, "ok"))
     text = "main (float[N] x) => (float[N] y) { y = Neg (x) }"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
