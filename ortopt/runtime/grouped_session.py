@@ -108,6 +108,9 @@ class GroupedSession(FurtherMethods):
         """Run the model from and to vectors of values."""
         import onnxruntime
 
+        for vector in (feeds, fetches):
+            if not isinstance(vector, binding().OrtValueVector):
+                raise TypeError(f"feeds and fetches are OrtValueVectors, not {type(vector).__name__}")
         _check_counts(len(feed_names), len(feeds), len(fetch_names), len(fetches), len(fetch_devices))
         given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, feeds, strict=True)}
         self.interface.check_bound(given)

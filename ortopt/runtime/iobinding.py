@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.containers import wrapped
 from ortopt.runtime.values import binding, has_no_array, holds_numbers, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
@@ -59,6 +58,11 @@ class IOBinding:
             NotImplementedError: It is a device's where no group runs, or holds a type that DLPack lacks: wrap it into
                 an OrtValue and use `bind_ortvalue_input`.
         """
+        import onnxruntime
+
+        where = onnxruntime.OrtDevice.make(device_type, device_id)
+        if device_type.lower() == "cpu":
+            self._checks.bind_input(name, where._get_c_device(), element_type, shape, buffer_ptr)
         self.bind_ortvalue_input(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
@@ -118,7 +122,10 @@ class IOBinding:
 
         Those that have not been run yet are the memory that is bound, or hold nothing.
         """
-        return [self._results.get(name) or self._unwritten(target) for name, target in self._outputs.items()]
+        return [
+            self._results[name] if name in self._results else self._unwritten(name, target)
+            for name, target in self._outputs.items()
+        ]
 
     def get_outputs_as_ortvaluevector(self) -> Any:
         """The same as ONNX Runtime's vector."""
@@ -134,10 +141,14 @@ class IOBinding:
         at_host = values if device is None else [device.download(value, "bound output") for value in values]
         return [to_numpy(value) if value.has_value() else None for value in at_host]
 
-    def _unwritten(self, target: Any) -> Any:
+    def _unwritten(self, name: str, target: Any) -> Any:
         import onnxruntime
 
-        return onnxruntime.OrtValue(wrapped(None)) if isinstance(target, tuple) else target
+        if not isinstance(target, tuple):
+            return target
+        empty = binding().SessionIOBinding(self._session.interface.session)
+        empty.bind_output(name, device_of("cpu"))
+        return onnxruntime.OrtValue(empty.get_outputs()[0])
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""

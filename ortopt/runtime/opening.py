@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, CUDA, normalize, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.graph.load import load
-from ortopt.graph.text import quoted
+from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
@@ -153,23 +153,43 @@ class _Opening:
             level = None if options is None else options.graph_optimization_level
             options = onnxruntime.SessionOptions() if options is None else options
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+        def made(names: Sequence[str] | None) -> Any:
+            return onnxruntime.InferenceSession(
+                given,
+                options,
+                None if names is None else [(name, dict((chosen or {})[name])) for name in names],
+                disabled_optimizers=set(self._request.disabled_optimizers),
+                enable_fallback=0,
+            )
+
         try:
             with _span(self._request.timeline, "compile", "whole model"):
-                whole = onnxruntime.InferenceSession(
-                    given,
-                    options,
-                    None if providers is None else [(name, dict(chosen[name])) for name in providers],  # type: ignore[index]
-                    disabled_optimizers=set(self._request.disabled_optimizers),
-                    enable_fallback=0,
-                )
+                whole = self._made(made, providers)
         except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
             return None, error
         finally:
             if self._settings.run_type is RunType.REFERENCE and level is not None:
                 options.graph_optimization_level = level
         self._counters.add("compiles")
-        self._check_whole(whole, providers or ())
+        self._check_whole(whole, self._found or ())
         return whole, None
+
+    def _made(self, made: Callable[[Sequence[str] | None], Any], providers: Sequence[str] | None) -> Any:
+        """A session on the caller's providers; without the first ones, where that helps.
+
+        ONNX Runtime leaves some providers out that do not work here, and raises what they say for others.
+        """
+        try:
+            return made(providers)
+        except Exception as error:
+            for i in range(1, len(providers or ()) if self._falls_back else 0):
+                rest = (providers or ())[i:]
+                with contextlib.suppress(Exception):
+                    found = made(rest)
+                    self._leave_out({name: one_line(error) for name in (providers or ())[:i]}, tuple(rest))
+                    return found
+            raise
 
     def _check_whole(self, whole: Any, wanted: Sequence[str]) -> None:
         """Say which providers ONNX Runtime left out in making a session, as it only does on stderr.
@@ -184,7 +204,7 @@ class _Opening:
         if len(missing) == len(wanted) or not self._falls_back:
             raise UsageError(said)
         self._counters.add("fallbacks")
-        warnings.warn(f"{said}; falling back to {', '.join(whole.get_providers())}", RuntimeWarning, stacklevel=7)
+        warnings.warn(f"{said}; falling back to {', '.join(whole.get_providers())}", RuntimeWarning, stacklevel=6)
 
     def _plan(self, *, simple: bool) -> Any:
         """The session of a model's groups; that of ONNX Runtime if there is only one."""
@@ -290,13 +310,20 @@ class _Opening:
         if not reasons:
             self._found = working
             return working
-        said = "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
         if not working or not self._falls_back:
-            raise UsageError(f"{said} (name another provider after it to fall back to)")
-        self._counters.add("fallbacks")
-        warnings.warn(f"{said}; falling back to {', '.join(working)}", RuntimeWarning, stacklevel=6)
-        self._found = working
+            raise UsageError(f"{_said(reasons)} (name another provider after it to fall back to)")
+        self._leave_out(reasons, working)
         return working
+
+    def _leave_out(self, reasons: Mapping[str, str], working: tuple[str, ...]) -> None:
+        """Go on without providers."""
+        self._counters.add("fallbacks")
+        warnings.warn(f"{_said(reasons)}; falling back to {', '.join(working)}", RuntimeWarning, stacklevel=7)
+        self._found = working
+
+
+def _said(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
 
 
 def named(providers: Providers | None, provider_options: Sequence[Mapping[str, Any]] | None) -> Chosen | None:

@@ -15,8 +15,7 @@ from numpy.testing import assert_allclose
 
 from ortopt import UsageError
 from ortopt.analysis.providers import CPU, CUDA, usable
-from ortopt.runtime import cuda_driver, cuda_graphs
-from ortopt.runtime import opening
+from ortopt.runtime import cuda_driver, cuda_graphs, opening
 from ortopt.runtime.cuda_device import STREAM_KEY
 from ortopt.runtime.cuda_driver import Driver
 from ortopt.testing import parse
