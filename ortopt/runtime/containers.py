@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.evaluate import shares_threads
+from ortopt.evaluate import use_one_thread
 from ortopt.runtime.values import binding, to_ort
 
 _IR: Final = 8
@@ -134,8 +134,7 @@ def _opened(model: onnx.ModelProto) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.use_per_session_threads = not shares_threads()
+    use_one_thread(options)
     options.log_severity_level = 4
     session = binding().InferenceSession(options, model.SerializeToString(), False, False)
     session.initialize_session(["CPUExecutionProvider"], [{}], set())

@@ -13,7 +13,7 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
-from ortopt.evaluate import shares_threads
+from ortopt.evaluate import use_one_thread
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.runtime.recipes import argument_of
 from ortopt.runtime.values import binding
@@ -43,8 +43,7 @@ class Interface:
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        options.use_per_session_threads = not shares_threads()
+        use_one_thread(options)
         options.log_severity_level = 4
         self._session = binding().InferenceSession(options, _proto(model).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())

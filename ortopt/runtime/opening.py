@@ -265,7 +265,7 @@ class _Opening:
         plan = Planner(model, workshop).plan()
         if session_options.has_affinities(maker.options) and any(one.threads for one in workshop.groups):
             warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=5)
-        if has_initializers and maker.needs_original:
+        if has_initializers and any(one.recipe.foreign and one.wanted_provider != HOST for one in workshop.groups):
             raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
         if self._settings.dump_graph:
             from ortopt.runtime.debugging import dump_graph

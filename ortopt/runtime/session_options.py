@@ -25,6 +25,7 @@ from ortopt.runtime.values import binding, to_numpy
 
 _lock = threading.Lock()
 
+_POOLLESS: Final = {"use_per_session_threads": False, "intra_op_num_threads": 0, "inter_op_num_threads": 0}
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _IR: Final = 10
 _OPSET: Final = 21
@@ -45,8 +46,11 @@ class Copies:
         self._master = carrier.session_options
         if options.enable_profiling:
             Path(carrier.end_profiling()).unlink(missing_ok=True)
-        quick = {"enable_profiling": False, "intra_op_num_threads": 1, "inter_op_num_threads": 1}
+        least = 0 if shares_threads() else 1  # other numbers are warned of there
+        quick = {"enable_profiling": False, "intra_op_num_threads": least, "inter_op_num_threads": least}
         self._restored = {name: getattr(options, name) for name in (*quick, "use_per_session_threads")}
+        if shares_threads():
+            self._restored.update(_POOLLESS)
         for name, value in quick.items():  # for the carriers of other copies
             setattr(self._master, name, value)
 
@@ -75,15 +79,17 @@ def _carrier(options: Any) -> Any:
 @contextlib.contextmanager
 def _in_this_process(options: Any) -> Iterator[None]:
     """Options with which a session can be made here: where threads are shared, all sessions must share them."""
-    own = options.use_per_session_threads
-    if not own or not shares_threads():
+    if not shares_threads():
         yield
         return
-    options.use_per_session_threads = False
+    own = {name: getattr(options, name) for name in _POOLLESS}
+    for name, value in _POOLLESS.items():
+        setattr(options, name, value)
     try:
         yield
     finally:
-        options.use_per_session_threads = own
+        for name, value in own.items():
+            setattr(options, name, value)
 
 
 def apply(options: Any, copies: Copies, model: ir.Model) -> bool:

@@ -231,6 +231,7 @@ class Specializing:
                 label=f"{group.label}-specialized",
                 threads=group.threads,
                 optimize=True,
+                foreign=recipe.foreign,
             )
         return group.executable_of(session, provider, recipe)
 
@@ -305,6 +306,7 @@ def recipe_of(model: ir.Model, name: str) -> Recipe:
         recipe.ir_version,
         recipe.provider,
         recipe.random,
+        recipe.foreign,
     )
 
 
