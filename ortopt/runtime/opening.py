@@ -210,6 +210,9 @@ class _Opening:
         """The session of a model's groups; that of ONNX Runtime if there is only one."""
         request, chosen = self._request, self._chosen
         options, host_ops = request.options, request.host_ops
+        copies = None if options is None else session_options.Copies(options)
+        if copies is not None and session_options.brings_files(copies):
+            return self._with_files(simple=simple)
         model = load(request.source)
         if chosen is None:
             made_for = [one.metadata_props.get(PROVIDER_KEY) for one in model.functions.values()]
@@ -222,7 +225,6 @@ class _Opening:
             if whole is not None:
                 return whole
         _check_types(model)
-        copies = None if options is None else session_options.Copies(options)
         has_initializers = copies is not None and session_options.apply(options, copies, model)
         if has_initializers:
             warnings.warn(
@@ -272,6 +274,19 @@ class _Opening:
 
             dump_graph(model, plan, self._settings.dump_folder)
         return GroupedSession(model, plan, workshop)
+
+    def _with_files(self, *, simple: bool) -> Any:
+        """One session of a grouped model, where the options bring contents of files: they cannot be told apart.
+
+        Raises:
+            UsageError: It has to be several.
+        """
+        whole, refused = self._whole(self._request.source, self._chosen or {CPU: {}}) if simple else (None, None)
+        said = "the session options bring contents of files (add_external_initializers_from_files_in_memory)"
+        if whole is None:
+            raise UsageError(f"{said}: groups cannot have them. Put the files beside the model") from refused
+        warnings.warn(f"{said}: the model is one session", RuntimeWarning, stacklevel=6)
+        return whole
 
     def _device(self, provider_options: dict[str, dict[str, Any]]) -> tuple[CudaDevice | None, list[str]]:
         """What the groups on CUDA share, if there can be any; and what is otherwise than asked for, in words."""

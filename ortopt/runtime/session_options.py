@@ -92,6 +92,23 @@ def _in_this_process(options: Any) -> Iterator[None]:
             setattr(options, name, value)
 
 
+def brings_files(copies: Copies) -> bool:
+    """Whether options bring contents of files: ONNX Runtime says that it misses one among them."""
+    proto = _model()
+    absent = proto.graph.initializer.add(
+        name="ortopt.absent", data_type=onnx.TensorProto.UINT8, dims=[1], data_location=onnx.TensorProto.EXTERNAL
+    )
+    for key, value in (("location", "ortopt.absent"), ("offset", "0"), ("length", "1")):
+        absent.external_data.add(key=key, value=value)
+    proto.graph.node.append(onnx.helper.make_node("Identity", ["ortopt.absent"], ["ortopt.read"]))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("ortopt.read", onnx.TensorProto.UINT8, [1]))
+    try:
+        _open(proto, copies.quiet())
+    except Exception as error:  # without them it misses the file
+        return "not found from the table" in str(error)
+    return False
+
+
 def apply(options: Any, copies: Copies, model: ir.Model) -> bool:
     """Let a model have the sizes and the initializers that options bring.
 
@@ -249,4 +266,4 @@ def named(keys: Iterable[str], options: Any) -> dict[str, str]:
     return {key: text for key, text in found.items() if text is not None}
 
 
-__all__ = ["Copies", "apply", "entry", "has_affinities", "named"]
+__all__ = ["Copies", "apply", "brings_files", "entry", "has_affinities", "named"]

@@ -200,6 +200,51 @@ def test_external_initializers_are_refused() -> None:
         session(WEIGHTS, sess_options=options)
 
 
+def with_file() -> tuple[onnx.ModelProto, Any, bytes]:
+    """A model whose weights are in a file, options that bring its contents, and they."""
+    model = onnx.parser.parse_model(WEIGHTS)
+    content = np.arange(1, 7, dtype=np.float32).tobytes()
+    for i, weight in enumerate(model.graph.initializer):
+        weight.ClearField("float_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "w.bin"), ("offset", str(12 * i)), ("length", "12")):
+            weight.external_data.add(key=key, value=value)
+    options = quiet()
+    options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [len(content)])
+    return model, options, content
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in memory", "and beside the model"])
+def test_contents_of_files_make_the_model_one_session(tmp_path: Path, beside: bool) -> None:
+    model, options, content = with_file()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    if beside:
+        (tmp_path / "w.bin").write_bytes(bytes(len(content)))
+    x = floats(3)
+    for source in (path, path.read_bytes()):
+        theirs = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        with pytest.warns(RuntimeWarning, match="contents of files .* is one session") as said:
+            mine = InferenceSession(source, options, providers=["cpu"])
+        assert said[0].filename == __file__
+        assert mine.groups == ()
+        same(theirs.run(None, {"x": x}), mine.run(None, {"x": x}))
+
+
+@pytest.mark.parametrize("more", [{"host_ops": [Twice]}, {"specialize_after": 2}, {"run_type": "host"}], ids=str)
+def test_contents_of_files_are_refused_where_there_must_be_groups(more: dict[str, Any]) -> None:
+    model, options, _ = with_file()
+    with pytest.raises(UsageError, match="contents of files .* groups cannot have them"):
+        InferenceSession(model, options, providers=["cpu"], **more)
+
+
+def test_options_without_contents_of_files_bring_none() -> None:
+    options = quiet()
+    assert not session_options.brings_files(session_options.Copies(options))
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
+    assert not session_options.brings_files(session_options.Copies(options))
+
+
 def test_providers_in_the_options_are_refused() -> None:
     options = quiet()
     options.add_provider("CPUExecutionProvider", {})
