@@ -73,7 +73,8 @@ class InferenceSession:
             too, under a guard.
         cuda_graphs: Whether specialised groups on CUDA are captured as CUDA graphs.
         cache_entries: How many specialised executables there are at most, all groups together.
-        cache_bytes: How many bytes they have together at most; weights that ONNX Runtime packs are counted.
+        cache_bytes: How many bytes they have together at most, weights included: those in memory, those in files
+            where kernels may pack them (tables that are only looked up in stay in the file), on a device all.
         cache_folder: Where optimized group models are kept from one process to the next; None keeps none.
         trace: Whether every compile, run and copy is recorded for `write_trace`.
         rtol: For ``"debug"``; None asks ``ORTOPT_RELATIVE_TOLERANCE``.

@@ -234,7 +234,7 @@ def test_contents_of_files_make_the_model_one_session(tmp_path: Path, beside: bo
 @pytest.mark.parametrize("more", [{"host_ops": [Twice]}, {"specialize_after": 2}, {"run_type": "host"}], ids=str)
 def test_contents_of_files_are_refused_where_there_must_be_groups(more: dict[str, Any]) -> None:
     model, options, _ = with_file()
-    with pytest.raises(UsageError, match="contents of files .* groups cannot have them"):
+    with pytest.raises(UsageError, match=r"contents of files .* groups cannot have them"):
         InferenceSession(model, options, providers=["cpu"], **more)
 
 
