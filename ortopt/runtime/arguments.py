@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.runtime.interface import Interface
-from ortopt.runtime.values import binding, device, is_plain, to_ort
+from ortopt.runtime.values import binding, device, failure, is_plain, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
@@ -74,7 +74,10 @@ class Arguments:
                 self._check(feed)
                 checked = True
             if value is None and not formal.optional:
-                raise binding().Fail(f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {name}")
+                if default is None:
+                    raise failure(f"Missing Input: {name}")
+                values.append(default)
+                continue
             converted, keep = formal.converted(value)
             values.append(converted)
             kept.append(keep)

@@ -48,6 +48,11 @@ class GroupedSession(FurtherMethods):
         self._options = onnxruntime.RunOptions() if self.device is None else self.device.default_options
         defaults = [plan.template[slot] for slot in plan.inputs]
         self._arguments = Arguments(model.graph.inputs, defaults, self.interface, self.device)
+        self._defaults = [
+            (i, value.name or "")
+            for i, value in enumerate(model.graph.inputs)
+            if isinstance(defaults[i], binding().OrtValue)
+        ]
         self._names = [value.name or "" for value in model.graph.outputs]
         self._types = [one.type for one in self.interface.outputs]
         self._positions = {name: i for i, name in enumerate(self._names)}
@@ -73,6 +78,8 @@ class GroupedSession(FurtherMethods):
     def run(self, output_names: Iterable[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Run the model from and to arrays."""
         values, kept = self._arguments(input_feed)
+        if run_options is not None and self._defaults:
+            self._adapt(values, run_options)
         positions = self._asked(output_names)
         results = self.execute(values, run_options)
         del kept  # the arrays that the arguments lie in: until here
@@ -92,6 +99,8 @@ class GroupedSession(FurtherMethods):
         import onnxruntime
 
         values, _ = self._arguments(input_dict_ort_values)
+        if run_options is not None and self._defaults:
+            self._adapt(values, run_options)
         positions = self._asked(output_names)
         results = self.execute(values, run_options)
         return [onnxruntime.OrtValue(self._alone(self._at_host(results[i], i), i)) for i in positions]
@@ -167,6 +176,13 @@ class GroupedSession(FurtherMethods):
             return self._run_plan(values, (), options)
         finally:
             self.device.synchronize()
+
+    def _adapt(self, values: list[Any], run_options: Any) -> None:
+        """Put in the place of defaults what adapters in run options say."""
+        at_host = [(i, name) for i, name in self._defaults if values[i].device_name().lower() == "cpu"]
+        found = self.interface.adapted({name: values[i] for i, name in at_host}, run_options)
+        for (i, _), value in zip(at_host, found, strict=True):
+            values[i] = value
 
     def _asked(self, names: Iterable[str] | None) -> list[int]:
         """The positions of outputs; none is all.

@@ -16,9 +16,10 @@ import onnx_ir as ir
 from ortopt.evaluate import use_one_thread
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.runtime.recipes import argument_of
-from ortopt.runtime.values import binding
+from ortopt.runtime.values import binding, failure
 
 _ACCEPTED: Final = "ortopt.accepted"
+_GIVEN: Final = "ortopt.given."
 _SHAPE: Final = "ortopt.shape"
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _OPSET: Final = 21  # Reshape of every type, Optional
@@ -50,7 +51,7 @@ class Interface:
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
         self.inputs = list(self._session.inputs_meta)
-        self.outputs = [one for one in self._session.outputs_meta if one.name != _ACCEPTED]
+        self.outputs = list(self._session.outputs_meta)[: len(model.graph.outputs)]
         self.overridable = list(self._session.overridable_initializers)
         self.metadata = self._session.model_meta
         self._required = [one.name for one in self.inputs if not one.type.startswith("optional")]
@@ -91,10 +92,24 @@ class Interface:
         missing = self._missing(feeds)
         if missing:
             self._session.run([_ACCEPTED], feeds, self._quiet)
-            raise binding().Fail(f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {missing[0]}")
+            raise failure(f"Missing Input: {missing[0]}")
 
     def _missing(self, feeds: Mapping[str, Any]) -> list[str]:
         return [name for name in self._required if name not in feeds]
+
+    def adapted(self, given: Mapping[str, Any], options: Any) -> list[Any]:
+        """What inputs that have a default hold in a call with run options, whose adapters may say otherwise.
+
+        Nobody can ask run options for their adapters: the session passes on what it is given with them.
+
+        Args:
+            given: What they hold without adapters: ONNX Runtime's C++ OrtValues by name.
+            options: ``onnxruntime.RunOptions``.
+
+        Raises:
+            onnxruntime.InvalidArgument: An adapter does not fit the model.
+        """
+        return list(self._session.run_with_ort_values(given, [_GIVEN + name for name in given], options))
 
     def check_outputs(self, names: Sequence[str]) -> None:
         """Refuse names of outputs as ONNX Runtime refuses them.
@@ -146,6 +161,9 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
         graph.node.extend(_something(value, f"ortopt.{i}"))
     graph.node.append(make("Constant", [], [_ACCEPTED], value_int=1))
     graph.output.append(onnx.helper.make_tensor_value_info(_ACCEPTED, onnx.TensorProto.INT64, []))
+    for one in graph.initializer:
+        graph.node.append(make("Identity", [one.name], [_GIVEN + one.name]))
+        graph.output.append(onnx.helper.make_tensor_value_info(_GIVEN + one.name, one.data_type, None))
     return proto
 
 

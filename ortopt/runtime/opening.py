@@ -267,6 +267,12 @@ class _Opening:
         plan = Planner(model, workshop).plan()
         if session_options.has_affinities(maker.options) and any(one.threads for one in workshop.groups):
             warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=5)
+        if maker.options.optimized_model_filepath and any(one.threads for one in workshop.groups):
+            warnings.warn(
+                "optimized_model_filepath is left out: each group is optimized apart (ORTOPT_DUMP_GROUPS=1 writes it)",
+                RuntimeWarning,
+                stacklevel=5,
+            )
         if has_initializers and any(one.recipe.foreign and one.wanted_provider != HOST for one in workshop.groups):
             raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
         if self._settings.dump_graph:

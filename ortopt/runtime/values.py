@@ -201,15 +201,21 @@ def alone(value: Any) -> Any:
     return to_ort(own(to_numpy(value)))
 
 
+def failure(message: str) -> Exception:
+    """ONNX Runtime's error of something that goes wrong in a run."""
+    error: Exception = binding().Fail(f"[ONNXRuntimeError] : 1 : FAIL : {message}")
+    return error
+
+
 def scalar(value: Any, what: str) -> Any:
     """The only element of a tensor.
 
     Raises:
-        ValueError: It has none, or several.
+        onnxruntime.capi.onnxruntime_pybind11_state.Fail: It has none, or several.
     """
     array = np.asarray(to_numpy(value))
     if array.size != 1:
-        raise ValueError(f"{what} must be a single element, not a tensor of shape {list(array.shape)}")
+        raise failure(f"{what} must be a single element, not a tensor of shape {list(array.shape)}")
     return array.reshape(-1)[0]
 
 
@@ -221,6 +227,7 @@ __all__ = [
     "binding",
     "borrow",
     "device",
+    "failure",
     "has_no_array",
     "holds_numbers",
     "is_plain",
