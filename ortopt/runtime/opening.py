@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
@@ -29,6 +30,7 @@ from ortopt.runtime.sessions import SessionMaker
 from ortopt.runtime.settings import RunType, Settings
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
+from ortopt.runtime.weights import FOLDER_KEY
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -114,7 +116,7 @@ class _Opening:
         )
         refused: Exception | None = None
         if simple and not mentions_groups(request.source):
-            whole, refused = self._whole(request.source, self._chosen)
+            whole, refused = self._whole(self._chosen)
             if whole is not None:
                 return whole
         try:
@@ -129,14 +131,14 @@ class _Opening:
                 raise refused
         return session
 
-    def _whole(self, source: Any, chosen: Chosen | None) -> tuple[Any, Exception | None]:
+    def _whole(self, chosen: Chosen | None) -> tuple[Any, Exception | None]:
         """One session of ONNX Runtime of the whole model, or what it said if it would not.
 
         Neither where the model is too large for it.
         """
         import onnxruntime
 
-        options = self._request.options
+        source, options = self._request.source, self._request.options
         providers = None if chosen is None else self._working(chosen)
         given = source
         if isinstance(source, str | os.PathLike):
@@ -146,7 +148,7 @@ class _Opening:
             from ortopt.graph.save import to_bytes
 
             try:
-                given = to_bytes(load(source))
+                given = to_bytes(self._loaded())
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
         if self._settings.run_type is RunType.REFERENCE:
@@ -213,7 +215,7 @@ class _Opening:
         copies = None if options is None else session_options.Copies(options)
         if copies is not None and session_options.brings_files(copies):
             return self._with_files(simple=simple)
-        model = load(request.source)
+        model = self._loaded()
         if chosen is None:
             made_for = [one.metadata_props.get(PROVIDER_KEY) for one in model.functions.values()]
             named = dict.fromkeys(name for name in made_for if name is not None)
@@ -221,7 +223,7 @@ class _Opening:
         else:
             working = self._working(chosen)
         if simple and _is_one_group(model):
-            whole, _ = self._whole(request.source, chosen or {name: {} for name in working})
+            whole, _ = self._whole(chosen or {name: {} for name in working})
             if whole is not None:
                 return whole
         _check_types(model)
@@ -281,13 +283,21 @@ class _Opening:
             dump_graph(model, plan, self._settings.dump_folder)
         return GroupedSession(model, plan, workshop)
 
+    def _loaded(self) -> ir.Model:
+        """The model; its files of external data are where ONNX Runtime looks for them."""
+        source, options = self._request.source, self._request.options
+        folder = (None if options is None else session_options.entry(options, FOLDER_KEY)) or None
+        if folder is None and isinstance(source, bytes | onnx.ModelProto):
+            folder = os.curdir
+        return load(source, folder=folder)
+
     def _with_files(self, *, simple: bool) -> Any:
         """One session of a grouped model, where the options bring contents of files: they cannot be told apart.
 
         Raises:
             UsageError: It has to be several.
         """
-        whole, refused = self._whole(self._request.source, self._chosen or {CPU: {}}) if simple else (None, None)
+        whole, refused = self._whole(self._chosen or {CPU: {}}) if simple else (None, None)
         said = "the session options bring contents of files (add_external_initializers_from_files_in_memory)"
         if whole is None:
             raise UsageError(f"{said}: groups cannot have them. Put the files beside the model") from refused

@@ -11,11 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
+from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt import InferenceSession, UsageError
+from ortopt.errors import InvalidModelError
 from ortopt.runtime import session_options
 from ortopt.runtime.sessions import SessionMaker
-from ortopt.runtime.weights import place
+from ortopt.runtime.weights import FOLDER_KEY, place
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.test_containers import FUNCTION, outcome, same
 
@@ -229,6 +231,37 @@ def test_contents_of_files_make_the_model_one_session(tmp_path: Path, beside: bo
         assert said[0].filename == __file__
         assert mine.groups == ()
         same(theirs.run(None, {"x": x}), mine.run(None, {"x": x}))
+
+
+@pytest.mark.parametrize("where", [None, "here", "there", "nowhere"])
+@pytest.mark.parametrize("source", ["path", "bytes", "ModelProto"])
+def test_the_folder_of_external_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, where: str | None
+) -> None:
+    """An entry says it, for files too; else it is the file's own folder, or the current one."""
+    model, _, content = with_file()
+    for name, part in {"here": content, "there": bytes(len(content)), "beside": content[12:] + content[:12]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "w.bin").write_bytes(part)
+    path = tmp_path / "beside" / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    monkeypatch.chdir(tmp_path / "here")
+    options = quiet()
+    if where is not None:
+        options.add_session_config_entry(FOLDER_KEY, str(tmp_path / where))
+    given = path if source == "path" else path.read_bytes()
+    x = floats(3)
+    theirs, mine = (
+        outcome(lambda of=of, given=given: of(given, options, providers=["CPUExecutionProvider"]).run(None, {"x": x}))
+        for of, given in (
+            (onnxruntime.InferenceSession, given),
+            (InferenceSession, model if source[0] == "M" else given),
+        )
+    )
+    if where == "nowhere":
+        assert (theirs[0], mine[0]) == (pybind.Fail, InvalidModelError)
+    else:
+        same(theirs, mine)
 
 
 @pytest.mark.parametrize("more", [{"host_ops": [Twice]}, {"specialize_after": 2}, {"run_type": "host"}], ids=str)
