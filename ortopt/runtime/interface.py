@@ -15,12 +15,12 @@ import onnx_ir as ir
 
 from ortopt.evaluate import use_one_thread
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
-from ortopt.runtime.recipes import argument_of
+from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, failure
 
-_ACCEPTED: Final = "ortopt.accepted"
-_GIVEN: Final = "ortopt.given."
-_SHAPE: Final = "ortopt.shape"
+_ACCEPTED: Final = "accepted"
+_GIVEN: Final = "given."
+_SHAPE: Final = "shape"
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _OPSET: Final = 21  # Reshape of every type, Optional
 _IR: Final = 10
@@ -46,7 +46,9 @@ class Interface:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         use_one_thread(options)
         options.log_severity_level = 4
-        self._session = binding().InferenceSession(options, _proto(model).SerializeToString(), False, False)
+        prefix = free_prefix(value.name for value in (*model.graph.inputs, *model.graph.outputs))
+        self._accepted, self._given = prefix + _ACCEPTED, prefix + _GIVEN
+        self._session = binding().InferenceSession(options, _proto(model, prefix).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
@@ -70,7 +72,7 @@ class Interface:
             onnxruntime.InvalidArgument: A name, a type, a rank or a size is wrong.
         """
         self.check_names(feeds)
-        self._session.run([_ACCEPTED], feeds, self._quiet)
+        self._session.run([self._accepted], feeds, self._quiet)
 
     def check_names(self, feeds: Mapping[str, Any]) -> None:
         """Refuse feeds in which an input is missing.
@@ -91,7 +93,7 @@ class Interface:
         """
         missing = self._missing(feeds)
         if missing:
-            self._session.run([_ACCEPTED], feeds, self._quiet)
+            self._session.run([self._accepted], feeds, self._quiet)
             raise failure(f"Missing Input: {missing[0]}")
 
     def _missing(self, feeds: Mapping[str, Any]) -> list[str]:
@@ -109,7 +111,7 @@ class Interface:
         Raises:
             onnxruntime.InvalidArgument: An adapter does not fit the model.
         """
-        return list(self._session.run_with_ort_values(given, [_GIVEN + name for name in given], options))
+        return list(self._session.run_with_ort_values(given, [self._given + name for name in given], options))
 
     def check_outputs(self, names: Sequence[str]) -> None:
         """Refuse names of outputs as ONNX Runtime refuses them.
@@ -127,7 +129,7 @@ def without_code(error: Exception) -> str:
     return _CODE.sub("", str(error))
 
 
-def _proto(model: ir.Model) -> onnx.ModelProto:
+def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
     proto = onnx.ModelProto(
         ir_version=_IR,
         producer_name=model.producer_name or "",
@@ -152,18 +154,18 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     make = onnx.helper.make_node
     none = onnx.helper.make_tensor("none", onnx.TensorProto.INT64, [1], [0])
     # No elements, which nobody knows before it is run: a tensor that is reshaped to it may have any shape.
-    graph.node.append(make("Constant", [], ["ortopt.zero"], value=none))
-    graph.node.append(make("NonZero", ["ortopt.zero"], ["ortopt.places"]))
-    graph.node.append(make("Constant", [], ["ortopt.flat"], value_ints=[-1]))
-    graph.node.append(make("Reshape", ["ortopt.places", "ortopt.flat"], [_SHAPE]))
+    graph.node.append(make("Constant", [], [prefix + "zero"], value=none))
+    graph.node.append(make("NonZero", [prefix + "zero"], [prefix + "places"]))
+    graph.node.append(make("Constant", [], [prefix + "flat"], value_ints=[-1]))
+    graph.node.append(make("Reshape", [prefix + "places", prefix + "flat"], [prefix + _SHAPE]))
     for i, value in enumerate(model.graph.outputs):
         graph.output.append(argument_of(value).declared())
-        graph.node.extend(_something(value, f"ortopt.{i}"))
-    graph.node.append(make("Constant", [], [_ACCEPTED], value_int=1))
-    graph.output.append(onnx.helper.make_tensor_value_info(_ACCEPTED, onnx.TensorProto.INT64, []))
+        graph.node.extend(_something(value, f"{prefix}{i}", prefix + _SHAPE))
+    graph.node.append(make("Constant", [], [prefix + _ACCEPTED], value_int=1))
+    graph.output.append(onnx.helper.make_tensor_value_info(prefix + _ACCEPTED, onnx.TensorProto.INT64, []))
     for one in graph.initializer:
-        graph.node.append(make("Identity", [one.name], [_GIVEN + one.name]))
-        graph.output.append(onnx.helper.make_tensor_value_info(_GIVEN + one.name, one.data_type, None))
+        graph.node.append(make("Identity", [one.name], [prefix + _GIVEN + one.name]))
+        graph.output.append(onnx.helper.make_tensor_value_info(prefix + _GIVEN + one.name, one.data_type, None))
     return proto
 
 
@@ -179,7 +181,7 @@ def _maps(type_: onnx.TypeProto, name: str, constant: str) -> list[onnx.NodeProt
     ]
 
 
-def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
+def _something(value: ir.Value, constant: str, shape: str) -> list[onnx.NodeProto]:
     """Nodes that give an output its type, and next to nothing as its contents."""
     make = onnx.helper.make_node
     name = value.name or ""
@@ -199,4 +201,4 @@ def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
         one.string_data.append(b"")
     else:
         one.raw_data = bytes(max(1, dtype.bitwidth // 8))
-    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, _SHAPE], [name])]
+    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, shape], [name])]

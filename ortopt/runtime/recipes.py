@@ -182,6 +182,19 @@ def argument_of(value: ir.Value) -> Argument:
     return Argument(value.name or "", value.type, value.shape, value.meta.get(FOREIGN_TYPE_KEY))
 
 
+def free_prefix(names: Iterable[str | None]) -> str:
+    """The beginning of names that nobody has.
+
+    Args:
+        names: Those that are taken.
+    """
+    taken = [name for name in names if name is not None and name.startswith("ortopt.")]
+    prefix = "ortopt."
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "."
+    return prefix
+
+
 def _without_inventions(shape: ir.Shape | None) -> ir.Shape | None:
     if shape is None:
         return None

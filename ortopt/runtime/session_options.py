@@ -20,7 +20,7 @@ from ortopt.errors import UsageError
 from ortopt.evaluate import shares_threads
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
-from ortopt.runtime.recipes import argument_of
+from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, to_numpy
 
 _lock = threading.Lock()
@@ -160,7 +160,7 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
             dim.denotation = value.shape.get_denotation(i) or ""
         proto.graph.input.append(declared)
     try:
-        session = _open(_with_constant(proto), options)
+        session = _open(_with_constant(proto, free_prefix(value.name for value in inputs)), options)
     except Exception as error:
         if "initializer" not in str(error):
             raise
@@ -208,13 +208,14 @@ def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
     if not values:
         return []
     proto = _model()
+    prefix = free_prefix(value.name for value in values)
     names: dict[str, str] = {}
     for value in values:
         name = value.name or ""
         assert value.const_value is not None
         if name in names:
             continue
-        output = names[name] = f"ortopt.{len(names)}"
+        output = names[name] = f"{prefix}{len(names)}"
         kind = value.const_value.dtype.value
         proto.graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
         proto.graph.node.append(onnx.helper.make_node("Identity", [name], [output]))
@@ -250,9 +251,10 @@ def _model() -> onnx.ModelProto:
     return proto
 
 
-def _with_constant(proto: onnx.ModelProto) -> onnx.ModelProto:
-    proto.graph.node.append(onnx.helper.make_node("Constant", [], ["ortopt.constant"], value_int=1))
-    proto.graph.output.append(onnx.helper.make_tensor_value_info("ortopt.constant", onnx.TensorProto.INT64, []))
+def _with_constant(proto: onnx.ModelProto, prefix: str = "") -> onnx.ModelProto:
+    name = f"{prefix}constant"
+    proto.graph.node.append(onnx.helper.make_node("Constant", [], [name], value_int=1))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []))
     return proto
 
 

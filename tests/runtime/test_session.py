@@ -538,3 +538,21 @@ def test_several_sessions_do_not_spin() -> None:
     for group in mine.groups:
         (one,) = group.sessions()
         assert one.session_options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+@pytest.mark.parametrize("name", ["accepted", "given.x", "shape", "zero", "flat", "places", "0", "constant"])
+@pytest.mark.parametrize("value", ["x", "y", "w"])
+def test_no_name_is_reserved(value: str, name: str) -> None:
+    """The small models that are asked about inputs and options make room for the names of the caller's model."""
+    model = parse(TWO_GROUPS)
+    for one in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
+        if one.name == value:
+            one.name = f"ortopt.{name}"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_free_dimension_override_by_name("N", 2)
+    mine = InferenceSession(to_bytes(model), options, providers=["cpu"])
+    x = mine.get_inputs()[0].name
+    assert_allclose(mine.run(None, {x: X})[0], two_groups(X)[0], rtol=1e-6)
+    with pytest.raises(ValueError, match="Required inputs"):
+        mine.run(None, {})
