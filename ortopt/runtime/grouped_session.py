@@ -15,6 +15,7 @@ from ortopt.runtime.groups import Workshop
 from ortopt.runtime.interface import Interface, without_code
 from ortopt.runtime.iobinding import IOBinding, check_target, in_execution, placed, write
 from ortopt.runtime.plan import ParallelPlan, Plan
+from ortopt.runtime.run_adapters import RunAdapters
 from ortopt.runtime.threads import processors
 from ortopt.runtime.values import alone, binding, own, to_numpy
 
@@ -48,11 +49,7 @@ class GroupedSession(FurtherMethods):
         self._options = onnxruntime.RunOptions() if self.device is None else self.device.default_options
         defaults = [plan.template[slot] for slot in plan.inputs]
         self._arguments = Arguments(model.graph.inputs, defaults, self.interface, self.device)
-        self._defaults = [
-            (i, value.name or "")
-            for i, value in enumerate(model.graph.inputs)
-            if isinstance(defaults[i], binding().OrtValue)
-        ]
+        self._adapters = RunAdapters(model.graph.inputs)
         self._names = [value.name or "" for value in model.graph.outputs]
         self._types = [one.type for one in self.interface.outputs]
         self._positions = {name: i for i, name in enumerate(self._names)}
@@ -77,9 +74,9 @@ class GroupedSession(FurtherMethods):
 
     def run(self, output_names: Iterable[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Run the model from and to arrays."""
+        if run_options is not None:
+            input_feed = {**input_feed, **self._adapters.given(run_options)}
         values, kept = self._arguments(input_feed)
-        if run_options is not None and self._defaults:
-            self._adapt(values, run_options)
         positions = self._asked(output_names)
         results = self.execute(values, run_options)
         del kept  # the arrays that the arguments lie in: until here
@@ -98,9 +95,9 @@ class GroupedSession(FurtherMethods):
         """Run the model from and to ``onnxruntime.OrtValue``."""
         import onnxruntime
 
+        if run_options is not None:
+            input_dict_ort_values = {**input_dict_ort_values, **self._adapters.given(run_options)}
         values, _ = self._arguments(input_dict_ort_values)
-        if run_options is not None and self._defaults:
-            self._adapt(values, run_options)
         positions = self._asked(output_names)
         results = self.execute(values, run_options)
         return [onnxruntime.OrtValue(self._alone(self._at_host(results[i], i), i)) for i in positions]
@@ -176,13 +173,6 @@ class GroupedSession(FurtherMethods):
             return self._run_plan(values, (), options)
         finally:
             self.device.synchronize()
-
-    def _adapt(self, values: list[Any], run_options: Any) -> None:
-        """Put in the place of defaults what adapters in run options say."""
-        at_host = [(i, name) for i, name in self._defaults if values[i].device_name().lower() == "cpu"]
-        found = self.interface.adapted({name: values[i] for i, name in at_host}, run_options)
-        for (i, _), value in zip(at_host, found, strict=True):
-            values[i] = value
 
     def _asked(self, names: Iterable[str] | None) -> list[int]:
         """The positions of outputs; none is all.

@@ -19,7 +19,6 @@ from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, failure
 
 _ACCEPTED: Final = "accepted"
-_GIVEN: Final = "given."
 _SHAPE: Final = "shape"
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _OPSET: Final = 21  # Reshape of every type, Optional
@@ -47,7 +46,7 @@ class Interface:
         use_one_thread(options)
         options.log_severity_level = 4
         prefix = free_prefix(value.name for value in (*model.graph.inputs, *model.graph.outputs))
-        self._accepted, self._given = prefix + _ACCEPTED, prefix + _GIVEN
+        self._accepted = prefix + _ACCEPTED
         self._session = binding().InferenceSession(options, _proto(model, prefix).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
         self._quiet = onnxruntime.RunOptions()
@@ -99,20 +98,6 @@ class Interface:
     def _missing(self, feeds: Mapping[str, Any]) -> list[str]:
         return [name for name in self._required if name not in feeds]
 
-    def adapted(self, given: Mapping[str, Any], options: Any) -> list[Any]:
-        """What inputs that have a default hold in a call with run options, whose adapters may say otherwise.
-
-        Nobody can ask run options for their adapters: the session passes on what it is given with them.
-
-        Args:
-            given: What they hold without adapters: ONNX Runtime's C++ OrtValues by name.
-            options: ``onnxruntime.RunOptions``.
-
-        Raises:
-            onnxruntime.InvalidArgument: An adapter does not fit the model.
-        """
-        return list(self._session.run_with_ort_values(given, [self._given + name for name in given], options))
-
     def check_outputs(self, names: Sequence[str]) -> None:
         """Refuse names of outputs as ONNX Runtime refuses them.
 
@@ -163,9 +148,6 @@ def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
         graph.node.extend(_something(value, f"{prefix}{i}", prefix + _SHAPE))
     graph.node.append(make("Constant", [], [prefix + _ACCEPTED], value_int=1))
     graph.output.append(onnx.helper.make_tensor_value_info(prefix + _ACCEPTED, onnx.TensorProto.INT64, []))
-    for one in graph.initializer:
-        graph.node.append(make("Identity", [one.name], [prefix + _GIVEN + one.name]))
-        graph.output.append(onnx.helper.make_tensor_value_info(prefix + _GIVEN + one.name, one.data_type, None))
     return proto
 
 

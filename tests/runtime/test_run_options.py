@@ -63,6 +63,8 @@ ADAPTERS: dict[str, tuple[dict[str, Any], ...]] = {
     "unknown": ({"q": np.zeros(4, np.float32)},),
     "size": ({"w": np.zeros(3, np.float32)},),
     "type": ({"w": np.zeros(4)},),
+    "an input without default": ({"x": np.full((1, 4), 3, np.float32)},),
+    "an input and a default": (FIVE, {"x": np.full((3, 4), 3, np.float32)}),
 }
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "run": lambda one, options: one.run(["z"], {"x": X}, options),

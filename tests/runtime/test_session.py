@@ -540,7 +540,7 @@ def test_several_sessions_do_not_spin() -> None:
         assert one.session_options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
-@pytest.mark.parametrize("name", ["accepted", "given.x", "shape", "zero", "flat", "places", "0", "constant"])
+@pytest.mark.parametrize("name", ["accepted", "shape", "zero", "flat", "places", "0", "constant"])
 @pytest.mark.parametrize("value", ["x", "y", "w"])
 def test_no_name_is_reserved(value: str, name: str) -> None:
     """The small models that are asked about inputs and options make room for the names of the caller's model."""
@@ -553,6 +553,6 @@ def test_no_name_is_reserved(value: str, name: str) -> None:
     options.add_free_dimension_override_by_name("N", 2)
     mine = InferenceSession(to_bytes(model), options, providers=["cpu"])
     x = mine.get_inputs()[0].name
-    assert_allclose(mine.run(None, {x: X})[0], two_groups(X)[0], rtol=1e-6)
+    assert_allclose(mine.run(None, {x: X}, onnxruntime.RunOptions())[0], two_groups(X)[0], rtol=1e-6)
     with pytest.raises(ValueError, match="Required inputs"):
         mine.run(None, {})
