@@ -17,7 +17,7 @@ from ortopt.runtime.iobinding import IOBinding, check_target, in_execution, plac
 from ortopt.runtime.plan import ParallelPlan, Plan
 from ortopt.runtime.run_adapters import RunAdapters
 from ortopt.runtime.threads import processors
-from ortopt.runtime.values import alone, binding, own, to_numpy
+from ortopt.runtime.values import alone, binding, elements, own, to_numpy
 
 
 class GroupedSession(FurtherMethods):
@@ -118,11 +118,11 @@ class GroupedSession(FurtherMethods):
             if not isinstance(vector, binding().OrtValueVector):
                 raise TypeError(f"feeds and fetches are OrtValueVectors, not {type(vector).__name__}")
         _check_counts(len(feed_names), len(feeds), len(fetch_names), len(fetches), len(fetch_devices))
-        given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, feeds, strict=True)}
+        given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, elements(feeds), strict=True)}
         self.interface.check_bound(given)
         values, _ = self._arguments(given)
         positions = self._asked(fetch_names)
-        targets = [onnxruntime.OrtValue(value) for value in fetches]
+        targets = [onnxruntime.OrtValue(value) for value in elements(fetches)]
         for i, target in zip(positions, targets, strict=False):
             check_target(target, self.interface.outputs[i], _invalid)
         results = self.execute(values, run_options)

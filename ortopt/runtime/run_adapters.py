@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortopt.evaluate import use_one_thread
 from ortopt.runtime.recipes import free_prefix
-from ortopt.runtime.values import PLAIN, binding
+from ortopt.runtime.values import PLAIN, binding, elements
 
 _IR: Final = 10
 _OPSET: Final = 21
@@ -34,6 +34,7 @@ class RunAdapters:
             for value in inputs
             if isinstance(value.type, ir.TensorType) and value.dtype in PLAIN and value.dtype is not None
         }
+        self._names = list(self._types)
         self._lock = threading.Lock()
         self._session: Any = None
 
@@ -51,11 +52,13 @@ class RunAdapters:
         if self._session is None:
             with self._lock:
                 self._session = self._session or self._made()
-        found = self._session.run_with_ort_values({}, [*self._types], options) if self._types else ()
+        if not self._types:
+            return {}
+        found = elements(self._session.run_with_ort_values({}, self._names, options))
         return {
             name: onnxruntime.OrtValue(value)
-            for name, value in zip(self._types, found, strict=True)
-            if list(value.shape()) != [0]
+            for name, value in zip(self._names, found, strict=True)
+            if value.shape() != [0]
         }
 
     def _made(self) -> Any:
