@@ -39,6 +39,7 @@ def candidates(
         InvalidModelError: The file cannot be read.
     """
     from ortopt.cli import models
+    from ortopt.errors import UsageError
     from ortopt.verification_inputs import Interface, attempts
 
     interface = Interface(model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -196,6 +196,11 @@ def type_of(value: Any) -> str:
     return "?"
 
 
+def elements(vector: Sequence[Any]) -> list[Any]:
+    """The values of ONNX Runtime's vector. The end of its iterator is a C++ exception, which takes 100 microseconds."""
+    return [vector[i] for i in range(len(vector))]
+
+
 def nbytes_of(value: Any) -> int:
     """Bytes of a tensor of numbers; 0 for anything else."""
     return int(value.tensor_size_in_bytes()) if holds_numbers(value) else 0
@@ -217,15 +222,21 @@ def alone(value: Any) -> Any:
     return to_ort(own(to_numpy(value)))
 
 
+def failure(message: str) -> Exception:
+    """ONNX Runtime's error of something that goes wrong in a run."""
+    error: Exception = binding().Fail(f"[ONNXRuntimeError] : 1 : FAIL : {message}")
+    return error
+
+
 def scalar(value: Any, what: str) -> Any:
     """The only element of a tensor.
 
     Raises:
-        ValueError: It has none, or several.
+        onnxruntime.capi.onnxruntime_pybind11_state.Fail: It has none, or several.
     """
     array = np.asarray(to_numpy(value))
     if array.size != 1:
-        raise ValueError(f"{what} must be a single element, not a tensor of shape {list(array.shape)}")
+        raise failure(f"{what} must be a single element, not a tensor of shape {list(array.shape)}")
     return array.reshape(-1)[0]
 
 
@@ -238,6 +249,8 @@ __all__ = [
     "binding",
     "borrow",
     "device",
+    "elements",
+    "failure",
     "has_no_array",
     "holds_numbers",
     "is_plain",

@@ -322,7 +322,7 @@ def test_only_tensors_are_written_to_bound_memory(target: Any) -> None:
     for name, value in FEEDS["one"].items():
         binding.bind_ortvalue_input(name, ort(value))
     binding.bind_ortvalue_output("r", ort(target))
-    with pytest.raises(ValueError, match="output 'r': only tensors"):
+    with pytest.raises(RuntimeError, match=r"output 'r': only tensors|Unexpected output data type"):
         mine.run_with_iobinding(binding)
 
 
