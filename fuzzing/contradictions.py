@@ -34,8 +34,7 @@ float16 that is not rounded."""
 
 
 def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None:
-    """A model that computes the same, but for NaN in a ReduceMax or ReduceMin, -0.0 in a Where, empty reductions, and
-    results of float16 that ONNX Runtime does not round.
+    """A model that computes the same, but for what ONNX Runtime contradicts itself at.
 
     Args:
         model: The model.
