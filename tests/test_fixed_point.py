@@ -122,6 +122,29 @@ def test_a_second_run_changes_nothing(name: str, level: int) -> None:
     assert to_bytes(twice.model) == once
 
 
+IN_FUNCTIONS = {
+    "what a function gives is known once its body is rewritten": """
+        <ir_version: 9, opset_import: ["" : 20, "local" : 1]>
+        main (float[3,N] x) => (bool mask, int64[k] size) { s = Shape (x) size = Abs (s) y, mask = local.F (x) }
+        <domain: "local", opset_import: ["" : 20]>
+        F (x) => (y, mask) { first = Size (x) float = Cast <to = 1> (first) y, mask = Dropout (float) }""",
+    "what a function is called with is known once that is folded": """
+        <ir_version: 9, opset_import: ["" : 20, "local" : 1]>
+        main (float[3,N] x, float one) => (int64 y) { v, m = Dropout (one) n = Cast <to = 7> (m) y = local.F (x, n) }
+        <domain: "local", opset_import: ["" : 20]>
+        F (x, n) => (y) { size = Size (x) sum = Add (n, n) y = Mul (size, sum) }""",
+}
+
+
+@pytest.mark.parametrize("name", IN_FUNCTIONS)
+def test_a_second_run_changes_nothing_where_functions_are_kept(name: str) -> None:
+    model = onnx.parser.parse_model(IN_FUNCTIONS[name])
+    once = optimize(model, level=3, keep_functions=True)
+    assert {"shape_folding", "dropout_elimination"} <= {one.transformer for one in once.summary.passes}
+    twice = optimize(to_bytes(once.model), level=3, keep_functions=True, verify=False)
+    assert [one.transformer for one in twice.summary.passes] == []
+
+
 class There(Swap):
     """Elu becomes Neg."""
 
