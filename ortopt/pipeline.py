@@ -235,7 +235,9 @@ class Pipeline:
             if not workspace.calls_are_outdated:
                 return
             workspace.refresh(token)
-        manager.say_bound(self.options.level, f"{_ENDLESS}, functions and their calls in the last one too")
+        manager.say_bound(
+            TransformerLevel(self.options.level), f"{_ENDLESS}, functions and their calls in the last one too"
+        )
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
         top = self.options.level
