@@ -107,6 +107,17 @@ MODELS = {
         d = Add (c, c)
         y = Transpose <perm = [1, 0]> (d)
     }""",
+    "the rank of a sequence's elements is known late": """<ir_version: 10, opset_import: ["" : 18]>
+        main (int64 s, int64[1] form, int64[1] a, int64[1] b, int64[3] target, float[4,6] x) => (float[] y) {
+        first = Constant <value = int64 {0}> ()
+        two = Constant <value = int64 {2}> ()
+        n = Reshape (s, form)
+        t = Concat <axis = 0> (n, a, b)
+        z = Reshape (x, t)
+        parts = SplitToSequence <axis = 2> (z, two)
+        part = SequenceAt (parts, first)
+        y = Reshape (part, target)
+    }""",
 }
 """Each has been one that a second run changed."""
 
