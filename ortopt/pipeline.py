@@ -223,6 +223,7 @@ class Pipeline:
             attempt.content = opset_conversion.convert(attempt.model, options.opset, token)
         token.check()
         if options.level == 0:
+            scope.attach(attempt.model, options, token)  # a report names graphs by where they stand
             return None
         attempt.manager.observers.begin()
         allowance = semantics.growth_allowance(self.original_bytes, options)

@@ -65,6 +65,8 @@ EMPTY: Final = Draw(empty=True)
 def further(*, wide: bool, symbols: int) -> Iterator[Draw]:
     """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only.
 
+    The last is the cheapest, in the place of the others where none of them can be afforded.
+
     Args:
         wide: Whether floats may be large.
         symbols: How many there are.
@@ -73,6 +75,8 @@ def further(*, wide: bool, symbols: int) -> Iterator[Draw]:
     yield Draw(floats=floats, odd=1)
     if symbols > 1:
         yield Draw(floats=floats, odd=0)
+    if symbols:
+        yield Draw(floats=floats, size=1)
 
 
 def attempts() -> Iterator[Draw]:

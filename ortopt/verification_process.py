@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ortopt import memory
+from ortopt import memory, verification_start
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.evaluate import BIG_GRAPH, count_nodes
 from ortopt.verification_worker import open_session, run_stored
@@ -24,7 +21,6 @@ PATIENCE: Final = 120.0
 """Seconds that any model may take to be loaded and run."""
 
 _BETWEEN_LOOKS: Final = 0.03  # seconds after which the token is asked again
-_COMMAND: Final = (sys.executable, "-m", "ortopt.verification_worker")
 _BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
 _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
@@ -57,35 +53,29 @@ class Deadline:
 
 
 class Worker:
-    """A child process, which starts at once, for sessions of one model after the other.
+    """A child process, which starts at once if it has not started yet, for sessions of one model after the other.
 
     Args:
-        folder: Where inputs and outputs are stored.
         providers: Full names.
         token: Who may end the process while it is waited for.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
         deadline: When it is ended.
+        seconds: How long the last session took to be made, or the last run: without the way to the process and back.
         dead: Whether it was found dead, or late.
     """
 
     dead = False
+    seconds = 0.0
 
-    def __init__(self, folder: Path, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
+    def __init__(self, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
         self._token = token
-        self._process = subprocess.Popen(
-            [*_COMMAND, folder, str(memory.remaining() or 0), str(os.getpid())],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
+        self._memory = memory.remaining()
+        self._process = verification_start.process()
 
     def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
         """Let go of the last session, and begin to make one; whoever asks it something waits for that.
@@ -100,12 +90,22 @@ class Worker:
         nodes = count_nodes(model, self._token)
         self.patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
         self.deadline = deadline or Deadline(self.patience)
-        self._ask({"model": str(model), "providers": self._providers, "quiet": nodes > BIG_GRAPH, "optimize": optimize})
+        self._ask(
+            {
+                "model": str(model),
+                "providers": self._providers,
+                "quiet": nodes > BIG_GRAPH,
+                "optimize": optimize,
+                "memory": self._memory,
+            }
+        )
 
     @functools.cached_property
     def _outputs(self) -> list[tuple[str, str]]:
         """Waits for the session."""
-        return [(name, type_) for name, type_ in self._answer()["outputs"]]
+        answer = self._answer()
+        self.seconds = answer["seconds"]
+        return [(name, type_) for name, type_ in answer["outputs"]]
 
     def wait(self) -> None:
         """Wait for the session, so that a run can be timed apart from it."""
@@ -135,20 +135,15 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and let go of all that belongs to it."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:  # what was not written has nowhere to go
-                    continue
+        verification_start.end(self._process)
 
     def run(self, source: Path, target: Path) -> list[Any]:
         """Run the inputs in one folder; the outputs are stored in the other."""
         self.wait()
-        self._ask([source.name, target.name])
-        rows: list[Any] = self._answer()["rows"]
+        self._ask([str(source), str(target)])
+        answer = self._answer()
+        self.seconds = answer["seconds"]
+        rows: list[Any] = answer["rows"]
         return rows
 
     def _ask(self, request: Any) -> None:
@@ -201,7 +196,7 @@ class Worker:
 class Here(Worker):
     """A session of one model in this process."""
 
-    def __init__(self, folder: Path, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
+    def __init__(self, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
@@ -218,10 +213,12 @@ class Here(Worker):
     @functools.cached_property
     def _outputs(self) -> list[tuple[str, str]]:
         quiet = count_nodes(self._model) > BIG_GRAPH
+        started = time.perf_counter()
         try:
             self._session = open_session(str(self._model), self._providers, quiet, optimize=self._optimize)
         except Exception as error:
             raise WorkerError(str(error)) from error
+        self.seconds = time.perf_counter() - started
         return [(one.name, one.type) for one in self._session.get_outputs()]
 
     def stop(self) -> None:
@@ -234,10 +231,13 @@ class Here(Worker):
     def run(self, source: Path, target: Path) -> list[Any]:
         """Run the inputs in one folder; the outputs are stored in the other."""
         self.wait()
+        started = time.perf_counter()
         try:
-            return run_stored(self._session, source, target)
+            rows = run_stored(self._session, source, target)
         except Exception as error:
             raise WorkerError(str(error)) from error
+        self.seconds = time.perf_counter() - started
+        return rows
 
 
 __all__ = ["PATIENCE", "Deadline", "Here", "Worker", "WorkerError"]

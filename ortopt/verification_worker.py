@@ -1,15 +1,16 @@
 """The process in which a model is run to be verified: a model that kills its process does not kill ours.
 
-``python -m ortopt.verification_worker FOLDER MEMORY PARENT`` imports onnxruntime, and reads JSON lines: an object says
-of which model it is to make a session, a list names two folders in ``FOLDER``, of inputs and for outputs. Answers are
-JSON lines. Only numpy and onnxruntime are imported. ``MEMORY`` is a limit in bytes, or 0; ``PARENT`` is the process
-without which this one ends.
+``python -m ortopt.verification_worker PARENT`` imports onnxruntime, and reads JSON lines: an object says of which model
+it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs. Answers are
+JSON lines, with the seconds that it took. Only numpy and onnxruntime are imported. ``PARENT`` is the process without
+which this one ends.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -180,33 +181,31 @@ def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
     return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
 
 
-def main(folder: Path, requests: TextIO, answers: TextIO) -> None:
+def main(requests: TextIO, answers: TextIO) -> None:
     """Serve until there are no more requests."""
     session = None
     for line in requests:
         request = json.loads(line)
+        started = time.perf_counter()
         try:
             if isinstance(request, dict):
                 session = None
+                if request["memory"] is not None:
+                    limit_memory(data=request["memory"])
                 session = open_session(
                     request["model"], request["providers"], request["quiet"], optimize=request["optimize"]
                 )
-                _say(answers, {"outputs": [[one.name, one.type] for one in session.get_outputs()]})
+                answer: dict[str, Any] = {"outputs": [[one.name, one.type] for one in session.get_outputs()]}
             else:
-                _say(answers, {"rows": run_stored(session, *(folder / name for name in request))})
+                answer = {"rows": run_stored(session, *map(Path, request))}
         except Exception as error:
-            _say(answers, {"failed": str(error)})
-
-
-def _say(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
+            answer = {"failed": str(error)}
+        answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv[3]))
-    if sys.argv[2] != "0":
-        limit_memory(data=int(sys.argv[2]))
+    end_with(int(sys.argv[1]))
     import onnxruntime  # noqa: F401 -- while nobody waits for it
 
-    main(Path(sys.argv[1]), sys.stdin, sys.stdout)
+    main(sys.stdin, sys.stdout)

@@ -91,8 +91,8 @@ _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
 _FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING = 30.0  # seconds for an input set without elements
-_FURTHER_WITHIN = 0.2  # seconds that a set may take for others to be run that show what it may hide
-_FURTHER_BYTES = 1 << 26  # of the original, for the same
+_FURTHER_SECONDS = 0.03  # that further sets, which show what the first may hide, may always take
+_FURTHER_SHARE = 0.25  # of the time that the original took until then, if that is more
 
 
 def verify(
@@ -235,6 +235,7 @@ class Reference:
             return
         plan = self._plan_of(model if model is not None else self._loaded())
         self._early = Future()
+        self._run.start()
         thread = threading.Thread(target=self._run_early, args=(plan, self._early), name="ortopt-verify", daemon=True)
         thread.start()
 
@@ -383,6 +384,11 @@ class _Run:
         self._evidence: dict[tuple[str, int], _Evidence | None] = {}
         self._original: Source | None = None
 
+    def start(self) -> None:
+        """Let the process start, unless there is one: in a thread beside busy ones that takes ten times as long."""
+        if self._idle is None:
+            self._idle = (Here if self.in_process else Worker)(self._providers, self.token)
+
     def stop(self) -> None:
         """End what runs in another thread."""
         self._stopped = True
@@ -464,8 +470,10 @@ class _Run:
             _write(source, path, self.token)
         else:
             path = Path(source)
-        worker = self._idle or (Here if self.in_process else Worker)(self._folder, self._providers, self.token)
-        self._idle, self._running = None, worker
+        self.start()
+        worker, self._idle = self._idle, None
+        assert worker is not None
+        self._running = worker
         try:
             worker.open(path, _nbytes(source), self.deadline, optimize=optimize)
             if self._stopped:
@@ -490,7 +498,7 @@ class _Run:
         some `further` ones.
         """
         worker.wait()
-        assert self._original is not None
+        loaded = worker.seconds
         if inputs is not None:
             return [self.attempt(worker, inputs)]
         found: list[_Set] = []
@@ -530,20 +538,36 @@ class _Run:
         sets = found or poor[:1]
         if took < _SECOND_SET_WITHIN:
             sets += self._try_nothing(worker, plan)
-        if found and took < _FURTHER_WITHIN and _nbytes(self._original) <= _FURTHER_BYTES and not worker.dead:
-            sets += self._try_further(worker, plan, seen)
+        if found and not worker.dead:
+            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(one.seconds for one in found)))
+            pace = min(one.seconds / one.elements for one in found)
+            sets += self._try_further(worker, plan, seen, budget, pace)
         return sets
 
-    def _try_further(self, worker: Worker, plan: _Plan, seen: set[tuple[Any, ...]]) -> list[_Set]:
-        """Other input sets, as far as the model takes them and gives plain numbers for them."""
+    def _try_further(
+        self, worker: Worker, plan: _Plan, seen: set[tuple[Any, ...]], budget: float, pace: float
+    ) -> list[_Set]:
+        """Other input sets, as far as the model takes them and gives plain numbers for them.
+
+        Args:
+            worker: Where the original runs.
+            plan: How sets are drawn.
+            seen: Those that have been run.
+            budget: Seconds that all may take.
+            pace: Seconds that each element of the inputs takes.
+        """
         sets: list[_Set] = []
         for how in further(wide=plan.is_fine, symbols=len(plan.interface.symbols)):
+            if sets and how.size is not None:
+                break
             try:
                 drawn = plan.draw(how)
                 contents = tuple(_digest(value) for value in drawn.values())
                 if contents in seen:
                     continue
                 seen.add(contents)
+                if pace * _elements(drawn) > budget:
+                    continue
                 sizes = plan.interface.sizes(plan.sizes, how).items()
                 one = self.attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
             except UsageError:
@@ -552,6 +576,7 @@ class _Run:
                 if error.died or error.late:
                     break
                 continue
+            budget -= one.seconds
             if one.is_plain:
                 sets.append(one)
         return sets
@@ -575,7 +600,8 @@ class _Run:
         target = self._folder / f"original{self._tried}"
         self._tried += 1
         _store(inputs, source)
-        return _Set(source, target, worker.run(source, target), label)
+        rows = worker.run(source, target)
+        return _Set(source, target, rows, label, worker.seconds, _elements(inputs))
 
     def _compare_sets(self, worker: Worker, kept: _Kept) -> list[OutputRow]:
         """A row for each output, of the input set on which it differs most."""
@@ -740,13 +766,15 @@ class _Kept:
 
 
 class _Set:
-    """An input set on disk, and what the original answered."""
+    """An input set on disk, and what the original answered, after how many seconds to how many elements."""
 
-    def __init__(self, source: Path, target: Path, rows: list[Any], label: str = "") -> None:
+    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
         self.source = source
         self.target = target
         self.rows = rows
         self.label = label
+        self.seconds = seconds
+        self.elements = elements
 
     @functools.cached_property
     def says_something(self) -> bool:
@@ -802,6 +830,12 @@ def _nbytes(source: Source) -> int:
         return sum(one.const_value.nbytes for one in source.graph.initializers.values() if one.const_value is not None)
     path = Path(source)
     return sum(one.stat().st_size for one in (path, *path.parent.glob(f"{path.stem}*.data")) if one.is_file())
+
+
+def _elements(inputs: Inputs) -> int:
+    """How many elements there are, at least 1."""
+    arrays = (one for value in inputs.values() for one in (value if isinstance(value, list) else [value]))
+    return max(sum(int(np.size(one)) for one in arrays), 1)
 
 
 def _digest(value: Any) -> Any:

@@ -1,6 +1,5 @@
 import os
 import threading
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt import verification_process, verification_worker
+from ortopt import verification_process, verification_start, verification_worker
 from ortopt import verify as verify_module
 from ortopt.errors import UsageError
 from ortopt.verification_comparison import TOLERANCES, Comparison, tolerances
@@ -18,10 +17,10 @@ from ortopt.verify import Verification, draw_inputs, verify
 class Thread:
     """A worker in this process, where it starts sooner."""
 
-    def __init__(self, command, **_):
+    def __init__(self, *_, **__):
         requests, self.stdin = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
         self.stdout, answers = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
-        self._thread = threading.Thread(target=self._serve, args=(Path(command[3]), requests, answers))
+        self._thread = threading.Thread(target=self._serve, args=(requests, answers))
         self._thread.start()
 
     @staticmethod
@@ -40,7 +39,7 @@ class Thread:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch, request):
     if "processes" not in request.keywords:
-        monkeypatch.setattr(verification_process.subprocess, "Popen", Thread)
+        monkeypatch.setattr(verification_start.subprocess, "Popen", Thread)
 
 
 def parsed(text, opset=17):

@@ -155,6 +155,10 @@ def command(model: str, level: int, **given: Any) -> None:
 
     IN is a file, "-" for stdin, or zoo:NAME. OUT may be "-" for stdout; the report then goes to stderr.
     """
+    if given["verify"]:
+        from ortopt import verification_start
+
+        click.get_current_context().with_resource(verification_start.early())
     from ortopt.cli.optimization import Run
 
     Run(model, make_options(level=level, **given), **given).all()

@@ -36,6 +36,9 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     Exits with 0 if every output of B is what A gives, with 3 if one is not, and with 2 if A cannot be run here. A and B
     are files, zoo:NAME, or, one of them, "-" for stdin.
     """
+    from ortopt import verification_start
+
+    click.get_current_context().with_resource(verification_start.early())
     from ortopt.analysis.providers import normalize
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas, dims

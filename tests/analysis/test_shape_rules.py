@@ -166,6 +166,15 @@ ATTENTION = [
     ("y, k2, v2 = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, v)", "float[B,S,8] q, float[B,M,8] k, float[B,M,8] v", "float[B,S,8] float[B,2,M,4] float[B,2,M,4]"),
 ]  # fmt: skip
 
+STEP = "s = Constant<value = int64 {2}>() "
+SIGNALS = [
+    (STEP + "y = STFT(x, s, w)", "float[N,16,1] x, float[6] w", "float[N,6,4,2]"),
+    (STEP + "y = STFT<onesided=0>(x, s, w)", "float[N,16] x, float[6] w", "float[N,6,6,2]"),
+    (STEP + "y = STFT<onesided=0>(x, s, w)", "float[N,16,2] x, float[6] w", "float[N,6,6,2]"),
+    (STEP + "f = Constant<value = int64 {5}>() y = STFT(x, s, , f)", "float[N,16] x", "float[N,6,3,2]"),
+    (STEP + "f = Constant<value = int64 {5}>() y = STFT(x, s, w, f)", "float[N,16] x, float[5] w", "float[N,6,3,2]"),
+]  # fmt: skip
+
 SEQUENCES = [
     ("s = SplitToSequence<axis=1>(x) i = Constant<value = int64 {1}>() y = SequenceAt(s, i)", "float[N,4] x", "float[N,1]"),
     ("p = Constant<value = int64 {2}>() s = SplitToSequence<axis=1>(x, p) i = Constant<value = int64 {1}>() y = SequenceAt(s, i)", "float[N,4] x", "float[N,2]"),
@@ -184,6 +193,7 @@ FAMILIES = {
     "recurrent": RECURRENT,
     "quantization": QUANTIZATION,
     "attention": ATTENTION,
+    "signals": SIGNALS,
     "sequences": SEQUENCES,
 }
 

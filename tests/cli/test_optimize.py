@@ -84,6 +84,22 @@ def test_level_0_changes_nothing(report: Report, spelling: list[str]) -> None:
     assert data["passes"] == []
 
 
+def test_level_0_reports_shape_arithmetic_too(ortopt: Any, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N] x, bool c) => (int64[1] y) {
+        y = If (c) <then_branch = t () => (int64[1] u) { u = Shape (x) },
+                    else_branch = e () => (int64[1] v) { w = Shape (x) v = Neg (w) }> }""")
+    onnx.save(model, tmp_path / "sizes.onnx")
+    ortopt("optimize", tmp_path / "sizes.onnx", "-O0", "--json", tmp_path / "sizes.json")
+    data = json.loads((tmp_path / "sizes.json").read_text(encoding="utf-8"))
+    rows = [(row["op"], row["graph"]) for row in data["shape_arithmetic"]]
+    assert rows == [
+        ("Shape", "main/If:then_branch"),
+        ("Shape", "main/If:else_branch"),
+        ("Neg", "main/If:else_branch"),
+    ]
+
+
 @pytest.mark.parametrize(("level", "there"), [(1, "Relu"), (2, "com.microsoft::QuickGelu")])
 def test_levels_above_the_chosen_one_do_not_run(report: Report, level: int, there: str) -> None:
     assert there in after(report(f"-O{level}", "--enable", "contrib"))

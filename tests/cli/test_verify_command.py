@@ -173,14 +173,16 @@ def test_what_takes_too_much_memory_is_one_line(ortopt: Any, files: Path) -> Non
 def test_the_limit_reaches_the_process_that_runs_models(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[list[Any]] = []
-    start = verification_process.subprocess.Popen
+    requests: list[Any] = []
+    asked = verification_process.Worker._ask
 
-    def spied(command: list[Any], **more: Any) -> Any:
-        commands.append(command)
-        return start(command, **more)
+    def spied(worker: verification_process.Worker, request: Any) -> None:
+        requests.append((worker, request))
+        asked(worker, request)
 
-    monkeypatch.setattr(verification_process.subprocess, "Popen", spied)
+    monkeypatch.setattr(verification_process.Worker, "_ask", spied)
     ortopt("optimize", "a.onnx", "--max-memory", "9GB")
-    assert len(commands) == 1, "one process for the original and the result"
-    assert memory.LEAST <= int(commands[0][4]) < 9_000_000_000
+    assert len({worker for worker, _ in requests}) == 1, "one process for the original and the result"
+    limits = [request["memory"] for _, request in requests if isinstance(request, dict)]
+    assert len(limits) == 2
+    assert all(memory.LEAST <= limit < 9_000_000_000 for limit in limits)

@@ -11,6 +11,7 @@ from ortopt.analysis.shape_rules import (
     recurrent,
     reductions,
     reshaping,
+    signal,
     slicing,
 )
 from ortopt.analysis.shape_rules.registry import RULES
@@ -27,5 +28,6 @@ __all__ = [
     "recurrent",
     "reductions",
     "reshaping",
+    "signal",
     "slicing",
 ]
