@@ -32,17 +32,22 @@ KINDS: Final = frozenset({"nan", "zero", "axes", "half"})
 """What can be taken out of a model: NaN in a ReduceMax or ReduceMin, -0.0 in a Where, negative axes of a reduction,
 float16 that is not rounded."""
 
+SIGNS: Final = frozenset({"divisor"})
+"""What can be taken out, too, where no pass has promised the same bits: the sign of a zero that divides."""
+
+_DIVISORS: Final = {"Div": 1, "Reciprocal": 0}
+
 
 def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None:
     """A model that computes the same, but for what ONNX Runtime contradicts itself at.
 
     Args:
         model: The model.
-        what: Which of these, of `KINDS`: a pass may have left out the node that contradicts itself in one of them.
+        what: Which of `KINDS` and `SIGNS`: a pass may have left out the node that contradicts itself in one of them.
 
     Returns:
-        A copy without functions in which the first reads 0 for NaN, the second +0.0 for -0.0, no axis of a reduction
-        is negative, and each float16 is one; None if it has none of these.
+        A copy without functions in which a ReduceMax reads 0 for NaN, a Where (and a division) +0.0 for -0.0, no axis
+        of a reduction is negative, and each float16 is one; None if it has none of these.
     """
     found = False
     twin = _typed(model)
@@ -63,6 +68,8 @@ def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None
                 positions = (1, 2)
             elif node.op_type in _BESIDE_NAN and "nan" in what:
                 positions = (0,)
+            elif node.op_type in _DIVISORS and "divisor" in what:
+                positions = (_DIVISORS[node.op_type],)
             node_input = node.input[0] if node.input else ""
             for i in positions:
                 if kinds.get(node.input[i], 0) in _FLOATS:
@@ -101,7 +108,7 @@ def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
     new = f"{node.output[0]}~{i}"
     zero = numpy_helper.from_array(np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
     yield helper.make_node("Constant", [], [f"{new}~zero"], value=zero)
-    if node.op_type == "Where":
+    if node.op_type not in _BESIDE_NAN:
         yield helper.make_node("Add", [old, f"{new}~zero"], [new])
     else:
         yield helper.make_node("IsNaN", [old], [f"{new}~nan"])

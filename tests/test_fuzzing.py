@@ -130,6 +130,20 @@ def test_which_infinity_a_sum_in_another_order_gives_is_no_failure() -> None:
     assert oracle.difference({}, [expected], [finite], False)
 
 
+def test_which_infinity_a_zero_in_another_order_gives_is_no_failure() -> None:
+    text = """main (float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1,1,1,1] w = {3.0}, float c = {-0.1},
+        float one = {1}> { v = Conv (x, w) d = Div (v, c) y = Div (one, d) }"""
+    feeds = {"x": np.float32([[[[0, 1], [2, 0]]]])}
+    oracle = Oracle(Case(parsed(text), [feeds]))
+    assert oracle.check(Way(1, "onnx")) is None
+    assert "conv_mul_fusion" in oracle.rewrites
+    folded = parsed(text.replace("{3.0}", "{-30.0}").replace("d = Div (v, c) y = Div (one, d)", "y = Div (one, v)"))
+    assert oracle._is_contradiction(folded.SerializeToString(), feeds, False)
+    assert not oracle._is_contradiction(folded.SerializeToString(), feeds, True)
+    wrong = parsed(text.replace("y = Div (one, d)", "y = Div (d, one)")).SerializeToString()
+    assert not oracle._is_contradiction(wrong, feeds, False)
+
+
 def test_a_contradiction_that_a_pass_leaves_out_beside_another_is_no_failure() -> None:
     """The reduction is of one element; NaN passes through the result, and not through the original without it."""
     text = """main (float[1,4] x, bool[1,4] c) => (float[1,4] y) <int64[1] axes = {0}> {
