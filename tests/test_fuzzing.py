@@ -174,6 +174,16 @@ def test_strings_that_onnxruntime_gathers_wrongly_are_no_case() -> None:
         Oracle(Case(parsed(text), [{"x": np.array([list("ab")] * 3, object)}]))
 
 
+def test_a_computed_size_of_0_that_copies_is_no_case() -> None:
+    text = """main (float[S,2,N] x) => (int64[2] y) <int64[1] minus = {-1}> {
+        n = Shape <start = 2> (x) t = Concat <axis = 0> (minus, n) z = Reshape (x, t) y = Shape (z) }"""
+    full, empty = ({"x": np.ones((3, 2, n), np.float32)} for n in (4, 0))
+    oracle = Oracle(Case(parsed(text), [full, empty]))
+    assert [feeds["x"].shape for feeds, _, _ in oracle.sets] == [(3, 2, 4)]
+    allowed = parsed(text.replace("n = Shape <start = 2> (x)", "n = Shape <start = 1, end = 2> (x)"))
+    assert len(Oracle(Case(allowed, [full, {"x": np.ones((0, 2, 4), np.float32)}])).sets) == 2
+
+
 def test_sums_in_another_order_may_be_nan_where_they_were_infinite() -> None:
     oracle = Oracle(Case(parsed("main (float[3] x) => (float[3] y) { y = Neg (x) }"), [{"x": np.zeros(3, np.float32)}]))
     infinite, lost, turned, finite = (np.float32([1, one, 2]) for one in (np.inf, np.nan, -np.inf, 3))
