@@ -46,7 +46,7 @@ class Draw:
         size: The size of every symbol; None chooses by the symbol's name.
         integers: ``natural`` respects what is known of an input's use; the others are what to try instead.
         floats: ``normal``, uniform between 0 and 1, or ``wide``: from a sixteenth to sixteen times as large as normal.
-        empty: Whether the first symbol (see `Interface.first_symbol`) is 0.
+        empty: The symbol that is 0.
         odd: Whether sizes are others than the natural ones, and each second symbol's is 1: those of the first, third
             and so on if it is 0, of the others if it is 1.
     """
@@ -54,12 +54,8 @@ class Draw:
     size: int | None = None
     integers: IntegerRange = "natural"
     floats: FloatRange = "normal"
-    empty: bool = False
+    empty: str | None = None
     odd: Literal[0, 1] | None = None
-
-
-EMPTY: Final = Draw(empty=True)
-"""The natural way, but for one symbol that is 0."""
 
 
 def further(*, wide: bool, symbols: int) -> Iterator[Draw]:
@@ -139,15 +135,15 @@ class Interface:
         return [one.name for one in self._taken]
 
     @property
-    def symbols(self) -> frozenset[str]:
-        """The symbols of all inputs' dimensions."""
-        return frozenset(name for one in self._taken for dim in one.dims for name in symbolic.symbols(dim))
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of all inputs' dimensions, each once; the first is the batch size, most often."""
+        return tuple(dict.fromkeys(_symbols(self._taken)))
 
     @property
-    def first_symbol(self) -> str | None:
-        """The symbol of the first input's first symbolic dimension: the batch size, most often."""
-        names = (name for one in self._taken for dim in one.dims for name in sorted(symbolic.symbols(dim)))
-        return next(names, None)
+    def free_symbols(self) -> tuple[str, ...]:
+        """Those of which none is, by its name, the sum of others."""
+        names = list(self.symbols)
+        return tuple(name for name in names if not _is_sum(name, names))
 
     def draw(self, *, seed: int = 0, sizes: Mapping[str, int] | None = None, how: Draw | None = None) -> Inputs:
         """Inputs, the same for the same seed on any machine.
@@ -155,7 +151,7 @@ class Interface:
         Args:
             seed: Two seeds give different numbers of the same shapes.
             sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
-            how: One of `attempts`, or `EMPTY`.
+            how: One of `attempts`, `further`, or another.
 
         Returns:
             An array for each input, a list of arrays for a sequence. bfloat16 and the like are ``ml_dtypes`` arrays.
@@ -190,8 +186,8 @@ class Interface:
 
     def _bound(self, sizes: Mapping[str, int] | None, how: Draw) -> _Sizes:
         given = dict(sizes or {})
-        if how.empty and self.first_symbol is not None:
-            given[self.first_symbol] = 0
+        if how.empty is not None:
+            given[how.empty] = 0
         return _Sizes(self._taken, given, how)
 
 
@@ -235,9 +231,8 @@ class _Sizes:
     """One size for each symbol, over all inputs."""
 
     def __init__(self, inputs: list[_Taken], given: dict[str, int], how: Draw) -> None:
-        names = [name for one in inputs for dim in one.dims for name in sorted(symbolic.symbols(dim))]
+        names = list(dict.fromkeys(_symbols(inputs)))
         self.sizes: dict[str, int] = dict(given)
-        names = list(dict.fromkeys(names))
         for i, name in enumerate(names):
             if name not in self.sizes and not _is_sum(name, names):
                 self.sizes[name] = how.size if how.size is not None else _size(name, i, how.odd)
@@ -253,6 +248,11 @@ class _Sizes:
                 size = self.sizes.get("", 2) if axis == 0 else 4
             shape.append(max(size, 0))
         return tuple(shape)
+
+
+def _symbols(inputs: list[_Taken]) -> Iterator[str]:
+    """The symbols of inputs, in order, as often as they stand there."""
+    return (name for one in inputs for dim in one.dims for name in sorted(symbolic.symbols(dim)))
 
 
 def _dims(value: ir.Value) -> list[symbolic.Dim]:
@@ -356,4 +356,4 @@ def _draw_integers(
     return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
 
 
-__all__ = ["EMPTY", "Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]
+__all__ = ["Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]

@@ -48,7 +48,7 @@ from ortopt.verification_comparison import (
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, draw_inputs, further
+from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, draw_inputs, further
 from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
 from ortopt.verification_worker import restore, store
 
@@ -582,17 +582,25 @@ class _Run:
         return sets
 
     def _try_nothing(self, worker: Worker, plan: _Plan) -> list[_Set]:
-        """An input set with a dimension of 0; a model that does not take it is not asked for more."""
-        symbol = plan.interface.first_symbol
-        if symbol is None or symbol in plan.sizes or not plan.interface.takes_nothing:
+        """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.
+
+        A model that does not take the first is asked for the others all the same: failing is quick.
+        """
+        symbols = [symbol for symbol in plan.interface.free_symbols if symbol not in plan.sizes]
+        if not symbols or not plan.interface.takes_nothing:
             return []
+        sets: list[_Set] = []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
+        begun = time.monotonic()
         try:
-            return [self.attempt(worker, plan.draw(EMPTY), f"{quoted(symbol)} is 0")]
-        except WorkerError:
-            return []
+            for symbol in symbols:
+                with contextlib.suppress(WorkerError):
+                    sets.append(self.attempt(worker, plan.draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0"))
+                if worker.dead or time.monotonic() - begun > _FURTHER_SECONDS:
+                    break
         finally:
             worker.deadline = deadline
+        return sets
 
     def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> _Set:
         """Run inputs."""
