@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 Inputs: TypeAlias = dict[str, Any]
 """By input: an array, or a list of arrays for a sequence."""
 
-IntegerRange: TypeAlias = Literal["natural", "small", "binary", "zero", "one"]
+IntegerRange: TypeAlias = Literal["natural", "signed", "small", "binary", "zero", "one"]
 FloatRange: TypeAlias = Literal["normal", "unit", "wide"]
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
@@ -34,6 +34,9 @@ _KEPT_BY: Final = frozenset(
     | {"Concat", "Split", "Clip", "Where", "Add"}
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
+_MOST_SIZES: Final = 10  # so few integers may be dimensions, or tell how often something is done
+_SMALL: Final = 8
+_LARGE: Final = 1 << 17
 _OCTAVES: Final = 4  # by which wide floats are larger or smaller than normal ones
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
 
@@ -44,7 +47,8 @@ class Draw:
 
     Attributes:
         size: The size of every symbol; None chooses by the symbol's name.
-        integers: ``natural`` respects what is known of an input's use; the others are what to try instead.
+        integers: ``natural`` respects what is known of an input's use, ``signed`` counts from the end, too, and is
+            larger where nothing is known; the others are what to try instead.
         floats: ``normal``, uniform between 0 and 1, or ``wide``: from a sixteenth to sixteen times as large as normal.
         empty: The symbol that is 0.
         odd: Whether sizes are others than the natural ones, and each second symbol's is 1: those of the first, third
@@ -58,19 +62,22 @@ class Draw:
     odd: Literal[0, 1] | None = None
 
 
-def further(*, wide: bool, symbols: int) -> Iterator[Draw]:
-    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only.
+def further(*, wide: bool, symbols: int, integers: bool = False) -> Iterator[Draw]:
+    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only, signs.
 
     The last is the cheapest, in the place of the others where none of them can be afforded.
 
     Args:
         wide: Whether floats may be large.
         symbols: How many there are.
+        integers: Whether there are integers that natural draws leave positive.
     """
     floats: FloatRange = "wide" if wide else "normal"
     yield Draw(floats=floats, odd=1)
     if symbols > 1:
         yield Draw(floats=floats, odd=0)
+    if integers:
+        yield Draw(integers="signed")
     if symbols:
         yield Draw(floats=floats, size=1)
 
@@ -133,6 +140,11 @@ class Interface:
     def names(self) -> list[str]:
         """What must be given."""
         return [one.name for one in self._taken]
+
+    @property
+    def has_wide_integers(self) -> bool:
+        """Whether an input's integers have more than 8 bits, of which all values are drawn anyway, and are no mask."""
+        return any(_is_wide_integer(one) for one in self._taken)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -340,7 +352,9 @@ def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], 
 def _draw_integers(
     rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
 ) -> Array:
-    if how.integers != "natural":
+    if how.integers == "signed" and _is_wide_integer(one):
+        return _draw_signed(rng, one, dtype, shape)
+    if how.integers not in ("natural", "signed"):
         low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
         return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
     name = one.name.lower()
@@ -354,6 +368,20 @@ def _draw_integers(
         return np.asarray(rng.integers(int(dtype.min), int(dtype.max) + 1, shape)).astype(dtype.numpy())
     most = min(limit or (8 if "position" in name else 10), int(dtype.max) + 1)
     return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
+
+
+def _is_wide_integer(one: _Taken) -> bool:
+    type_ = one.type
+    dtype = None if type_ is None else type_.dtype
+    return dtype is not None and dtype.is_integer() and dtype.bitwidth > 8 and "mask" not in one.name.lower()
+
+
+def _draw_signed(rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...]) -> Array:
+    """Integers of both signs: what may be indices within the table, few numbers small enough for sizes."""
+    few = int(np.prod(shape)) < _MOST_SIZES
+    most = one.below or (_SMALL if few or "position" in one.name.lower() else _LARGE)
+    low, high = max(-most, int(dtype.min)), min(most, int(dtype.max) + 1)
+    return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
 
 
 __all__ = ["Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]

@@ -557,7 +557,9 @@ class _Run:
             pace: Seconds that each element of the inputs takes.
         """
         sets: list[_Set] = []
-        for how in further(wide=plan.is_fine, symbols=len(plan.interface.symbols)):
+        interface = plan.interface
+        ways = further(wide=plan.is_fine, symbols=len(interface.symbols), integers=interface.has_wide_integers)
+        for how in ways:
             if sets and how.size is not None:
                 break
             try:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.verification_comparison import LIMITS, TOLERANCES, Comparison, OutputRow, expected_elsewhere, settled
-from ortopt.verification_inputs import Interface, further
+from ortopt.verification_inputs import Draw, Interface, further
 from ortopt.verification_noise import jittered, jittered_inputs, widened, widened_inputs
 from ortopt.verify import Verification, verify
 
@@ -241,6 +241,35 @@ def test_rtol_and_atol_are_those_of_numpy() -> None:
         row = Comparison(rtol=rtol, atol=atol).of("y", "tensor(float)", expected, got)
         assert row.agrees is bool(np.allclose(got, expected, rtol, atol)), (rtol, atol)
         assert not row.doubtful
+
+
+SIGNS = {
+    "negative numbers": "a = Abs (n) y = Mul (n, a)",
+    "large numbers": "a = Min (n, hundred) y = Mul (n, a)",
+}
+
+
+@pytest.mark.parametrize("what", SIGNS)
+def test_what_natural_integers_hide_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortopt.verify._FURTHER_SECONDS", 10.0)
+    model = "main (int64[N,20] n) => (int64[N,20] y) <int64[1] hundred = {{100}}> {{ {} }}"
+    original = model.format("k = Identity (n) y = Mul (n, k)")
+    assert compared(original, model.format(SIGNS[what])).status == "differs"
+    assert compared(original, original).input_sets == 5
+
+
+def test_signed_integers_stay_within_tables_and_among_sizes() -> None:
+    model = parsed(
+        """main (float[5,4] table, int64[N,20] ids, int32[N,20] n, int64[3] shape, uint16[N,20] u,
+            int64[N,9] attention_mask) => (float[N,20,4] y) { y = Gather (table, ids) }"""
+    )
+    drawn = Interface(model).draw(how=Draw(integers="signed"))
+    assert (drawn["ids"].min(), drawn["ids"].max()) == (-5, 4)
+    assert drawn["n"].min() < -300
+    assert drawn["n"].max() > 300
+    assert np.abs(drawn["shape"]).max() <= 8
+    assert drawn["u"].max() > 300
+    assert set(drawn["attention_mask"].ravel().tolist()) <= {0, 1}
 
 
 def test_a_row_tells_all() -> None:
