@@ -26,7 +26,7 @@ Inputs: TypeAlias = dict[str, Any]
 """By input: an array, or a list of arrays for a sequence."""
 
 IntegerRange: TypeAlias = Literal["natural", "signed", "small", "binary", "zero", "one"]
-FloatRange: TypeAlias = Literal["normal", "unit", "wide"]
+FloatRange: TypeAlias = Literal["normal", "unit", "wide", "coarse"]
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
 _KEPT_BY: Final = frozenset(
@@ -49,7 +49,8 @@ class Draw:
         size: The size of every symbol; None chooses by the symbol's name.
         integers: ``natural`` respects what is known of an input's use, ``signed`` counts from the end, too, and is
             larger where nothing is known; the others are what to try instead.
-        floats: ``normal``, uniform between 0 and 1, or ``wide``: from a sixteenth to sixteen times as large as normal.
+        floats: ``normal``, uniform between 0 and 1, ``wide``: from a sixteenth to sixteen times as large as normal, or
+            ``coarse``: halves, so that there are zeros, ones, ties, and numbers at a threshold.
         empty: The symbol that is 0.
         odd: Whether sizes are others than the natural ones, and each second symbol's is 1: those of the first, third
             and so on if it is 0, of the others if it is 1.
@@ -62,20 +63,23 @@ class Draw:
     odd: Literal[0, 1] | None = None
 
 
-def further(*, wide: bool, symbols: int, integers: bool = False) -> Iterator[Draw]:
-    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only, signs.
+def further(*, wide: bool, symbols: int, floating: bool = False, integers: bool = False) -> Iterator[Draw]:
+    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only, signs, ties.
 
     The last is the cheapest, in the place of the others where none of them can be afforded.
 
     Args:
         wide: Whether floats may be large.
         symbols: How many there are.
+        floating: Whether there are floats.
         integers: Whether there are integers that natural draws leave positive.
     """
     floats: FloatRange = "wide" if wide else "normal"
     yield Draw(floats=floats, odd=1)
     if symbols > 1:
         yield Draw(floats=floats, odd=0)
+    if floating:
+        yield Draw(floats="coarse")
     if integers:
         yield Draw(integers="signed")
     if symbols:
@@ -140,6 +144,12 @@ class Interface:
     def names(self) -> list[str]:
         """What must be given."""
         return [one.name for one in self._taken]
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether an input holds floats."""
+        types = (one.type for one in self._taken)
+        return any(type_ is not None and type_.dtype.is_floating_point() for type_ in types)
 
     @property
     def has_wide_integers(self) -> bool:
@@ -346,6 +356,8 @@ def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], 
     floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
     if how.floats == "wide":
         floats = floats * 2.0 ** rng.uniform(-_OCTAVES, _OCTAVES, shape)
+    if how.floats == "coarse":
+        floats = np.round(floats * 2) / 2 + 0.0  # no zero is negative: which sign one has is often the kernels' whim
     return np.asarray(floats).astype(dtype.numpy())
 
 

@@ -558,7 +558,12 @@ class _Run:
         """
         sets: list[_Set] = []
         interface = plan.interface
-        ways = further(wide=plan.is_fine, symbols=len(interface.symbols), integers=interface.has_wide_integers)
+        ways = further(
+            wide=plan.is_fine,
+            symbols=len(interface.symbols),
+            floating=interface.has_floats,
+            integers=interface.has_wide_integers,
+        )
         for how in ways:
             if sets and how.size is not None:
                 break
