@@ -17,7 +17,6 @@ import functools
 import json
 import math
 import os
-import tempfile
 import threading
 import time
 import zlib
@@ -38,6 +37,7 @@ from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
+from ortopt.temporary import said, temporary_folder
 from ortopt.verification_comparison import (
     TOLERANCES,
     Comparison,
@@ -193,7 +193,7 @@ class Reference:
             _Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol, token=self._token
         )
         self._stack = ExitStack()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-verify-")))
+        self._folder = Path(self._stack.enter_context(temporary_folder("ortopt-verify-")))
         self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))), self._token)
         self._stack.callback(self._run.close)
         self._run.in_process = in_process
@@ -341,7 +341,7 @@ def outputs_of(
     Raises:
         VerificationError: It cannot be loaded or run.
     """
-    with tempfile.TemporaryDirectory(prefix="ortopt-run-") as name:
+    with temporary_folder("ortopt-run-") as name:
         run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))))
         run.deadline = None if timeout is None else Deadline(timeout)
         try:
@@ -807,9 +807,10 @@ class _Set:
 
 
 def _store(inputs: Inputs, folder: Path) -> None:
-    folder.mkdir()
-    rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-    (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
+    with said(str(folder.parent)):
+        folder.mkdir()
+        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
+        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
 def inputs_from(folder: Path) -> Inputs:
