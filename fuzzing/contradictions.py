@@ -5,15 +5,16 @@ Seen in ONNX Runtime 1.31, each in a few lines without ortopt:
 - ``ReduceMax`` and ``ReduceMin`` find other numbers beside a NaN as the reduced axis lies first or last in memory.
 - ``Where`` turns -0.0 into +0.0 where it comes from its second operand, and not where it comes from the third.
 - A reduction of what is empty keeps its shape if its axes are negative: ``ReduceSum([6, 0], axes=[-1])`` is [6, 0].
+- Neighbours without kernels for float16 hand each other float32; a subgraph's border, or a node between, rounds it.
 - ``Gather`` of strings copies the first string of each block, and leaves the others empty.
 
-The first three can be taken out of a model without changing the rest (`tamed`); the last makes the original's results
+The first four can be taken out of a model without changing the rest (`tamed`); the last makes the original's results
 meaningless (`is_meaningless`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -27,20 +28,26 @@ _FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _BESIDE_NAN: Final = ("ReduceMax", "ReduceMin")
 
 
-KINDS: Final = frozenset({"nan", "zero", "axes"})
-"""What can be taken out of a model: NaN in a ReduceMax or ReduceMin, -0.0 in a Where, negative axes of a reduction."""
+KINDS: Final = frozenset({"nan", "zero", "axes", "half"})
+"""What can be taken out of a model: NaN in a ReduceMax or ReduceMin, -0.0 in a Where, negative axes of a reduction,
+float16 that is not rounded."""
+
+SIGNS: Final = frozenset({"divisor"})
+"""What can be taken out, too, where no pass has promised the same bits: the sign of a zero that divides."""
+
+_DIVISORS: Final = {"Div": 1, "Reciprocal": 0}
 
 
 def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None:
-    """A model that computes the same, but for NaN in a ReduceMax or ReduceMin, -0.0 in a Where, and empty reductions.
+    """A model that computes the same, but for what ONNX Runtime contradicts itself at.
 
     Args:
         model: The model.
-        what: Which of these, of `KINDS`: a pass may have left out the node that contradicts itself in one of them.
+        what: Which of `KINDS` and `SIGNS`: a pass may have left out the node that contradicts itself in one of them.
 
     Returns:
-        A copy without functions in which the first reads 0 for NaN, the second +0.0 for -0.0, and no axis of the last
-        is negative; None if it has none of these.
+        A copy without functions in which a ReduceMax reads 0 for NaN, a Where (and a division) +0.0 for -0.0, no axis
+        of a reduction is negative, and each float16 is one; None if it has none of these.
     """
     found = False
     twin = _typed(model)
@@ -61,6 +68,8 @@ def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None
                 positions = (1, 2)
             elif node.op_type in _BESIDE_NAN and "nan" in what:
                 positions = (0,)
+            elif node.op_type in _DIVISORS and "divisor" in what:
+                positions = (_DIVISORS[node.op_type],)
             node_input = node.input[0] if node.input else ""
             for i in positions:
                 if kinds.get(node.input[i], 0) in _FLOATS:
@@ -70,8 +79,22 @@ def tamed(model: ModelProto, what: Collection[str] = KINDS) -> ModelProto | None
             if reduces and ranks.get(node_input, 0):
                 found = True
                 graph.node.extend(_counted_from_the_first(node, ranks[node_input]))
-            graph.node.append(node)
+            rounded = [] if "half" not in what else list(_rounded(node, kinds))
+            found = found or bool(rounded)
+            graph.node.extend((node, *rounded))
     return twin if found else None
+
+
+def _rounded(node: NodeProto, kinds: Mapping[str, int]) -> Iterator[NodeProto]:
+    """Nodes behind a node that take its float16 results as what they are.
+
+    Identity has a kernel for them, which is used where two stand together: one between others would run in float32.
+    """
+    for i, name in enumerate(node.output):
+        if kinds.get(name) == TensorProto.FLOAT16:
+            node.output[i] = f"{name}~raw"
+            yield helper.make_node("Identity", [f"{name}~raw"], [f"{name}~rounded"])
+            yield helper.make_node("Identity", [f"{name}~rounded"], [name])
 
 
 def _typed(model: ModelProto) -> ModelProto:
@@ -85,7 +108,7 @@ def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
     new = f"{node.output[0]}~{i}"
     zero = numpy_helper.from_array(np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
     yield helper.make_node("Constant", [], [f"{new}~zero"], value=zero)
-    if node.op_type == "Where":
+    if node.op_type not in _BESIDE_NAN:
         yield helper.make_node("Add", [old, f"{new}~zero"], [new])
     else:
         yield helper.make_node("IsNaN", [old], [f"{new}~nan"])

@@ -34,7 +34,7 @@ from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, UsageError
-from ortopt.evaluation_child import Raw, results, run_session
+from ortopt.evaluation_child import Raw, results, run_session, save_array
 from ortopt.evaluation_numpy import (
     KERNELS,
     LAZY_BYTES,
@@ -404,6 +404,8 @@ class _Evaluation:
                 self._at_most(self._seconds),
                 self._token,
             )
+        except OSError as error:
+            raise HazardError(f"there is no room for a child process: {error}") from error
         finally:
             self._seconds -= time.monotonic() - start
             self.unsafe_seconds += time.monotonic() - start
@@ -837,7 +839,7 @@ def _run_in_child(
         folder = Path(name)
         (folder / "model.onnx").write_bytes(model)
         for i, array in enumerate(feeds.values()):
-            np.save(folder / f"{i}.npy", array, allow_pickle=False)
+            save_array(folder / f"{i}.npy", array)
         space = _CHILD_MEMORY + 4 * limit_bytes + 4 * sum(array.nbytes for array in feeds.values())
         job = {
             "parent": os.getpid(),

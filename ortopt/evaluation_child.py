@@ -141,13 +141,29 @@ def main(folder: Path) -> None:
         elif raw.dtype == _STRING:
             done.append([raw.dtype, raw.shape, [one.hex() for one in raw.data.reshape(-1)]])
         else:
-            np.save(folder / f"out{i}.npy", raw.data, allow_pickle=False)
+            save_array(folder / f"out{i}.npy", raw.data)
             done.append([raw.dtype, raw.shape, None])
     (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
 
 
 def _nbytes(raw: Raw) -> int:
     return sum(map(len, raw.data.reshape(-1))) if raw.dtype == _STRING else raw.data.nbytes
+
+
+def save_array(path: Path, array: Array) -> None:
+    """Write an array as `np.load` reads it. `np.save` says nothing where the end of a small one has no room.
+
+    Args:
+        path: The file.
+        array: Numbers.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    held = np.asarray(array, order="C")
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(held))
+        file.write(held.reshape(-1).view(np.uint8).data)
 
 
 def results(folder: Path) -> list[Raw | None]:

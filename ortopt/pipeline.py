@@ -198,7 +198,7 @@ class Pipeline:
                 return
             try:
                 with watchdog:
-                    self._apply_levels(attempt.manager, workspace, token)
+                    self._apply(attempt.manager, workspace, token)
             except Reached:
                 workspace.offered -= 1
                 workspace.settle()
@@ -228,6 +228,17 @@ class Pipeline:
         attempt.manager.observers.begin()
         allowance = semantics.growth_allowance(self.original_bytes, options)
         return Workspace(attempt.model, options, allowance, token)
+
+    def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
+        """Apply the levels until they find nothing, even once all is inferred anew."""
+        for _ in range(MOST_ROUNDS):
+            self._apply_levels(manager, workspace, token)
+            if not workspace.calls_are_outdated:
+                return
+            workspace.refresh(token)
+        manager.say_bound(
+            TransformerLevel(self.options.level), f"{_ENDLESS}, functions and their calls in the last one too"
+        )
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
         top = self.options.level

@@ -17,7 +17,7 @@ from ortopt.errors import OptimizationCancelled, RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
 from ortopt.options import Numerics, Options, Target, TransformerLevel
-from ortopt.semantics import STANDARD_DOMAINS
+from ortopt.semantics import GROUP_DOMAIN, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from ortopt.observers import Observers
@@ -183,6 +183,15 @@ class Workspace:
     def refresh(self, token: CancellationToken = NEVER) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
         self.edit = self._start(self.edit.added_bytes, token)
+
+    @property
+    def calls_are_outdated(self) -> bool:
+        """Whether more may be known of local functions and of their calls than when all was inferred.
+
+        Edits tell nodes, but no function what it is called with now, and no call what its function gives.
+        """
+        functions = self.model.functions.values()
+        return self.edit.clock > 0 and any(function.domain != GROUP_DOMAIN for function in functions)
 
     def stop_at(self, version: int) -> None:
         """Say that a run was stopped: what was changed since this version of the editor is `settle`'s to take back."""

@@ -25,8 +25,8 @@ Array = np.ndarray[Any, Any]
 Inputs: TypeAlias = dict[str, Any]
 """By input: an array, or a list of arrays for a sequence."""
 
-IntegerRange: TypeAlias = Literal["natural", "small", "binary", "zero", "one"]
-FloatRange: TypeAlias = Literal["normal", "unit", "wide"]
+IntegerRange: TypeAlias = Literal["natural", "signed", "small", "binary", "zero", "one"]
+FloatRange: TypeAlias = Literal["normal", "unit", "wide", "coarse"]
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
 _LONG_AT_MOST: Final = 1 << 22  # elements of an input whose last dimension is tried to be long
@@ -35,6 +35,9 @@ _KEPT_BY: Final = frozenset(
     | {"Concat", "Split", "Clip", "Where", "Add"}
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
+_MOST_SIZES: Final = 10  # so few integers may be dimensions, or tell how often something is done
+_SMALL: Final = 8
+_LARGE: Final = 1 << 17
 _OCTAVES: Final = 4  # by which wide floats are larger or smaller than normal ones
 _COMPARED: Final = {"Equal": 0, "Greater": 1, "GreaterOrEqual": 0, "Less": -1, "LessOrEqual": 0}  # beyond the constant
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
@@ -49,11 +52,13 @@ class Draw:
             None chooses by the symbol's name.
         length: The size of the last dimension of each input of several, as far as it is open: of a signal's samples,
             say, of which a frame takes hundreds. Other symbols are natural, what else is open is 1.
-        integers: ``natural`` respects what is known of an input's use; the others are what to try instead.
-        floats: ``normal``, uniform between 0 and 1, or ``wide``: from a sixteenth to sixteen times as large as normal.
+        integers: ``natural`` respects what is known of an input's use, ``signed`` counts from the end, too, and is
+            larger where nothing is known; the others are what to try instead.
+        floats: ``normal``, uniform between 0 and 1, ``wide``: from a sixteenth to sixteen times as large as normal, or
+            ``coarse``: halves, so that there are zeros, ones, ties, and numbers at a threshold.
         told: Whether inputs of one element that are compared with a constant are such that the comparison holds, and
             bools are true: branches hang on them.
-        empty: Whether the first symbol (see `Interface.first_symbol`) is 0.
+        empty: The symbol that is 0.
         odd: Whether symbols' sizes are others than the natural ones, and each second symbol's is 1: those of the first,
             third and so on if it is 0, of the others if it is 1.
     """
@@ -63,27 +68,29 @@ class Draw:
     integers: IntegerRange = "natural"
     floats: FloatRange = "normal"
     told: bool = True
-    empty: bool = False
+    empty: str | None = None
     odd: Literal[0, 1] | None = None
 
 
-EMPTY: Final = Draw(empty=True)
-"""The natural way, but for one symbol that is 0."""
-
-
-def further(*, wide: bool, symbols: int) -> Iterator[Draw]:
-    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only.
+def further(*, wide: bool, symbols: int, floating: bool = False, integers: bool = False) -> Iterator[Draw]:
+    """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only, signs, ties.
 
     The last is the cheapest, in the place of the others where none of them can be afforded.
 
     Args:
         wide: Whether floats may be large.
         symbols: How many there are.
+        floating: Whether there are floats.
+        integers: Whether there are integers that natural draws leave positive.
     """
     floats: FloatRange = "wide" if wide else "normal"
     yield Draw(floats=floats, odd=1)
     if symbols > 1:
         yield Draw(floats=floats, odd=0)
+    if floating:
+        yield Draw(floats="coarse")
+    if integers:
+        yield Draw(integers="signed")
     if symbols:
         yield Draw(floats=floats, size=1)
 
@@ -175,15 +182,26 @@ class Interface:
         return any(one.is_single and (one.telling is not None or one.is_bool) for one in self._taken)
 
     @property
-    def symbols(self) -> frozenset[str]:
-        """The symbols of all inputs' dimensions."""
-        return frozenset(name for one in self._taken for dim in one.dims for name in symbolic.symbols(dim))
+    def has_floats(self) -> bool:
+        """Whether an input holds floats."""
+        types = (one.type for one in self._taken)
+        return any(type_ is not None and type_.dtype.is_floating_point() for type_ in types)
 
     @property
-    def first_symbol(self) -> str | None:
-        """The symbol of the first input's first symbolic dimension: the batch size, most often."""
-        names = (name for one in self._taken for dim in one.dims for name in sorted(symbolic.symbols(dim)))
-        return next(names, None)
+    def has_wide_integers(self) -> bool:
+        """Whether an input's integers have more than 8 bits, of which all values are drawn anyway, and are no mask."""
+        return any(_is_wide_integer(one) for one in self._taken)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of all inputs' dimensions, each once; the first is the batch size, most often."""
+        return tuple(dict.fromkeys(_symbols(self._taken)))
+
+    @property
+    def free_symbols(self) -> tuple[str, ...]:
+        """Those of which none is, by its name, the sum of others."""
+        names = list(self.symbols)
+        return tuple(name for name in names if not _is_sum(name, names))
 
     def draw(self, *, seed: int = 0, sizes: Mapping[str, int] | None = None, how: Draw | None = None) -> Inputs:
         """Inputs, the same for the same seed on any machine.
@@ -191,7 +209,7 @@ class Interface:
         Args:
             seed: Two seeds give different numbers of the same shapes.
             sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
-            how: One of `attempts`, or `EMPTY`.
+            how: One of `attempts`, `further`, or another.
 
         Returns:
             An array for each input, a list of arrays for a sequence. bfloat16 and the like are ``ml_dtypes`` arrays.
@@ -229,8 +247,8 @@ class Interface:
 
     def _bound(self, sizes: Mapping[str, int] | None, how: Draw) -> _Sizes:
         given = dict(sizes or {})
-        if how.empty and self.first_symbol is not None:
-            given[self.first_symbol] = 0
+        if how.empty is not None:
+            given[how.empty] = 0
         return _Sizes(self._taken, given, how)
 
 
@@ -274,10 +292,9 @@ class _Sizes:
     """One size for each symbol, over all inputs."""
 
     def __init__(self, inputs: list[_Taken], given: dict[str, int], how: Draw) -> None:
-        names = [name for one in inputs for dim in one.dims for name in sorted(symbolic.symbols(dim))]
         self._how = how
+        names = list(dict.fromkeys(_symbols(inputs)))
         self.sizes: dict[str, int] = dict(given)
-        names = list(dict.fromkeys(names))
         if how.length is not None:
             last = (name for one in inputs if len(one.dims) > 1 for name in symbolic.symbols(one.dims[-1]))
             self.sizes = dict.fromkeys(last, how.length) | self.sizes
@@ -305,6 +322,11 @@ class _Sizes:
         if axis == 0:
             return min(how.size or 2, 2)
         return how.size or 4
+
+
+def _symbols(inputs: list[_Taken]) -> Iterator[str]:
+    """The symbols of inputs, in order, as often as they stand there."""
+    return (name for one in inputs for dim in one.dims for name in sorted(symbolic.symbols(dim)))
 
 
 def _dims(value: ir.Value) -> list[symbolic.Dim]:
@@ -401,13 +423,17 @@ def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], 
     floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
     if how.floats == "wide":
         floats = floats * 2.0 ** rng.uniform(-_OCTAVES, _OCTAVES, shape)
+    if how.floats == "coarse":
+        floats = np.round(floats * 2) / 2 + 0.0  # no zero is negative: which sign one has is often the kernels' whim
     return np.asarray(floats).astype(dtype.numpy())
 
 
 def _draw_integers(
     rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
 ) -> Array:
-    if how.integers != "natural":
+    if how.integers == "signed" and _is_wide_integer(one):
+        return _draw_signed(rng, one, dtype, shape)
+    if how.integers not in ("natural", "signed"):
         low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
         return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
     if one.is_single and one.telling is not None and how.told:
@@ -426,4 +452,18 @@ def _draw_integers(
     return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
 
 
-__all__ = ["EMPTY", "Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]
+def _is_wide_integer(one: _Taken) -> bool:
+    type_ = one.type
+    dtype = None if type_ is None else type_.dtype
+    return dtype is not None and dtype.is_integer() and dtype.bitwidth > 8 and "mask" not in one.name.lower()
+
+
+def _draw_signed(rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...]) -> Array:
+    """Integers of both signs: what may be indices within the table, few numbers small enough for sizes."""
+    few = int(np.prod(shape)) < _MOST_SIZES
+    most = one.below or (_SMALL if few or "position" in one.name.lower() else _LARGE)
+    low, high = max(-most, int(dtype.min)), min(most, int(dtype.max) + 1)
+    return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
+
+
+__all__ = ["Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from ortopt import memory, verification_start
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.evaluate import BIG_GRAPH, count_nodes
+from ortopt.temporary import is_lack_of_room, no_room
 from ortopt.verification_worker import open_session, run_stored
 
 PATIENCE: Final = 120.0
@@ -178,6 +179,8 @@ class Worker:
         if not line:
             raise self._death()
         answer: dict[str, Any] = json.loads(line)
+        if "full" in answer:
+            raise no_room(answer["full"])
         if "failed" in answer:
             raise WorkerError(answer["failed"])
         return answer
@@ -235,6 +238,8 @@ class Here(Worker):
         try:
             rows = run_stored(self._session, source, target)
         except Exception as error:
+            if isinstance(error, OSError) and is_lack_of_room(error):
+                raise no_room(error) from error
             raise WorkerError(str(error)) from error
         self.seconds = time.perf_counter() - started
         return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -16,7 +17,8 @@ import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.graph.text import quoted
-from ortopt.verification_inputs import EMPTY, Draw, Inputs, Interface, attempts, further
+from ortopt.temporary import said
+from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, further
 from ortopt.verification_process import Deadline, Worker, WorkerError
 from ortopt.verification_worker import restore, store
 
@@ -105,6 +107,7 @@ class Search:
         self._seen: set[tuple[Any, ...]] = set()
         self._tries = 0
         self._wanted = _ENOUGH
+        self._first = Draw()
         self._took = 0.0
         self._begun = time.monotonic()
 
@@ -168,6 +171,8 @@ class Search:
                 self.deaths += not error.late
                 raise
             return True
+        if one.says_something and not self._found:
+            self._first = how
         (self._found if one.says_something else self._poor).append(one)
         self._took = time.monotonic() - start
         if len(self._found) == self._wanted or (self._found and self._took >= _SECOND_SET_WITHIN):
@@ -183,14 +188,23 @@ class Search:
             pace: Seconds that each element of the inputs takes.
         """
         sets: list[InputSet] = []
-        for how in further(wide=self._fine, symbols=len(self._interface.symbols)):
-            if sets and how.size is not None:
+        interface = self._interface
+        ways = further(
+            wide=self._fine,
+            symbols=len(interface.symbols),
+            floating=interface.has_floats,
+            integers=interface.has_wide_integers,
+        )
+        for way in ways:
+            if sets and way.size is not None:
                 break
+            sized = way.size is not None or way.odd is not None
+            how = way if sized else dataclasses.replace(self._first, floats=way.floats, integers=way.integers)
             try:
                 drawn = self._fresh(how)
                 if drawn is None or pace * elements(drawn) > budget:
                     continue
-                sizes = self._interface.sizes(self._given, how).items()
+                sizes = interface.sizes(self._given, how).items()
                 one = self._attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
             except UsageError:
                 continue
@@ -204,17 +218,25 @@ class Search:
         return sets
 
     def _try_nothing(self, worker: Worker) -> list[InputSet]:
-        """An input set with a dimension of 0; a model that does not take it is not asked for more."""
-        symbol = self._interface.first_symbol
-        if symbol is None or symbol in self._given or not self._interface.takes_nothing:
+        """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.
+
+        A model that does not take the first is asked for the others all the same: failing is quick.
+        """
+        symbols = [symbol for symbol in self._interface.free_symbols if symbol not in self._given]
+        if not symbols or not self._interface.takes_nothing:
             return []
+        sets: list[InputSet] = []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
+        begun = time.monotonic()
         try:
-            return [self._attempt(worker, self._draw(EMPTY), f"{quoted(symbol)} is 0")]
-        except WorkerError:
-            return []
+            for symbol in symbols:
+                with contextlib.suppress(WorkerError):
+                    sets.append(self._attempt(worker, self._draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0"))
+                if worker.dead or time.monotonic() - begun > _FURTHER_SECONDS:
+                    break
         finally:
             worker.deadline = deadline
+        return sets
 
     def _fresh(self, how: Draw) -> Inputs | None:
         """Inputs that have not been tried, or None."""
@@ -228,9 +250,10 @@ class Search:
 
 def store_inputs(inputs: Inputs, folder: Path) -> None:
     """Write inputs into a new folder."""
-    folder.mkdir()
-    rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-    (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
+    with said(str(folder.parent)):
+        folder.mkdir()
+        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
+        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
 def inputs_from(folder: Path) -> Inputs:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ortopt.evaluation_child import Array, Raw, end_with, limit_memory, raw_of
+from ortopt.evaluation_child import Array, Raw, end_with, limit_memory, raw_of, save_array
 from ortopt.graph.wire import field, integer
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
@@ -55,9 +55,9 @@ def store(folder: Path, label: str, value: Any) -> Any:
     name = array.dtype.name.replace("_", "")
     if array.dtype.kind == "V" or name in _EXOTIC:
         raw = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8).reshape(array.shape)
-        np.save(folder / f"{label}.npy", raw, allow_pickle=False)
+        save_array(folder / f"{label}.npy", raw)
         return {"file": f"{label}.npy", "exotic": _EXOTIC.get(name, 0)}
-    np.save(folder / f"{label}.npy", array, allow_pickle=False)
+    save_array(folder / f"{label}.npy", array)
     return {"file": f"{label}.npy", "exotic": 0}
 
 
@@ -181,6 +181,14 @@ def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
     return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
 
 
+def _lacks_room(error: Exception) -> bool:
+    if not isinstance(error, OSError):
+        return False
+    from ortopt.temporary import is_lack_of_room
+
+    return is_lack_of_room(error)
+
+
 def main(requests: TextIO, answers: TextIO) -> None:
     """Serve until there are no more requests."""
     session = None
@@ -199,7 +207,7 @@ def main(requests: TextIO, answers: TextIO) -> None:
             else:
                 answer = {"rows": run_stored(session, *map(Path, request))}
         except Exception as error:
-            answer = {"failed": str(error)}
+            answer = {"full" if _lacks_room(error) else "failed": str(error)}
         answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}) + "\n")
         answers.flush()
 

@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import math
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
+from ortopt.temporary import temporary_folder
 from ortopt.verification_comparison import (
     TOLERANCES,
     Comparison,
@@ -185,7 +185,7 @@ class Reference:
             _Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol, token=self._token
         )
         self._stack = ExitStack()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-verify-")))
+        self._folder = Path(self._stack.enter_context(temporary_folder("ortopt-verify-")))
         self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))), self._token)
         self._stack.callback(self._run.close)
         self._run.in_process = in_process
@@ -327,7 +327,7 @@ def outputs_of(
     Raises:
         VerificationError: It cannot be loaded or run.
     """
-    with tempfile.TemporaryDirectory(prefix="ortopt-run-") as name:
+    with temporary_folder("ortopt-run-") as name:
         run = _Run(Path(name), tuple(dict.fromkeys((*providers, CPU))))
         run.deadline = None if timeout is None else Deadline(timeout)
         try:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     {"errors"},
-    {"cancellation", "memory"},
+    {"cancellation", "memory", "temporary"},
     {"options"},
     {"semantics"},
     {"graph"},

@@ -107,6 +107,17 @@ MODELS = {
         d = Add (c, c)
         y = Transpose <perm = [1, 0]> (d)
     }""",
+    "the rank of a sequence's elements is known late": """<ir_version: 10, opset_import: ["" : 18]>
+        main (int64 s, int64[1] form, int64[1] a, int64[1] b, int64[3] target, float[4,6] x) => (float[] y) {
+        first = Constant <value = int64 {0}> ()
+        two = Constant <value = int64 {2}> ()
+        n = Reshape (s, form)
+        t = Concat <axis = 0> (n, a, b)
+        z = Reshape (x, t)
+        parts = SplitToSequence <axis = 2> (z, two)
+        part = SequenceAt (parts, first)
+        y = Reshape (part, target)
+    }""",
 }
 """Each has been one that a second run changed."""
 
@@ -120,6 +131,29 @@ def test_a_second_run_changes_nothing(name: str, level: int) -> None:
     twice = optimize(once, level=level, target=target, verify=False)
     assert [one.transformer for one in twice.summary.passes] == []
     assert to_bytes(twice.model) == once
+
+
+IN_FUNCTIONS = {
+    "what a function gives is known once its body is rewritten": """
+        <ir_version: 9, opset_import: ["" : 20, "local" : 1]>
+        main (float[3,N] x) => (bool mask, int64[k] size) { s = Shape (x) size = Abs (s) y, mask = local.F (x) }
+        <domain: "local", opset_import: ["" : 20]>
+        F (x) => (y, mask) { first = Size (x) float = Cast <to = 1> (first) y, mask = Dropout (float) }""",
+    "what a function is called with is known once that is folded": """
+        <ir_version: 9, opset_import: ["" : 20, "local" : 1]>
+        main (float[3,N] x, float one) => (int64 y) { v, m = Dropout (one) n = Cast <to = 7> (m) y = local.F (x, n) }
+        <domain: "local", opset_import: ["" : 20]>
+        F (x, n) => (y) { size = Size (x) sum = Add (n, n) y = Mul (size, sum) }""",
+}
+
+
+@pytest.mark.parametrize("name", IN_FUNCTIONS)
+def test_a_second_run_changes_nothing_where_functions_are_kept(name: str) -> None:
+    model = onnx.parser.parse_model(IN_FUNCTIONS[name])
+    once = optimize(model, level=3, keep_functions=True)
+    assert {"shape_folding", "dropout_elimination"} <= {one.transformer for one in once.summary.passes}
+    twice = optimize(to_bytes(once.model), level=3, keep_functions=True, verify=False)
+    assert [one.transformer for one in twice.summary.passes] == []
 
 
 class There(Swap):

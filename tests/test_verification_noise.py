@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.verification_comparison import LIMITS, TOLERANCES, Comparison, OutputRow, expected_elsewhere, settled
-from ortopt.verification_inputs import Interface, further
+from ortopt.verification_inputs import Draw, Interface, further
 from ortopt.verification_noise import jittered, jittered_inputs, widened, widened_inputs
 from ortopt.verify import Verification, verify
 
@@ -243,6 +243,35 @@ def test_rtol_and_atol_are_those_of_numpy() -> None:
         assert not row.doubtful
 
 
+SIGNS = {
+    "negative numbers": "a = Abs (n) y = Mul (n, a)",
+    "large numbers": "a = Min (n, hundred) y = Mul (n, a)",
+}
+
+
+@pytest.mark.parametrize("what", SIGNS)
+def test_what_natural_integers_hide_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
+    model = "main (int64[N,20] n) => (int64[N,20] y) <int64[1] hundred = {{100}}> {{ {} }}"
+    original = model.format("k = Identity (n) y = Mul (n, k)")
+    assert compared(original, model.format(SIGNS[what])).status == "differs"
+    assert compared(original, original).input_sets == 5
+
+
+def test_signed_integers_stay_within_tables_and_among_sizes() -> None:
+    model = parsed(
+        """main (float[5,4] table, int64[N,20] ids, int32[N,20] n, int64[3] shape, uint16[N,20] u,
+            int64[N,9] attention_mask) => (float[N,20,4] y) { y = Gather (table, ids) }"""
+    )
+    drawn = Interface(model).draw(how=Draw(integers="signed"))
+    assert (drawn["ids"].min(), drawn["ids"].max()) == (-5, 4)
+    assert drawn["n"].min() < -300
+    assert drawn["n"].max() > 300
+    assert np.abs(drawn["shape"]).max() <= 8
+    assert drawn["u"].max() > 300
+    assert set(drawn["attention_mask"].ravel().tolist()) <= {0, 1}
+
+
 def test_a_row_tells_all() -> None:
     row = Comparison().of("y", "tensor(float)", np.float32([[3, 0], [4, 0]]), np.float32([[3, 0], [5, 0]]))
     assert (row.absolute, row.relative, row.index, row.expected, row.got) == (1.0, 0.25, (1, 0), "4", "5")
@@ -268,8 +297,8 @@ def test_what_the_specification_leaves_undefined_is_not_asked() -> None:
         t = Concat <axis = 0> (s, r) y = Reshape <allowzero = 1> (x, t) }}"""
     result = f"{head} {{ t = Constant <value_ints = [0, -1, 4]> () y = Reshape (x, t) }}"
     found = compared(original, result)
-    assert (found.status, found.input_sets) == ("verified", 3)
-    assert compared(result, result).input_sets == 3
+    assert (found.status, found.input_sets) == ("verified", 4)
+    assert compared(result, result).input_sets == 4
 
 
 CONSTANTS = """one = Constant <value_ints = [1]> () two = Constant <value_ints = [2]> ()
@@ -278,19 +307,22 @@ HIDDEN = {
     "more than two rows": "s = Shape <end = 1> (x) b = Less (two, s) c = Cast <to = 1> (b) y = Add (x, c)",
     "one size of two is 1": """s = Shape (x) b = Equal (one, s) c = Cast <to = 1> (b)
         h = ReduceMax <keepdims = 0> (c) l = ReduceMin <keepdims = 0> (c) d = Sub (h, l) y = Add (x, d)""",
+    "no columns": "m = Neg (one) s = Shape <start = 1> (x) t = Concat <axis = 0> (m, s) y = Reshape (x, t)",
     "large numbers": "y = Clip (x, , six)",
     "large negative numbers": "l = Neg (six) y = Clip (x, l)",
+    "zeros": "b = Cast <to = 9> (x) z = Not (b) c = Cast <to = 1> (z) y = Add (x, c)",
 }
 
 
 @pytest.mark.parametrize("what", HIDDEN)
-def test_what_natural_inputs_hide_is_found(what: str) -> None:
+def test_what_natural_inputs_hide_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong for sizes, or for numbers, that the first input sets do not have."""
+    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
     model = "main (float[N,M] x) => (float[N,M] y) {{ {} {} }}"
     original = model.format(CONSTANTS, "y = Identity (x)")
     assert compared(original, model.format(CONSTANTS, HIDDEN[what])).status == "differs"
     found = compared(original, original)
-    assert (found.status, found.input_sets) == ("verified", 5)
+    assert (found.status, found.input_sets) == ("verified", 7)
 
 
 def test_half_precision_is_given_no_large_numbers() -> None:
@@ -301,6 +333,6 @@ def test_half_precision_is_given_no_large_numbers() -> None:
         assert (largest > 4) is wide
     cube = "main (float16[N] x) => (float16[N] y) { s = Mul (x, x) c = Mul (s, s) d = Mul (c, c) y = Mul (d, d) }"
     found = compared(cube, cube)
-    assert (found.status, found.input_sets) == ("verified", 4), (
-        "the natural one, of one element, of none, of another size"
+    assert (found.status, found.input_sets) == ("verified", 5), (
+        "the natural one, of one element, of none, of another size, of halves"
     )

@@ -22,7 +22,8 @@ class ReshapeFusion(GraphTransformer):
     """``Reshape(x, Concat(Shape(x)…))`` → ``Reshape(x, constant)`` of 0s, numbers and at most one -1.
 
     A -1 cannot be inferred beside a dimension of 0, so the other dimensions must be positive: provably, or because the
-    model could not run otherwise, as another Reshape that always runs infers a dimension beside the same ones.
+    model could not run otherwise, as another Reshape that always runs infers a dimension beside the same ones. One with
+    ``allowzero`` proves nothing: exporters write it, and ONNX Runtime does infer a dimension there.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -97,7 +98,8 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
     if len(open_axes) == 1:
         _check_for_copies(computed, result, source, positive)
         others = [dim for axis, dim in enumerate(result) if axis != open_axes[0]]
-        if _literal(computed, open_axes[0]) == INFER or all(_is_positive(dim, positive) for dim in others):
+        fails = _literal(computed, open_axes[0]) == INFER and not _may_take_zero(root)
+        if fails or all(_is_positive(dim, positive) for dim in others):
             return _reshape(x, target)
     axis = _flatten_axis(source, result) if opset(root) >= 9 else None
     if axis is not None:
@@ -176,7 +178,7 @@ def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
     """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
     found: set[str] = set()
     for node in context.cancellation.watch(context.edit.index.nodes(graph, "Reshape")):
-        if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node):
+        if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node) or _may_take_zero(node):
             continue
         contents, result = facts.contents(node.inputs[1]), shape_of(node.outputs[0])
         source = None if node.inputs[0] is None else shape_of(node.inputs[0])
@@ -188,6 +190,12 @@ def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
                 if len(names) == 1 and dim.value in names:
                     found.update(names)
     return frozenset(found)
+
+
+def _may_take_zero(node: ir.Node) -> bool:
+    """Whether a Reshape has ``allowzero``: ONNX Runtime infers a dimension beside one of 0 then, and does not fail."""
+    attribute = node.attributes.get("allowzero")
+    return attribute is not None and (attribute.is_ref() or attribute.as_int() != 0)
 
 
 def _is_needed(node: ir.Node) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,10 +97,11 @@ def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, 
     from ortopt.cli import arrays, files
     from ortopt.cli.optimize import dims
     from ortopt.graph.load import load
+    from ortopt.temporary import temporary_folder
 
     loaded = load(argument.source)
     candidates = arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"]))
-    with tempfile.TemporaryDirectory(prefix="ortopt-bench-") as name:
+    with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
         inputs = folder / "inputs.npz"
         original = _original(argument, folder)

@@ -44,6 +44,8 @@ class LazyGroup(click.Group):
             sys.stdout.flush()
         except KeyboardInterrupt:  # before click makes an empty line of it
             raise OptimizationCancelled from None
+        except EOFError as error:  # click would take it for the end of what somebody types
+            raise RuntimeError(f"EOFError: {error}") from error
         except BrokenPipeError:  # who reads us, e.g. `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.exceptions.Exit(BAD_INPUT) from None

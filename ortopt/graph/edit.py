@@ -39,6 +39,7 @@ Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 _PAD_AXES = 3
+_SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})  # nothing is kept of what they hold: readers ask these
 _MOST_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
 
 
@@ -1016,7 +1017,7 @@ class Editor:
         return changed
 
     def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
-        """The values of a node, and of the graphs below it, of which inference now says something else."""
+        """The values of a node, and of the graphs below it, of which inference now says something else, or may say."""
         values = [value for user in _with_nested(node) for value in user.outputs]
         if node.attributes.data:
             values += [value for graph in scope.nested(node) for value in graph.inputs]
@@ -1028,6 +1029,8 @@ class Editor:
                 continue
             self._did(_restore_facts, value, type_, shape, meta)
             found.append(value)
+        if node.op_type in _SEQUENCES and not found:
+            found.extend(node.outputs)
         return found
 
     def _followers(self, value: ir.Value) -> list[ir.Node]:

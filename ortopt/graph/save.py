@@ -104,7 +104,8 @@ def save(
     Raises:
         OutputError: It cannot be written there or in this way; nothing was changed under the output's name.
     """
-    label = quoted(os.fspath(path)) if isinstance(path, str | os.PathLike) else "the stream"
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else getattr(path, "name", None)
+    label = quoted(name) if isinstance(name, str) else "the stream"
     try:
         with without_garbage_collection():
             validate(model, token=token)

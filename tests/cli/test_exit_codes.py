@@ -287,6 +287,16 @@ def test_a_mistake_of_ours_is_one_line_too(ortopt: Any, model: Path, monkeypatch
     assert done.stderr.startswith("ortopt: internal error: AssertionError: two lines (ORTOPT_TRACEBACK=1")
 
 
+def test_a_file_that_ends_early_is_no_cancellation(ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr(api.Optimization, "transform", broken)
+    done = ortopt("optimize", model, code=70)
+    assert "EOFError: marshal data too short" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_memory_that_runs_out_is_2(ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise MemoryError

@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> Path:
 
 def test_models_that_agree(ortopt: Any, files: Path) -> None:
     done = ortopt("verify", "a.onnx", "b.onnx")
-    assert "verified: 4 input sets" in done.stdout
+    assert "verified: 5 input sets" in done.stdout
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["output", "y", "n"]
 
@@ -42,7 +42,7 @@ def test_models_that_differ(ortopt: Any, files: Path) -> None:
     done = ortopt("verify", "a.onnx", "near.onnx", code=3)
     assert done.stderr.startswith("ortopt: the models differ: output 'y': ")
     assert done.stderr.count("\n") == 1
-    assert "differs: 4 input sets" in done.stdout
+    assert "differs: 5 input sets" in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.startswith("y "))
     assert " no " in row
     assert " instead of " in row
@@ -74,7 +74,7 @@ def test_tolerances_can_be_given(ortopt: Any, files: Path) -> None:
 def test_inputs_and_sizes_can_be_given(ortopt: Any, files: Path) -> None:
     np.savez(files / "in.npz", x=np.zeros((7, 4), np.float32))
     assert "verified: 1 input set," in ortopt("verify", "a.onnx", "near.onnx", "--inputs", "in.npz").stdout
-    assert "verified: 3 input sets," in ortopt("verify", "a.onnx", "b.onnx", "--dim", "N=3").stdout
+    assert "verified: 4 input sets," in ortopt("verify", "a.onnx", "b.onnx", "--dim", "N=3").stdout
     np.savez(files / "in.npz", z=np.zeros((7, 4), np.float32))
     assert "lack 'x'" in ortopt("verify", "a.onnx", "a.onnx", "--inputs", "in.npz", code=1).stderr
 

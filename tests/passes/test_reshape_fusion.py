@@ -179,6 +179,23 @@ def test_allowzero_goes_where_dimensions_are_copied() -> None:
     assert "allowzero" not in node.attributes
 
 
+def test_a_dimension_that_allowzero_infers_tells_nothing_of_those_beside_it() -> None:
+    """ONNX Runtime infers one beside a 0 too: what exporters write with ``allowzero`` runs without elements."""
+    computed = "m = Concat <axis = 0> (b, minus, k4) w = Reshape <allowzero = 1> (x, m)"
+    model = WITNESS.format(0).replace("f = Flatten <axis = 1> (x)\n    w = Reshape (f, u)", computed)
+    model = model.replace("float[c,e] w", "float[c,e,f] w").replace("int64[2] u = {0, 0}", "int64[1] minus = {-1}")
+    check_keeps(PASS, model, "a dimension beside the one to infer may be 0")
+    check_rewrites(PASS, model.replace(" <allowzero = 1>", ""), ops={"Concat": 0})
+
+
+def test_a_dimension_that_allowzero_infers_is_left_to_it() -> None:
+    x, y, target, _ = FUSED["three inferred"]
+    check_keeps(PASS, graph(x, y, target, "<allowzero = 1>"), "a dimension beside the one to infer may be 0")
+    x, y, target, _ = FUSED["copied and inferred"]
+    model = check_rewrites(PASS, graph(x, y, target, "<allowzero = 1>"), ops={"Concat": 0})
+    assert [node.op_type for node in model.graph] == ["Flatten"]
+
+
 def test_inside_a_subgraph_and_a_function() -> None:
     model = check_rewrites(
         PASS,
