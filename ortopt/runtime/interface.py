@@ -17,6 +17,7 @@ from ortopt.evaluate import use_one_thread
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, failure
+from ortopt.runtime.weights import FOLDER_KEY, place
 
 _ACCEPTED: Final = "accepted"
 _SHAPE: Final = "shape"
@@ -47,7 +48,16 @@ class Interface:
         options.log_severity_level = 4
         prefix = free_prefix(value.name for value in (*model.graph.inputs, *model.graph.outputs))
         self._accepted = prefix + _ACCEPTED
-        self._session = binding().InferenceSession(options, _proto(model, prefix).SerializeToString(), False, False)
+        defaults = {
+            value.name or "": value.const_value
+            for value in model.graph.inputs
+            if value.const_value is not None and value.is_initializer()
+        }
+        placed = place(_proto(model, prefix), defaults)
+        self._kept = placed.kept
+        if placed.folder is not None:
+            options.add_session_config_entry(FOLDER_KEY, placed.folder)
+        self._session = binding().InferenceSession(options, placed.model, False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
@@ -132,10 +142,6 @@ def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
     graph.doc_string = model.graph.doc_string or ""
     for value in model.graph.inputs:
         graph.input.append(argument_of(value).declared())
-        if value.const_value is not None and value.is_initializer():
-            default = ir.serde.serialize_tensor(value.const_value)
-            default.name = value.name or ""
-            graph.initializer.append(default)
     make = onnx.helper.make_node
     none = onnx.helper.make_tensor("none", onnx.TensorProto.INT64, [1], [0])
     # No elements, which nobody knows before it is run: a tensor that is reshaped to it may have any shape.

@@ -153,6 +153,26 @@ def test_weights_in_files_are_not_copied(tmp_path: Path, external_data: Any) -> 
     assert anonymous_megabytes() - before < 32
 
 
+@pytest.mark.parametrize("external_data", ["inline", "copy"])
+def test_defaults_of_inputs_are_in_memory_once(tmp_path: Path, external_data: Any) -> None:
+    """The session that answers for the model's interface maps them."""
+    model, v, w = with_weights(16384)
+    model.graph.inputs.append(model.graph.initializers["v"])
+    save(model, tmp_path / "model.onnx", external_data=external_data)
+    del model
+    gc.collect()
+    before = anonymous_megabytes()
+    mine = InferenceSession(tmp_path / "model.onnx", providers=["cpu"], host_ops=[Twice])
+    gc.collect()
+    assert 60 < anonymous_megabytes() - before < 96
+    (found,) = mine.get_overridable_initializers()
+    assert (found.name, found.shape) == ("v", [16384, 1024])
+    x = floats(16384, 1024)
+    expected = -(2 * np.maximum(x + w, 0) * v)
+    assert_allclose(mine.run(None, {"x": x})[0], expected, rtol=1e-5)
+    assert_allclose(mine.run(None, {"x": x, "v": v + 1})[0], -(2 * np.maximum(x + w, 0) * (v + 1)), rtol=1e-5)
+
+
 def test_values_are_freed_at_their_last_use() -> None:
     steps = "".join(f"t{i + 1} = ortopt.group.group_{i} (t{i}) " for i in range(12))
     groups = "".join(
