@@ -250,8 +250,9 @@ def _plan(path: str) -> dict[str, float]:
     feeds = _feeds(session, path)
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
     session.run_with_ort_values(None, values)
-    arguments, _ = session._arguments(values)
-    return {"us": _median(lambda: session._execute(arguments, None))}
+    grouped = session._session
+    arguments, _ = grouped._arguments(values)
+    return {"us": _median(lambda: grouped.execute(arguments, None))}
 
 
 def _prepared(path: str) -> dict[str, float]:

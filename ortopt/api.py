@@ -269,6 +269,9 @@ def optimize(
         OptimizationCancelled: If it was stopped; ``.result`` holds what was reached: before verification, all that was
             done, else the model as it came.
     """
+    for option, names in {"providers": providers, "disable": disable, "enable": enable, "only": only}.items():
+        if isinstance(names, str):  # whose letters would be taken for names
+            raise UsageError(f"{option} takes a list of names, not {names!r}")
     options = make_options(
         level=level,
         providers=tuple(providers),
@@ -311,8 +314,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"steps must be at least 1, not {values['steps']}")
     if values.get("limit") is not None and values["limit"] < 0:
         raise UsageError(f"the limit must not be negative, but it is {values['limit']}")
-    if values.get("timeout") is not None and not values["timeout"] > 0:
-        raise UsageError(f"the timeout must be positive, not {values['timeout']}")
+    if values.get("timeout") is not None and not 0 < values["timeout"] < math.inf:
+        raise UsageError(f"the timeout must be a positive number, not {values['timeout']}")
     if values["passes"] is not None and values["only"]:
         raise UsageError("give either a pipeline or a selection (only), not both")
     values["target"] = Target(values["target"])

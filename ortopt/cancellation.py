@@ -64,11 +64,6 @@ class CancellationToken:
         """Seconds until the deadline, never less than a millisecond; None where there is none."""
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
 
-    @property
-    def is_expired(self) -> bool:
-        """Whether the deadline has passed."""
-        return self.deadline is not None and time.monotonic() >= self.deadline
-
     def watch(self, items: Iterable[T]) -> Iterator[T]:
         """Some items, with a `check` now and then: for loops over all nodes of a graph.
 

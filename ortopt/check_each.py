@@ -14,7 +14,7 @@ from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.graph.text import quoted
-from ortopt.graph.validate import validate
+from ortopt.graph.validate import label, validate
 from ortopt.observers import Again, Defect, Observer
 from ortopt.rule import RewriteRule
 from ortopt.semantics import subgraphs
@@ -148,13 +148,13 @@ def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator
                     uses[value] = uses.get(value, 0) + 1
             for index, value in enumerate(node.outputs):
                 if value.producer() is not node or value.index() != index:
-                    yield f"{quoted(value.name)} does not know that {_of(node)} produces it"
+                    yield f"{quoted(value.name)} does not know that {label(node)} produces it"
     for value, count in token.watch(uses.items()):
         if use_count(value) == count:
             continue
         stray = next((use.node for use in value.uses() if use.node not in members), None)
         if stray is not None:
-            yield f"{quoted(value.name)} is used by {_of(stray)}, which is in no graph of the model"
+            yield f"{quoted(value.name)} is used by {label(stray)}, which is in no graph of the model"
         yield f"{quoted(value.name)} has {count} users, but knows of {use_count(value)}"
 
 
@@ -185,7 +185,7 @@ def _contradicted(node: ir.Node, version: int) -> Iterator[tuple[str, str]]:
             name = value.name or ""
             if value.dtype is not None and told.dtype is not None and value.dtype != told.dtype:
                 dtypes = f"{value.dtype.name.lower()}, where it computes {told.dtype.name.lower()}"
-                yield name, f"{quoted(name)}, a result of {_of(node)}, is said to be {dtypes}"
+                yield name, f"{quoted(name)}, a result of {label(node)}, is said to be {dtypes}"
                 continue
             has, should = dims_of(value), dims_of(told)
             if has is None or should is None:
@@ -196,17 +196,13 @@ def _contradicted(node: ir.Node, version: int) -> Iterator[tuple[str, str]]:
             )
             if differs:
                 dims = f"{_dims(has)}, where it computes {_dims(should)}"
-                yield name, f"{quoted(name)}, a result of {_of(node)}, is said to have the shape {dims}"
+                yield name, f"{quoted(name)}, a result of {label(node)}, is said to have the shape {dims}"
     finally:
         discard([shadow])
 
 
 def _dims(dims: Iterable[object]) -> str:
     return f"[{', '.join(str(dim) if isinstance(dim, int) else '?' for dim in dims)}]"
-
-
-def _of(node: ir.Node) -> str:
-    return f"{quoted(node.op_type)} node {quoted(node.name)}" if node.name else f"a node {quoted(node.op_type)}"
 
 
 __all__ = ["CheckEach", "is_sound"]

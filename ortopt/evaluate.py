@@ -665,6 +665,13 @@ def shares_threads() -> bool:
     return bool(_process_pool)
 
 
+def use_one_thread(options: onnxruntime.SessionOptions) -> None:
+    """Let a session have no threads of its own; where the process shares a pool, that pool, without a warning."""
+    options.use_per_session_threads = not shares_threads()
+    if not shares_threads():
+        options.intra_op_num_threads = 1
+
+
 def share_threads(intra: int, inter: int) -> None:
     """Set up ONNX Runtime's global thread pool; from then on every session of the process must use it.
 
@@ -887,4 +894,5 @@ __all__ = [
     "session",
     "share_threads",
     "shares_threads",
+    "use_one_thread",
 ]

@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import math
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -159,7 +160,8 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
 
     Raises:
         UnknownTransformerError: If a name is unknown.
-        UsageError: If a pipeline cannot be read, or a transformer does not take an option.
+        UsageError: If a pipeline cannot be read, a transformer does not take an option, or one that is asked for by
+            name does not run.
         RegistrationError: If an extra transformer bears a taken name.
     """
     registry = Registry()
@@ -175,6 +177,8 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     settings = {name_key(registry.find(name).name): values for name, values in options.settings.items()}
 
     if options.passes is not None:
+        if settings:
+            raise UsageError(f"options of {next(iter(options.settings))} belong into the pipeline, in braces")
         wanted = parse_pipeline(options.passes, registry)
     else:
         wanted = []
@@ -189,6 +193,13 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
         levels = tuple(level for level in type(transformer).levels if level <= options.level and level not in off)
         if levels:
             selected.append(Selected(transformer, levels))
+    named = [registry.find(name).name for name in (*options.only, *options.settings)]
+    named += [transformer.name for transformer in wanted] if options.passes is not None else []
+    running = {chosen.transformer.name for chosen in selected}
+    for name in named:
+        if name not in running and name_key(name) not in disabled:
+            known = ", ".join(str(level.value) for level in registry.find(name).levels)
+            raise UsageError(f"{name} (level {known}) does not run with these options")
     return selected
 
 
@@ -281,9 +292,11 @@ def parse_size(text: str) -> int:
         UsageError: If the text is none.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    if found is None or found[2].lower() not in _UNITS:
+    unit = None if found is None else _UNITS.get(found[2].lower())
+    nbytes = math.inf if found is None or unit is None else float(found[1]) * unit
+    if math.isinf(nbytes):
         raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(nbytes)
 
 
 def _typed(transformer: str, name: str, text: str, kind: str) -> object:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
-
-import onnx_ir as ir
 
 import ortopt
 from ortopt.analysis.shape_demand import SIZES, Demand, demands
@@ -16,6 +15,7 @@ from ortopt.api import OptimizeResult, Repair
 from ortopt.graph import scope
 from ortopt.graph.load import SOURCE_KEY
 from ortopt.graph.text import one_line, quoted
+from ortopt.observers import node_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,7 +64,7 @@ def as_dict(
         "ortopt": ortopt.__version__,
         "input": source,
         "output": None if saved is None else _output(saved),
-        "options": None if options is None else _options(options),
+        "options": None if options is None else plain(options),
         "nodes": {
             "before": before.nodes,
             "after": after.nodes,
@@ -109,17 +109,12 @@ def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
 def _demand(found: Demand) -> dict[str, Any]:
     user = found.user
     return {
-        "node": _node_name(found.node),
+        "node": node_name(found.node),
         "op": found.node.op_type,
         "graph": scope.label(scope.graph_of(found.node)),
-        "needed_by": None if user is None else {"node": _node_name(user), "op": user.op_type},
+        "needed_by": None if user is None else {"node": node_name(user), "op": user.op_type},
         "why": found.why,
     }
-
-
-def _node_name(node: ir.Node) -> str:
-    """A node's name for people: where it has none, its first result's."""
-    return node.name or (node.outputs[0].name or "" if node.outputs else "")
 
 
 def _output(saved: Saved) -> dict[str, Any]:
@@ -128,10 +123,6 @@ def _output(saved: Saved) -> dict[str, Any]:
         "bytes": saved.nbytes,
         "data": None if saved.data_path is None else str(saved.data_path),
     }
-
-
-def _options(options: Options) -> dict[str, Any]:
-    return {**plain(options), "target": options.target.value}
 
 
 def _repair(repair: Repair) -> dict[str, Any]:
@@ -169,7 +160,9 @@ def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
 
 
 def plain(record: Any) -> Any:
-    """Data classes as dicts, all the way down."""
+    """Data classes as dicts, and enumerations as their values, all the way down."""
+    if isinstance(record, enum.Enum):
+        return record.value
     if dataclasses.is_dataclass(record):
         return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):

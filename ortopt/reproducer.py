@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import __version__
 from ortopt.api import Optimization
 from ortopt.errors import OrtoptError, OutputError, TransformerError, VerificationError
 from ortopt.graph import scope
@@ -45,7 +46,7 @@ MOST_TRIES = 12
 LARGEST_COMPARED = 1 << 20
 """Constants of more bytes that have the same name before and after are taken to be the same."""
 
-PACKAGES = ("ortopt", "onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
+PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
 
 
 class _Unfit(Exception):  # noqa: N818 -- a reason to take the whole model
@@ -594,7 +595,7 @@ def _readme(made: Reproducer, what: str) -> str:
 
 def versions() -> dict[str, str]:
     """What took part."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    found = {"ortopt": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

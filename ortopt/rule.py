@@ -19,7 +19,7 @@ from ortopt.graph.edit import Conflict, discard, new_nodes
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match
 from ortopt.graph.onnx_ir_internals import first_use, use_count
-from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformer import Context, GraphTransformer, is_tuple_of
 
 NEWEST_OPSET = 1_000
 
@@ -116,8 +116,8 @@ def check_rule(rule: RewriteRule[Any]) -> None:
         RegistrationError: If one makes none.
     """
     where = f"{type(rule).__module__}.{type(rule).__qualname__}"
-    if not rule.roots:
-        raise RegistrationError(f"{where}: roots must name at least one op")
+    if not rule.roots or not is_tuple_of(rule.roots, str):
+        raise RegistrationError(f"{where}: roots must be a tuple that names at least one op")
     if len(rule.opsets) != 2 or rule.opsets[0] > rule.opsets[1]:
         raise RegistrationError(f"{where}: opsets must be (first, last)")
 
@@ -292,6 +292,8 @@ class RuleDriver:
         """Offer a node to a rule; the nodes to visit again if it was rewritten, else None."""
         try:
             found = first_match(rule.match, root)
+            if not hasattr(found, "nodes"):
+                raise TypeError(f"match returned a {type(found).__name__}, which has no nodes")
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
             if context.observers.listens_to_refusals:
@@ -384,6 +386,8 @@ def as_mapping(root: ir.Node, replacement: Replacement) -> Mapping[ir.Value, ir.
         return {old: new for old, new in used if use_count(old) or old.is_graph_output() or old is root.outputs[0]}
     if isinstance(replacement, ir.Value):
         return {root.outputs[0]: replacement}
+    if not isinstance(replacement, Mapping):
+        raise TypeError(f"rewrite returned a {type(replacement).__name__}: it must be a node, a value or a mapping")
     return replacement
 
 

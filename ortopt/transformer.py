@@ -112,6 +112,11 @@ class GraphTransformer(abc.ABC):
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self.options).items())})"
 
 
+def is_tuple_of(declared: object, kind: type) -> bool:
+    """Whether something is a tuple with elements of one type only; a forgotten comma makes something else."""
+    return isinstance(declared, tuple) and all(isinstance(one, kind) for one in declared)
+
+
 def check_contract(transformer: GraphTransformer) -> None:
     """Refuse a transformer whose declarations make no sense.
 
@@ -120,8 +125,13 @@ def check_contract(transformer: GraphTransformer) -> None:
     """
     kind = type(transformer)
     where = f"{kind.__module__}.{kind.__qualname__}"
-    if not kind.levels or not all(isinstance(level, TransformerLevel) for level in kind.levels):
+    if not kind.levels or not is_tuple_of(kind.levels, TransformerLevel):
         raise RegistrationError(f"{where}: levels must be a tuple of TransformerLevel")
+    for declaration in ("after", "providers"):
+        if not is_tuple_of(getattr(kind, declaration), str):
+            raise RegistrationError(f"{where}: {declaration} must be a tuple of names")
+    if not is_tuple_of(kind.produces, tuple) or not all(len(op) == 2 and is_tuple_of(op, str) for op in kind.produces):
+        raise RegistrationError(f"{where}: produces must be a tuple of (domain, op type)")
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
     if kind.edits not in ("log", "raw"):

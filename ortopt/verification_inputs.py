@@ -29,6 +29,7 @@ IntegerRange: TypeAlias = Literal["natural", "signed", "small", "binary", "zero"
 FloatRange: TypeAlias = Literal["normal", "unit", "wide", "coarse"]
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
+_LONG_AT_MOST: Final = 1 << 22  # elements of an input whose last dimension is tried to be long
 _KEPT_BY: Final = frozenset(
     {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Flatten", "Slice", "Gather", "Tile"}
     | {"Concat", "Split", "Clip", "Where", "Add"}
@@ -38,6 +39,7 @@ _MOST_SIZES: Final = 10  # so few integers may be dimensions, or tell how often 
 _SMALL: Final = 8
 _LARGE: Final = 1 << 17
 _OCTAVES: Final = 4  # by which wide floats are larger or smaller than normal ones
+_COMPARED: Final = {"Equal": 0, "Greater": 1, "GreaterOrEqual": 0, "Less": -1, "LessOrEqual": 0}  # beyond the constant
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
 
 
@@ -46,19 +48,26 @@ class Draw:
     """One way to draw inputs.
 
     Attributes:
-        size: The size of every symbol; None chooses by the symbol's name.
+        size: The size of every symbol, and of dimensions without one but the first of an input, which is 2 at most;
+            None chooses by the symbol's name.
+        length: The size of the last dimension of each input of several, as far as it is open: of a signal's samples,
+            say, of which a frame takes hundreds. Other symbols are natural, what else is open is 1.
         integers: ``natural`` respects what is known of an input's use, ``signed`` counts from the end, too, and is
             larger where nothing is known; the others are what to try instead.
         floats: ``normal``, uniform between 0 and 1, ``wide``: from a sixteenth to sixteen times as large as normal, or
             ``coarse``: halves, so that there are zeros, ones, ties, and numbers at a threshold.
+        told: Whether inputs of one element that are compared with a constant are such that the comparison holds, and
+            bools are true: branches hang on them.
         empty: The symbol that is 0.
-        odd: Whether sizes are others than the natural ones, and each second symbol's is 1: those of the first, third
-            and so on if it is 0, of the others if it is 1.
+        odd: Whether symbols' sizes are others than the natural ones, and each second symbol's is 1: those of the first,
+            third and so on if it is 0, of the others if it is 1.
     """
 
     size: int | None = None
+    length: int | None = None
     integers: IntegerRange = "natural"
     floats: FloatRange = "normal"
+    told: bool = True
     empty: str | None = None
     odd: Literal[0, 1] | None = None
 
@@ -100,6 +109,8 @@ def attempts() -> Iterator[Draw]:
         yield Draw(size=size)
     yield Draw(size=1, integers="one", floats="unit")
     yield Draw(size=1, integers="zero", floats="unit")
+    for length in (256, 512, 1024, 4096, 16000):
+        yield Draw(length=length)
 
 
 def draw_inputs(
@@ -111,12 +122,32 @@ def draw_inputs(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """One input: name, type, dimensions, and the size of the smallest table that its integers are indices into."""
+    """One input.
+
+    Attributes:
+        name: Its name.
+        type: Its type.
+        dims: Its dimensions.
+        below: The size of the smallest table that its integers are indices into.
+        telling: An integer for which a condition holds that compares the input with a constant; for inputs of one
+            element only, where a branch may hang on it.
+    """
 
     name: str
     type: ir.TypeProtocol | None
     dims: list[symbolic.Dim]
     below: int | None
+    telling: int | None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one element, whatever is drawn."""
+        return all(dim == 1 for dim in self.dims)
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether it is a tensor of bools."""
+        return isinstance(self.type, ir.TensorType) and self.type.dtype == ir.DataType.BOOL
 
 
 class Interface:
@@ -135,7 +166,7 @@ class Interface:
         nodes = (node for graph in scope.graphs(model, token) for node in token.watch(graph))
         self.takes_nothing = not any(_is_lost_without_elements(node) for node in nodes)
         self._taken = [
-            _Taken(value.name or "", value.type, _dims(value), _integers_below(value))
+            _Taken(value.name or "", value.type, _dims(value), *_integers(value))
             for value in model.graph.inputs
             if not value.is_initializer()
         ]
@@ -150,6 +181,11 @@ class Interface:
         """Whether an input holds floats."""
         types = (one.type for one in self._taken)
         return any(type_ is not None and type_.dtype.is_floating_point() for type_ in types)
+
+    @property
+    def tells(self) -> bool:
+        """Whether `Draw.told` makes a difference."""
+        return any(one.is_single and (one.telling is not None or one.is_bool) for one in self._taken)
 
     @property
     def has_wide_integers(self) -> bool:
@@ -192,10 +228,13 @@ class Interface:
                 raise UsageError(f"the type of input {quoted(one.name)} is unknown")
             rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(one.name.encode())]))
             shape = bound.shape(one)
-            if np.prod(shape, dtype=float) > _ELEMENTS_AT_MOST:
+            most = _ELEMENTS_AT_MOST if how.length is None else _LONG_AT_MOST
+            if np.prod(shape, dtype=float) > most:
                 raise UsageError(f"input {quoted(one.name)} would have the shape {list(shape)}")
             count = 2 if isinstance(type_, ir.SequenceType) else 1
-            if type_.dtype.is_integer():
+            if one.is_single and one.is_bool:
+                arrays = [np.full(shape, how.told)] * count
+            elif type_.dtype.is_integer():
                 arrays = [_draw_integers(rng, one, type_.dtype, shape, how) for _ in range(count)]
             else:
                 arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
@@ -254,7 +293,11 @@ class _Sizes:
 
     def __init__(self, inputs: list[_Taken], given: dict[str, int], how: Draw) -> None:
         names = list(dict.fromkeys(_symbols(inputs)))
+        self._how = how
         self.sizes: dict[str, int] = dict(given)
+        if how.length is not None:
+            last = (name for one in inputs if len(one.dims) > 1 for name in symbolic.symbols(one.dims[-1]))
+            self.sizes = dict.fromkeys(last, how.length) | self.sizes
         for i, name in enumerate(names):
             if name not in self.sizes and not _is_sum(name, names):
                 self.sizes[name] = how.size if how.size is not None else _size(name, i, how.odd)
@@ -266,10 +309,19 @@ class _Sizes:
         shape = []
         for axis, dim in enumerate(one.dims):
             size = symbolic.substitute(dim, {name: self.sizes[name] for name in symbolic.symbols(dim)})
-            if not isinstance(size, int):  # unknown dimensions are alike where they stand on the same axis
-                size = self.sizes.get("", 2) if axis == 0 else 4
+            if not isinstance(size, int):
+                size = self._open(axis, axis == len(one.dims) - 1)
             shape.append(max(size, 0))
         return tuple(shape)
+
+    def _open(self, axis: int, is_last: bool) -> int:
+        """The size of a dimension of which nothing is known: alike where they stand on the same axis."""
+        how = self._how
+        if how.length is not None:
+            return how.length if is_last and axis > 0 else 1
+        if axis == 0:
+            return min(how.size or 2, 2)
+        return how.size or 4
 
 
 def _symbols(inputs: list[_Taken]) -> Iterator[str]:
@@ -314,9 +366,10 @@ def _natural_size(name: str, position: int) -> int:
     return (2, 6, 4, 7, 3)[position % 5]
 
 
-def _integers_below(value: ir.Value) -> int | None:
-    """The smallest table that an input's integers are indices into, or None."""
+def _integers(value: ir.Value) -> tuple[int | None, int | None]:
+    """The smallest table that an input's integers are indices into, and what tells them apart; None for neither."""
     smallest: int | None = None
+    telling: int | None = None
     seen: set[ir.Value] = {value}
     pending = [value]
     while pending and len(seen) < _STEPS:
@@ -325,11 +378,25 @@ def _integers_below(value: ir.Value) -> int | None:
             table = _indexed(node, index)
             if table is not None:
                 smallest = table if smallest is None else min(smallest, table)
+            if telling is None:
+                telling = _told_apart(node, index)
             if node.op_type in _KEPT_BY and not (node.op_type == "Gather" and index == 1):
                 fresh = [output for output in node.outputs if output not in seen]
                 seen.update(fresh)
                 pending.extend(fresh)
-    return smallest
+    return smallest, telling
+
+
+def _told_apart(node: ir.Node, index: int) -> int | None:
+    """An integer for which a comparison of input ``index`` with a constant holds."""
+    beyond = _COMPARED.get(node.op_type)
+    if beyond is None or node.domain or len(node.inputs) != 2:
+        return None
+    other = node.inputs[1 - index]
+    tensor = None if other is None else semantics.constant_tensor(other)
+    if tensor is None or tensor.size != 1 or not tensor.dtype.is_integer():
+        return None
+    return int(tensor.numpy().item()) + (beyond if index == 0 else -beyond)
 
 
 def _indexed(node: ir.Node, index: int) -> int | None:
@@ -369,6 +436,9 @@ def _draw_integers(
     if how.integers not in ("natural", "signed"):
         low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
         return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
+    if one.is_single and one.telling is not None and how.told:
+        told = min(max(one.telling, int(dtype.min)), int(dtype.max))
+        return np.full(shape, told).astype(dtype.numpy())
     name = one.name.lower()
     if "mask" in name:
         mask = np.asarray(rng.random(shape) < 0.9)

@@ -14,12 +14,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import threading
 import time
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
@@ -37,7 +35,7 @@ from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
-from ortopt.temporary import said, temporary_folder
+from ortopt.temporary import temporary_folder
 from ortopt.verification_comparison import (
     TOLERANCES,
     Comparison,
@@ -48,13 +46,12 @@ from ortopt.verification_comparison import (
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, draw_inputs, further
+from ortopt.verification_inputs import Draw, Inputs, Interface, draw_inputs
 from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
-from ortopt.verification_worker import restore, store
+from ortopt.verification_search import MOST_DEATHS, InputSet, Search, elements, in_memory, inputs_from, store_inputs
+from ortopt.verification_worker import restore
 
 Source = str | os.PathLike[str] | ir.Model
-
-_SECOND_SET_WITHIN = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +81,10 @@ class Verification:
     seconds: float = 0.0
 
 
-_TRIES_FOR_A_SECOND_SET = 3
 _EARLY_BYTES = 1 << 28
 _TIMES_THE_ORIGINAL = 20.0  # that the result may take longer
 _SHAKES = 6  # copies that may tell why an integer came out differently
 _ONE_FILE = 3 << 29
-_FAILING_FOR = 10.0  # seconds of attempts that fail before no more are made
-_FOR_NOTHING = 30.0  # seconds for an input set without elements
-_FURTHER_SECONDS = 0.03  # that further sets, which show what the first may hide, may always take
-_FURTHER_SHARE = 0.25  # of the time that the original took until then, if that is more
 
 
 def verify(
@@ -318,12 +310,6 @@ class Reference:
         return inputs_from(self._run.kept.sets[number].source)
 
 
-def _typed(value: Any, row: Any) -> Any:
-    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
-    exotic = row.get("exotic") if row else 0
-    return value.view(ir.DataType(exotic).numpy()) if exotic else _in_memory(value)
-
-
 def outputs_of(
     model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,), timeout: float | None = None
 ) -> dict[str, Any]:
@@ -352,13 +338,7 @@ def outputs_of(
             raise VerificationError(str(error)) from error
         finally:
             run.close()
-        return {name: _in_memory(restore(one.target, row)) for name, row in zip(names, one.rows, strict=True)}
-
-
-def _in_memory(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_in_memory(one) for one in value]
-    return np.array(value) if isinstance(value, np.memmap) else value
+        return {name: in_memory(restore(one.target, row)) for name, row in zip(names, one.rows, strict=True)}
 
 
 def _with_seconds(found: Verification, seconds: float) -> Verification:
@@ -414,15 +394,21 @@ class _Run:
             if missing:
                 raise UsageError(f"the inputs lack {', '.join(quoted(one) for one in missing)}")
         self._original = original
-        start = time.monotonic()
-        try:
-            with self.worker(original, "original") as before:
-                sets = self._run_original(before, plan, inputs)
-                names, types = tuple(before.names), tuple(before.types)
-        except WorkerError as error:
-            return Verification("impossible", f"the original does not run here: {error}", attempts=self._tried)
-        except UsageError as error:
-            return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
+        search = Search(plan.interface, plan.draw, self.attempt, fine=plan.is_fine, given=plan.sizes)
+        while True:
+            start, deaths = time.monotonic(), search.deaths
+            try:
+                with self.worker(original, "original") as before:
+                    before.wait()
+                    sets = search.run(before) if inputs is None else [self.attempt(before, inputs)]
+                    names, types = tuple(before.names), tuple(before.types)
+                    break
+            except WorkerError as error:
+                if not deaths < search.deaths < MOST_DEATHS:
+                    reason = f"the original does not run here: {search.error or error}"
+                    return Verification("impossible", reason, attempts=self._tried)
+            except UsageError as error:
+                return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
         took = time.monotonic() - start
         self.kept = _Kept(names, types, dict(enumerate(sets)), took, plan.comparison, frozenset(names))
         return None
@@ -491,132 +477,14 @@ class _Run:
         else:
             self._idle = worker
 
-    def _run_original(self, worker: Worker, plan: _Plan, inputs: Inputs | None) -> list[_Set]:
-        """Input sets on which the original runs, with its outputs.
-
-        The first that works, one of other sizes, and, if the model takes them, one of no elements and, if it is quick,
-        some `further` ones.
-        """
-        worker.wait()
-        loaded = worker.seconds
-        if inputs is not None:
-            return [self.attempt(worker, inputs)]
-        found: list[_Set] = []
-        poor: list[_Set] = []
-        first_error: WorkerError | None = None
-        seen: set[tuple[Any, ...]] = set()
-        first = 0
-        took = 0.0
-        begun = time.monotonic()
-        for how in attempts():
-            drawn = plan.draw(how)
-            contents = tuple(_digest(value) for value in drawn.values())
-            if contents in seen:
-                continue
-            seen.add(contents)
-            if found and self._tried >= first + _TRIES_FOR_A_SECOND_SET:
-                break
-            if first_error is not None and time.monotonic() - begun > _FAILING_FOR:
-                break
-            start = time.monotonic()
-            try:
-                one = self.attempt(worker, drawn)
-            except WorkerError as error:
-                first_error = first_error or error
-                if error.died or error.late:
-                    raise
-                continue
-            (found if one.says_something else poor).append(one)
-            first = first or self._tried
-            took = time.monotonic() - start
-            if len(found) == 2 or (found and took >= _SECOND_SET_WITHIN):
-                break
-            if len(poor) > 3:
-                break
-        if not found and not poor:
-            raise first_error or WorkerError("no inputs")
-        sets = found or poor[:1]
-        if took < _SECOND_SET_WITHIN:
-            sets += self._try_nothing(worker, plan)
-        if found and not worker.dead:
-            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(one.seconds for one in found)))
-            pace = min(one.seconds / one.elements for one in found)
-            sets += self._try_further(worker, plan, seen, budget, pace)
-        return sets
-
-    def _try_further(
-        self, worker: Worker, plan: _Plan, seen: set[tuple[Any, ...]], budget: float, pace: float
-    ) -> list[_Set]:
-        """Other input sets, as far as the model takes them and gives plain numbers for them.
-
-        Args:
-            worker: Where the original runs.
-            plan: How sets are drawn.
-            seen: Those that have been run.
-            budget: Seconds that all may take.
-            pace: Seconds that each element of the inputs takes.
-        """
-        sets: list[_Set] = []
-        interface = plan.interface
-        ways = further(
-            wide=plan.is_fine,
-            symbols=len(interface.symbols),
-            floating=interface.has_floats,
-            integers=interface.has_wide_integers,
-        )
-        for how in ways:
-            if sets and how.size is not None:
-                break
-            try:
-                drawn = plan.draw(how)
-                contents = tuple(_digest(value) for value in drawn.values())
-                if contents in seen:
-                    continue
-                seen.add(contents)
-                if pace * _elements(drawn) > budget:
-                    continue
-                sizes = plan.interface.sizes(plan.sizes, how).items()
-                one = self.attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
-            except UsageError:
-                continue
-            except WorkerError as error:
-                if error.died or error.late:
-                    break
-                continue
-            budget -= one.seconds
-            if one.is_plain:
-                sets.append(one)
-        return sets
-
-    def _try_nothing(self, worker: Worker, plan: _Plan) -> list[_Set]:
-        """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.
-
-        A model that does not take the first is asked for the others all the same: failing is quick.
-        """
-        symbols = [symbol for symbol in plan.interface.free_symbols if symbol not in plan.sizes]
-        if not symbols or not plan.interface.takes_nothing:
-            return []
-        sets: list[_Set] = []
-        deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
-        begun = time.monotonic()
-        try:
-            for symbol in symbols:
-                with contextlib.suppress(WorkerError):
-                    sets.append(self.attempt(worker, plan.draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0"))
-                if worker.dead or time.monotonic() - begun > _FURTHER_SECONDS:
-                    break
-        finally:
-            worker.deadline = deadline
-        return sets
-
-    def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> _Set:
+    def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> InputSet:
         """Run inputs."""
         source = self._folder / f"in{self._tried}"
         target = self._folder / f"original{self._tried}"
         self._tried += 1
-        _store(inputs, source)
+        store_inputs(inputs, source)
         rows = worker.run(source, target)
-        return _Set(source, target, rows, label, worker.seconds, _elements(inputs))
+        return InputSet(source, target, rows, label, worker.seconds, elements(inputs))
 
     def _compare_sets(self, worker: Worker, kept: _Kept) -> list[OutputRow]:
         """A row for each output, of the input set on which it differs most."""
@@ -700,7 +568,7 @@ class _Run:
             seed = int(kind[-1])
             copy = verification_noise.jittered(model, seed, units, self.token)
             given = verification_noise.jittered_inputs(inputs, seed, units, self.token)
-        _store(given, source)
+        store_inputs(given, source)
         with self.worker(copy, kind) as worker:
             return _Evidence(target, worker.run(source, target))
 
@@ -768,7 +636,7 @@ class _Kept:
 
     names: tuple[str, ...]
     types: tuple[str, ...]
-    sets: Mapping[int, _Set]
+    sets: Mapping[int, InputSet]
     took: float
     comparison: Comparison
     wanted: frozenset[str]
@@ -778,45 +646,6 @@ class _Kept:
         wanted = self.wanted if outputs is None else self.wanted & set(outputs)
         chosen = {number: one for number, one in self.sets.items() if sets is None or number in sets}
         return dataclasses.replace(self, wanted=wanted, sets=chosen)
-
-
-class _Set:
-    """An input set on disk, and what the original answered, after how many seconds to how many elements."""
-
-    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
-        self.source = source
-        self.target = target
-        self.rows = rows
-        self.label = label
-        self.seconds = seconds
-        self.elements = elements
-
-    @functools.cached_property
-    def says_something(self) -> bool:
-        """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
-        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no float is NaN or infinite."""
-        return all(bool(np.isfinite(one).all()) for one in self._floats())
-
-    def _floats(self) -> list[Any]:
-        arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
-        return [one for one in arrays if one.dtype.kind == "f" and one.size]
-
-
-def _store(inputs: Inputs, folder: Path) -> None:
-    with said(str(folder.parent)):
-        folder.mkdir()
-        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
-
-
-def inputs_from(folder: Path) -> Inputs:
-    """Stored inputs as they were given."""
-    rows = json.loads((folder / "values.json").read_bytes())
-    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
 
 
 def _in_dtype_of(value: Any, expected: Any, type_: str) -> Any:
@@ -846,20 +675,6 @@ def _nbytes(source: Source) -> int:
         return sum(one.const_value.nbytes for one in source.graph.initializers.values() if one.const_value is not None)
     path = Path(source)
     return sum(one.stat().st_size for one in (path, *path.parent.glob(f"{path.stem}*.data")) if one.is_file())
-
-
-def _elements(inputs: Inputs) -> int:
-    """How many elements there are, at least 1."""
-    arrays = (one for value in inputs.values() for one in (value if isinstance(value, list) else [value]))
-    return max(sum(int(np.size(one)) for one in arrays), 1)
-
-
-def _digest(value: Any) -> Any:
-    """What tells drawn inputs apart."""
-    if isinstance(value, list):
-        return tuple(_digest(one) for one in value)
-    data = repr(value.tolist()).encode() if value.dtype.kind == "O" else value.tobytes()
-    return value.shape, zlib.crc32(data)
 
 
 __all__ = ["OutputRow", "Reference", "Verification", "draw_inputs", "outputs_of", "verify"]

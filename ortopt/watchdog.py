@@ -69,7 +69,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         assert self._token.deadline is not None
-        if self._over.wait(max(self._token.deadline + GRACE - time.monotonic(), 0)):
+        left = self._token.deadline + GRACE - time.monotonic()
+        if self._over.wait(min(max(left, 0), threading.TIMEOUT_MAX)):
             return
         end = time.monotonic() + PATIENCE
         while True:

@@ -315,6 +315,9 @@ def _write(path: Path, data: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():  # a device or a pipe: there is nothing to replace
+            path.write_bytes(data)
+            return
         try:
             with draft.open("xb") as file:
                 file.write(data)

@@ -37,7 +37,7 @@ LAYERS = (
     {"registry", "manager", "watchdog"},
     {"opset_conversion", "opset_conversion_child"},
     {"verify", "verification_comparison", "verification_inputs", "verification_noise"}
-    | {"verification_process", "verification_start", "verification_worker"},
+    | {"verification_process", "verification_search", "verification_start", "verification_worker"},
     {"pipeline"},
     {"bisection"},
     {"api"},

@@ -24,7 +24,7 @@ from benchmarks.generators import GENERATORS
 from ortopt import evaluate, opset_conversion, semantics, verify
 from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
-from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken
+from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluate import count_nodes
 from ortopt.graph import onnx_ir_internals, pauses, scope
@@ -37,7 +37,7 @@ from ortopt.graph.validate import validate
 from ortopt.options import Options
 from ortopt.partition import exemplars, motions
 from ortopt.partition.groups import groups_of
-from ortopt.partition.partitioning import Partition, partition_graph, prepare
+from ortopt.partition.partitioning import Partition, group, partition, partition_graph, prepare
 from ortopt.partition.partitioning import apply as lift_all
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions, Policy
@@ -198,6 +198,66 @@ def test_lifting_asks() -> None:
         edit.rollback(start)
         assert to_bytes(model) == before
     assert token.times >= 10 * (NODES // BETWEEN_CHECKS)
+
+
+IN_BODIES = """main (float[2,6] x, float[6,3] w, float[3] b, bool go) => (float[2,3] y, float[2,3] z, int64[2] s) {
+    t = Gemm (x, w, b)
+    u = MatMul (x, w)
+    y = Relu (t)
+    s = Shape (u)
+    z = If <then_branch = a () => (float[2,3] p) { q = MatMul (x, w) r = Exp (q) p = Neg (r) },
+            else_branch = b () => (float[2,3] p) { q = MatMul (x, w) p = Relu (q) }> (go)
+}"""
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_grouping_a_model_stopped_at_any_question_leaves_it_as_it_was(policy: Policy) -> None:
+    """Each question of this is one that group() can stop at: it changes operators, outputs and nested graphs."""
+    options = PartitionOptions(deny=("Neg", "Gemm", "Shape"), policy=policy)
+    model = parse(IN_BODIES)
+    prepare(model)
+    before = to_bytes(model)
+    counter = Asked()
+    changed = parse(IN_BODIES)
+    assert len(group(changed, options, counter)) > 1
+    assert not {"MatMul", "Shape"} & {node.op_type for node in changed.graph}
+    for at in range(1, counter.times + 1):
+        stopped = parse(IN_BODIES)
+        with pytest.raises(OptimizationCancelled):
+            group(stopped, options, Asked(at))
+        prepare(stopped)
+        assert to_bytes(stopped) == before
+
+
+def test_partitioning_and_grouping_ask_often() -> None:
+    for function in (partition, group):
+        token = Asked()
+        function(load(large("stack")), PartitionOptions(), token)
+        assert token.times >= 10 * (NODES // BETWEEN_CHECKS)
+        with pytest.raises(OptimizationCancelled):
+            function(load(large("stack")), PartitionOptions(), Asked(at=token.times))
+
+
+def test_a_deadline_that_passes_while_a_model_is_grouped_is_raised() -> None:
+    for function in (partition, group):
+        with pytest.raises(DeadlinePassed):
+            function(parse(SMALL), PartitionOptions(), CancellationToken(timeout=0))
+
+
+def test_a_predicate_that_raises_leaves_the_model_as_it_was() -> None:
+    model = parse(IN_BODIES)
+    prepare(model)
+    before = to_bytes(model)
+
+    def mine(node: ir.Node, provider: str, how: object) -> bool:
+        if node.op_type == "Exp":
+            raise ZeroDivisionError
+        return node.op_type not in ("Neg", "If") and how is not None
+
+    # The If's own branches are asked about when the graph around them has its groups already.
+    with pytest.raises(ZeroDivisionError):
+        group(model, PartitionOptions(predicate=mine))
+    assert to_bytes(model) == before
 
 
 def test_loading_and_writing_ask(tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ class World:
         if self.fake is None:
             return onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
         value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        return onnxruntime.OrtValue(mine._device.upload(value._ortvalue, "x"))  # type: ignore[union-attr]
+        return onnxruntime.OrtValue(mine._session.device.upload(value._ortvalue, "x"))  # type: ignore[union-attr]
 
     def is_there(self, mine: InferenceSession, value: Any) -> bool:
         """Whether a value is on the device."""
-        return mine._device.is_resident(value._ortvalue)  # type: ignore[union-attr]
+        return mine._session.device.is_resident(value._ortvalue)  # type: ignore[union-attr]
 
 
 # Where there is no device, its half of the tests is not even named: forty lines that say so would hide others.
@@ -212,7 +212,10 @@ def test_c_debug_names_the_group_on_cuda_that_differs(world: World, monkeypatch:
     inner = executable._executable  # type: ignore[attr-defined]
 
     def wrong(values: list[Any], options: Any) -> Any:
-        return [mine._device.upload(cuda_device.to_ort(floats(3, 4, seed=5)), "wrong") for _ in inner(values, options)]
+        return [
+            mine._session.device.upload(cuda_device.to_ort(floats(3, 4, seed=5)), "wrong")
+            for _ in inner(values, options)
+        ]
 
     executable._executable = wrong  # type: ignore[attr-defined]
     with pytest.raises(VerificationError, match="group group_1 on CUDAExecutionProvider, output 'r'"):
@@ -513,13 +516,13 @@ def test_many_threads_with_changing_shapes(world: World) -> None:
         thread.join()
     assert not wrong
     assert mine.statistics.fallbacks == 0
-    assert len(mine._cache) <= 12
+    assert len(mine._session.workshop.cache) <= 12
 
 
 def test_closing_gives_the_device_back(world: World) -> None:
     mine = graphs(providers=["cpu", ("cuda", TF32_OFF)])
     mine.run(None, {"x": X})
-    device = weakref.ref(mine._device)
+    device = weakref.ref(mine._session.device)
     sessions = [weakref.ref(one) for found in mine.groups for one in found.sessions()]
     if world.fake is not None:
         world.fake.sessions.clear()

@@ -409,6 +409,24 @@ def test_free_dimensions_are_overridden_by_name_or_denotation_and_conflicts_are_
         optimize(parse(text), level=1, dims={"K": 3})
     with pytest.raises(UsageError, match="cannot be -1"):
         optimize(parse(text), level=1, dims={"N": -1})
+    with pytest.raises(UsageError, match="cannot be 9223372036854775808"):
+        optimize(parse(text), level=1, dims={"N": 1 << 63})
+
+
+def test_a_name_alone_is_no_list_of_names() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
+    for option in ("providers", "disable", "enable", "only"):
+        with pytest.raises(UsageError, match=f"{option} takes a list of names, not 'cpu'"):
+            optimize(model, **{option: "cpu"})  # type: ignore[arg-type]
+
+
+def test_what_is_asked_for_by_name_runs_or_is_an_error() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
+    for options in ({"only": ["group_fusion"]}, {"passes": "group_fusion"}, {"settings": {"group_fusion": {}}}):
+        with pytest.raises(UsageError, match="does not run with these options"):
+            optimize(model, level=1, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="belong into the pipeline"):
+        optimize(model, level=4, passes="group_fusion", settings={"group_fusion": {"policy": "literal"}})
 
 
 def test_rules_run_only_on_nodes_placed_on_their_providers() -> None:

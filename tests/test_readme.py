@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""What the README and the pages that it links to show works as it stands there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ortopt.graph.save import save
@@ -24,17 +25,26 @@ main (float[batch,8] x) => (float[one,four] y) <float[4] w = {1,2,3,4}> {
 }"""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+GROUPS, RUNTIME = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("groups.md", "runtime.md"))
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[str]:
-    return [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ortopt ")]
+    """Those of the README, and those of other pages for the CPU that take no minute."""
+    shown = [line for block in blocks("console") for line in block.splitlines()]
+    shown += [
+        line for line in "".join(blocks("console", RUNTIME)).splitlines() if " run " in line and "cuda" not in line
+    ]
+    return [line[2:] for line in shown if line.startswith("$ ortopt ")]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     save(parse(MODEL), tmp_path / "model.onnx")
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 8), np.float32))
     return tmp_path
 
 
@@ -47,7 +57,9 @@ def test_it_opens_with_the_two_commands() -> None:
     assert README.index("make demo") < README.index("make test") < README.index("pip install")
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=["api", "runtime", "transformer"])
+@pytest.mark.parametrize(
+    "block", blocks("python") + blocks("python", GROUPS), ids=["api", "runtime", "transformer", "groups"]
+)
 def test_python_blocks_run(block: str, folder: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", block]
     done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)

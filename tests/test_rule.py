@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 import pytest
@@ -17,6 +17,7 @@ from ortopt.graph.match import (
     first_match,
     is_scalar,
     need,
+    operand_constant,
     operand_from,
     producer,
     values,
@@ -336,6 +337,15 @@ def test_scalars_are_compared_in_their_own_type() -> None:
     assert not is_scalar(constant(2), 2.5)
 
 
+@pytest.mark.parametrize("operands", ["x", "x, zero, z"])
+def test_questions_about_two_operands_refuse_other_numbers(operands: str) -> None:
+    text = f"main (float[N] x, float[N] z) => (float[N] y) <float zero = {{0}}> {{ y = Max ({operands}) }}"
+    (node,) = parse(text).graph
+    for question in (operand_constant, lambda root: operand_from(root, "Neg")):
+        with pytest.raises(Refusal, match="Max has not two operands"):
+            first_match(question, node)
+
+
 def test_declarations_that_make_no_sense_are_refused() -> None:
     class Rootless(NegNeg):
         """No roots."""
@@ -345,9 +355,50 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
     class Undocumented(NegNeg):
         __doc__ = ""
 
-    for kind, reason in ((Rootless, "roots must name"), (Undocumented, "the first docstring line is the formula")):
+    for kind, reason in ((Rootless, "roots must be"), (Undocumented, "the first docstring line is the formula")):
         with pytest.raises(RegistrationError, match=reason):
             GraphTransformerManager().register(kind())
+
+
+@pytest.mark.parametrize(
+    ("declaration", "value"),
+    [
+        ("levels", TransformerLevel.LEVEL1),
+        ("levels", (1,)),
+        ("roots", "Neg"),
+        ("after", "constant_folding"),
+        ("providers", "CPUExecutionProvider"),
+        ("produces", ("com.microsoft", "Gelu")),
+    ],
+)
+def test_a_forgotten_comma_is_refused(declaration: str, value: object) -> None:
+    kind = type("Commaless", (NegNeg,), {declaration: value, "__doc__": "Nothing."})
+    with pytest.raises(RegistrationError, match=f"{declaration} must be a tuple"):
+        GraphTransformerManager().register(kind())
+
+
+def test_what_is_returned_that_makes_no_sense_is_named() -> None:
+    class MatchesNothing(NegNeg):
+        """Returns None from match."""
+
+        def match(self, root: ir.Node) -> Any:
+            return None
+
+    class RewritesNothing(NegNeg):
+        """Returns None from rewrite."""
+
+        def rewrite(self, found: Any) -> Any:
+            return None
+
+    text = "main (float[N] x) => (float[N] y) { a = Neg (x) y = Neg (a) }"
+    for kind, reason in (
+        (MatchesNothing, "match returned a NoneType, which has no nodes"),
+        (RewritesNothing, "rewrite returned a NoneType: it must be a node, a value or a mapping"),
+    ):
+        manager = GraphTransformerManager()
+        manager.register(kind())
+        with pytest.raises(TransformerError, match=reason):
+            manager.apply_transformers(parse(text), TransformerLevel.LEVEL1)
 
 
 class Grows(RewriteRule[Root]):

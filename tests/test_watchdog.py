@@ -76,8 +76,9 @@ def test_without_a_deadline_nobody_watches() -> None:
     assert not dog.barked
 
 
-def test_it_ends_with_what_it_watches() -> None:
-    with Watchdog(CancellationToken(timeout=100.0)):
+@pytest.mark.parametrize("timeout", [100.0, 1e300])
+def test_it_ends_with_what_it_watches(timeout: float) -> None:
+    with Watchdog(CancellationToken(timeout=timeout)):
         pass
     assert not [thread for thread in threading.enumerate() if thread.name == "ortopt-watchdog"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -221,6 +222,14 @@ def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         zoo.grow("superres__ts13", tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a device of POSIX")
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "device").symlink_to(os.devnull)
+    zoo.grow("lstm_tagger__ts13", tmp_path / "device")
+    assert (tmp_path / "device").is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["device"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, constant
-from ortopt.graph.match import Refusal, plain_attributes, shape_of
+from ortopt.graph.match import Refusal, is_used, plain_attributes, shape_of
 from ortopt.options import MEGABYTE, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -282,7 +282,7 @@ class _Wave:
 
         return evaluate(
             [node for node in self._members if node.graph is self._graph],
-            [value for node in wanted for value in node.outputs if _is_used(value)],
+            [value for node in wanted for value in node.outputs if is_used(value)],
             opset_imports=scope.of(self._graph).opset_imports,
             is_random=semantics.is_random,
             functions=self._functions.values(),
@@ -305,7 +305,7 @@ class _Wave:
         context = self._context
         if node.graph is None:
             return True
-        used = [value for value in node.outputs if _is_used(value)]
+        used = [value for value in node.outputs if is_used(value)]
         reason: str | Conflict | None = None
         if any(value not in tensors for value in used):
             reason = "it could not be evaluated"
@@ -324,10 +324,6 @@ class _Wave:
                 return True
         context.refuse(node, reason)
         return False
-
-
-def _is_used(value: ir.Value) -> bool:
-    return value.is_graph_output() or bool(value.uses())
 
 
 def _inferred_bytes(value: ir.Value) -> int | None:

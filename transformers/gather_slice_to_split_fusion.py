@@ -13,6 +13,7 @@ from ortopt.graph.match import (
     dims,
     integers,
     is_op,
+    is_used_once,
     need,
     opset,
     rank,
@@ -55,7 +56,8 @@ class Found(NamedTuple):
 class GatherSliceToSplitFusion(RewriteRule[Found]):
     """``Slice``, ``Gather`` of all parts of an axis → ``Split``.
 
-    A Gather by a scalar becomes a part and a Squeeze, so there must be fewer of these than Slices gained.
+    A Gather by a scalar becomes a part and a Squeeze, so there must be fewer of these than Slices gained. Where a part
+    is only there for another Slice, the two can be one: that must not gain more.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -94,6 +96,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
             end = following.end
         nodes_after = 1 + sum(part.drops for part in parts)
         need(len(parts) > nodes_after, "there would be no fewer nodes", root)
+        need(sum(map(_is_sliced, parts)) <= len(parts) - nodes_after, "Slices of the parts can take more away", root)
         return Found(tuple(part.node for part in parts), x, place, tuple(parts))
 
     def rewrite(self, found: Found) -> Mapping[ir.Value, ir.Value]:
@@ -116,6 +119,15 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
                 axes = constant(np.array([found.place], np.int64))
                 result[part.node.outputs[0]] = ir.node("Squeeze", [value, axes]).outputs[0]
         return result
+
+
+def _is_sliced(part: Part) -> bool:
+    """Whether a part is only there for a Slice of it."""
+    (value,) = part.node.outputs
+    if part.node.op_type != "Slice" or not is_used_once(value):
+        return False
+    (user,) = users(value)
+    return is_op(user, "Slice") and user.inputs[0] is value and user.graph is part.node.graph
 
 
 def _part(node: ir.Node) -> tuple[Part, int]:

@@ -46,7 +46,10 @@ class Found(NamedTuple):
 
 
 class ReshapeChain(RewriteRule[Found]):
-    """``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` of one another → one of them, or ``x``."""
+    """``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` of one another → one of them, or ``x``.
+
+    A ``Transpose`` that only moves dimensions of 1 is as good as a Reshape before another.
+    """
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_fusion",)
@@ -56,9 +59,11 @@ class ReshapeChain(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Two of these ops in a row; the first may have other users, and stays for them."""
         (middle,) = values(root, 1)
-        first = producer(middle, *RESHAPING)
+        first = producer(middle, *RESHAPING, "Transpose")
         (x,) = values(first, 1)
         source = shape_of(x)
+        if first.op_type == "Transpose":
+            need(source is not None and _moves_ones(first, source), "a Transpose moves more than ones", first)
         between = None if source is None else _shape_after(first, source)
         result = None if between is None else _shape_after(root, between)
         if source is not None and result is not None and symbolic.same_shape(source, result):
@@ -146,6 +151,8 @@ def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None
     """The shape of what a node makes of a value of some shape, from the node alone: not from what a file declares."""
     if node.op_type == "Reshape":
         return _reshaped(node, source)
+    if node.op_type == "Transpose":
+        return tuple(source[axis] for axis in _order(node, len(source)))
     if node.op_type == "Flatten":
         axis = attribute(node, "axis", 1)
         need(-len(source) <= axis <= len(source), "the axis is out of range", node)
@@ -166,6 +173,19 @@ def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None
     if not all(isinstance(dim, int) or symbolic.different(dim, 1) for dim in source):
         return None
     return tuple(dim for dim in source if not same_dim(dim, 1))
+
+
+def _order(transpose: ir.Node, rank: int) -> tuple[int, ...]:
+    empty: tuple[int, ...] = ()
+    order = attribute(transpose, "perm", empty) or tuple(reversed(range(rank)))
+    need(sorted(order) == list(range(rank)), "it is no permutation", transpose)
+    return order
+
+
+def _moves_ones(transpose: ir.Node, source: Sequence[Dim]) -> bool:
+    """Whether the elements of a value of some shape stay in their order."""
+    moved = [axis for axis in _order(transpose, len(source)) if not same_dim(source[axis], 1)]
+    return moved == sorted(moved)
 
 
 def _reshaped(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:

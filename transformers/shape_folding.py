@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Conflict, constant
-from ortopt.graph.match import shape_of
+from ortopt.graph.match import is_used, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -89,15 +89,11 @@ def _needed(
         for use in value.uses():
             above = scope.ancestor_in(graph, use.node)
             outputs = known.get(above) if above is not None else None
-            if outputs is None or above is not use.node or any(o not in outputs and _is_used(o) for o in above.outputs):
+            if outputs is None or above is not use.node or any(o not in outputs and is_used(o) for o in above.outputs):
                 return True
         return False
 
     return {value: array for value, array in known[node].items() if is_needed(value)}
-
-
-def _is_used(value: ir.Value) -> bool:
-    return value.is_graph_output() or bool(value.uses())
 
 
 def _replace(node: ir.Node, needed: dict[ir.Value, np.ndarray], context: Context) -> bool:

@@ -52,7 +52,7 @@ def override(model: ir.Model, dims: Mapping[str, int]) -> None:
         for name in symbolic.symbols(dim)
     }
     for name, size in dims.items():
-        if size < 0:
+        if not 0 <= size < 1 << 63:
             raise UsageError(f"the dimension {name} cannot be {size}")
         if name in symbols:
             chosen[name] = size

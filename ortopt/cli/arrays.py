@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortopt.cli.models import ModelArgument
+    from ortopt.verification_inputs import Interface
 
 
 UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
@@ -41,21 +43,41 @@ def candidates(
     from ortopt.verification_inputs import Interface, attempts
 
     interface = Interface(model)
-    for name in sizes:
-        if name not in interface.symbols:
-            there = ", ".join(sorted(interface.symbols)) or "none"
-            raise UsageError(f"no input has a dimension {name!r}: there is {there}")
+    check_sizes(interface, sizes, path)
     if path is not None:
-        if sizes:
-            raise UsageError("--dim is for drawn inputs, not for those of --inputs")
         yield models.verification_inputs(path, argument) or {}, False
     elif argument.zoo is not None and not sizes:
         from ortopt import zoo
 
         yield dict(zoo.inputs(argument.zoo, seed)), True
     else:
+        yield interface.draw(seed=seed, sizes=sizes), True
         for how in attempts():
-            yield interface.draw(seed=seed, sizes=sizes, how=how), True
+            with contextlib.suppress(UsageError):  # some are large
+                yield interface.draw(seed=seed, sizes=sizes, how=how), True
+
+
+def check_sizes(interface: Interface, sizes: Mapping[str, int], path: str | None) -> None:
+    """Refuse sizes of ``--dim`` that would have no effect.
+
+    Args:
+        interface: Of the model whose inputs are drawn.
+        sizes: By the symbol's name.
+        path: An .npz file of the user's, or None.
+
+    Raises:
+        UsageError: If a size is of no dimension or can be none, or inputs are not drawn.
+    """
+    from ortopt.errors import UsageError
+
+    for name, size in sizes.items():
+        if name not in interface.symbols:
+            there = ", ".join(sorted(interface.symbols)) or "none"
+            raise UsageError(f"no input has a dimension {name!r}: there is {there}")
+        if size >= 1 << 63:
+            raise UsageError(f"no dimension has the size {size}")
+    if sizes and path is not None:
+        raise UsageError("--dim is for drawn inputs, not for those of --inputs")
 
 
 def archive(values: Mapping[str, Any]) -> bytes:

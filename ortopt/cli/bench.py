@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
+from ortopt.cli.numbers import THREADS, Finite
 
 if TYPE_CHECKING:
     from ortopt.benchmark import Effort, Figures, Spread, Version
     from ortopt.cli.models import ModelArgument
 
 
-@click.command("bench")
+@click.command("bench", short_help="Time a model against what levels make of it.")
 @click.argument("model_names", metavar="MODEL...", nargs=-1, required=True)
 @click.option(
     "--levels", metavar="0,3,4", default="0,3,4", help="0 is the original; 4 runs in groups.  [default: 0,3,4]"
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
 @click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Within an op.  [default: one a core]")
+@click.option("--threads", type=THREADS, default=0, help="Within an op.  [default: one a core]")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Processes of each version.")
 @click.option("--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="Of timed calls in each, at most."
-)
+@click.option("--seconds", type=Finite(min=0), default=2.0, show_default=True, help="Of timed calls in each, at most.")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Of what is optimized, before it is timed.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
@@ -46,14 +45,13 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
+    from ortopt.graph.load import load
 
     for option in ("inputs", "trace_file"):
         if given[option] is not None and len(model_names) > 1:
             raise UsageError(f"--{option.removesuffix('_file')} is for one model at a time")
-    if given["trace_file"] is not None:
-        files.check_writable(given["trace_file"])
-        if given["trace_file"] == files.STREAM:
-            raise UsageError("--trace takes a file")
+    if given["trace_file"] == files.STREAM:
+        raise UsageError("--trace takes a file")
     if model_names.count(files.STREAM) > 1:
         raise UsageError("only one of the models can come from stdin")
     levels = _levels(given["levels"])
@@ -68,8 +66,13 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
         works, reason = usable(provider)
         if not works:
             raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
+    arguments = [models.resolve(name) for name in model_names]
+    read = {"the model": arguments[0].path, "the inputs": given["inputs"]}
+    files.check_outputs({"--trace": given["trace_file"]}, read)
+    for argument in arguments:
+        load(argument.source)  # what is broken is said before anything is measured
     rows = []
-    for argument in map(models.resolve, model_names):
+    for argument in arguments:
         found = _compared(argument, levels, effort, given)
         rows.append({"model": argument.label, "versions": [one.as_dict() for one in found]})
         if not as_json:

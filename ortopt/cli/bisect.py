@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortopt.reproducer import Reproducer
 
 
-@click.command("bisect")
+@click.command("bisect", short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
 @click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
 @click.option("-O", "level", type=click.IntRange(0, 4), default=3, show_default=True, help="-O0 to -O4.")
@@ -39,9 +39,12 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
     from ortopt.cli.interrupt import cancels
-    from ortopt.errors import InvalidModelError, VerificationError
+    from ortopt.cli.warning import warn
+    from ortopt.errors import InvalidModelError, UsageError, VerificationError
 
-    options = dataclasses.replace(make_options(level=level, **given), repair=False, strict=False)
+    if output == "":
+        raise UsageError("-o is given an empty name")
+    options = dataclasses.replace(make_options(level=level, **given), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer.check_folder(folder)
@@ -52,6 +55,8 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
         run.transform()
         blame = run.blame(inputs)
         failures = run.result(run.verification).summary.failures
+    if run.stopped:
+        warn("stopped by the time limit; later rewrites have not been looked at")
     if blame is not None:
         made = reproducer.of_rewrite(blame, options)
         found = _of_rewrite(blame)

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.optimize import make_options, run_options
+from ortopt.cli.optimize import make_options, run_options, strict_option
 
 if TYPE_CHECKING:
     from ortopt.observers import Explanation
 
 
-@click.command("explain")
+@click.command("explain", short_help="Show what a pass rewrites and refuses, and why.")
 @click.argument("model")
 @click.argument("name", metavar="PASS")
 @click.option("-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one]")
 @click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
 @run_options
+@strict_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **given: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
@@ -32,6 +33,7 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
     from ortopt.cli.interrupt import cancels
+    from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
     from ortopt.observers import Explanation
     from ortopt.report import shape_arithmetic
@@ -52,7 +54,9 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     result = run.result(None)
     for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
-            click.echo(f"ortopt: warning: {failure}", err=True)
+            warn(failure)
+    if result.stopped:
+        warn("stopped by the time limit; this is what was reached")
     data = describe(listener, kind.name, options.level, shape_arithmetic(result))
     if as_json:
         click.echo(json.dumps(data, indent=2))

@@ -7,12 +7,41 @@ import errno
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from ortopt.errors import OutputError
+from ortopt.errors import OutputError, UsageError
 from ortopt.graph.text import quoted
 
 STREAM = "-"
+
+
+def check_outputs(outputs: Mapping[str, str | None], read: Mapping[str, str | Path | None]) -> None:
+    """Refuse, before the work begins, what a command cannot write, and what would destroy something.
+
+    Args:
+        outputs: Paths that the user names, by option; None where he names none.
+        read: Files that are not to be written over, by what they are.
+
+    Raises:
+        UsageError: If a name is empty, two options name one file, or one names a file that is read.
+        OutputError: If no file can be there.
+    """
+    written: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if not path:  # a variable that nobody has set
+            raise UsageError(f"{option} is given an empty name")
+        check_writable(path)
+        if path == STREAM or (Path(path).exists() and not Path(path).is_file()):  # a device takes what comes
+            continue
+        if other := written.get(os.path.realpath(path)):
+            raise UsageError(f"{other} and {option} name the same file: {quoted(path)}")
+        written[os.path.realpath(path)] = option
+    for what, source in read.items():
+        if source and (option := written.get(os.path.realpath(source), "")):
+            raise UsageError(f"{option} would write over {what}: {quoted(str(source))}")
 
 
 def check_writable(path: str) -> None:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortopt.cli.limits import memory_option
+from ortopt.graph.text import one_line
+
 if TYPE_CHECKING:
     from ortopt.partition.quotient import Edge, Quotient, Vertex
 
@@ -17,8 +20,21 @@ _MOST_ROWS = 40
 @click.command("groups")
 @click.argument("model")
 @click.option("--provider", multiple=True, metavar="NAME", help="For a plain model: cpu, cuda, ...; preferred first.")
-@click.option("--group-policy", type=click.Choice(["cost", "literal"]), default="cost", help="For a plain model.")
-@click.option("--group-arg-limit", type=click.IntRange(min=1), default=128, help="For a plain model.")
+@click.option(
+    "--group-policy",
+    type=click.Choice(["cost", "literal"]),
+    default="cost",
+    show_default=True,
+    help="For a plain model: weigh sessions, or fuse whatever can be.",
+)
+@click.option(
+    "--group-arg-limit",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="For a plain model: values that a group may take and give.",
+)
+@memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 @click.option("--dot", is_flag=True, help="As text for Graphviz.")
 @click.option("--draw", "picture", metavar="FILE.svg", help="As a picture of the main graph.")
@@ -38,6 +54,7 @@ def command(
     """
     from ortopt.analysis import providers as execution
     from ortopt.cli import files, models
+    from ortopt.cli.optimize import commas
     from ortopt.graph.load import load
     from ortopt.partition import partitioning, quotient
     from ortopt.partition.settings import PartitionOptions
@@ -46,15 +63,13 @@ def command(
         raise click.UsageError("--json and --dot contradict each other")
     if picture == files.STREAM and (as_json or dot):
         raise click.UsageError("only one of --json, --dot and --draw can go to stdout")
-    if picture is not None:
-        files.check_writable(picture)
-    names = tuple(name for given in provider for part in given.split(",") if (name := part.strip())) or ("cpu",)
     options = PartitionOptions(
-        providers=tuple(execution.normalize(name) for name in names),
+        providers=tuple(execution.normalize(name) for name in commas(provider) or ("cpu",)),
         policy=group_policy,
         argument_limit=group_arg_limit,
     )
     argument = models.resolve(model)
+    files.check_outputs({"--draw": picture}, {"the model": argument.path})
     loaded = load(argument.source)
     partitioning.group(loaded, options)
     partitioning.prepare(loaded)
@@ -117,7 +132,7 @@ def _show(quotient: Quotient) -> None:
     groups = [vertex for vertex in quotient.vertices if vertex.kind == "group"]
     outside = [vertex for vertex in quotient.vertices if vertex.kind == "node"]
     counts = f"{_count(len(groups), 'group')}, {_count(len(outside), 'node')} outside"
-    out.print(f"{quotient.graph}: {counts}", highlight=False)
+    out.print(one_line(f"{quotient.graph}: {counts}"), highlight=False)
     if groups:
         out.print()
         rows = [_row(vertex) for vertex in groups[:_MOST_ROWS]]
@@ -133,7 +148,8 @@ def _show(quotient: Quotient) -> None:
     out.print(report.table(("from", "to", "value", "type", "shape", "bytes"), rows, text=5))
     _more(out, len(quotient.edges))
     out.print()
-    out.print(f"critical path: {' → '.join(quotient.critical_path())}", soft_wrap=True, highlight=False)
+    path = " → ".join(map(one_line, quotient.critical_path()))
+    out.print(f"critical path: {path}", soft_wrap=True, highlight=False)
     out.print()
 
 

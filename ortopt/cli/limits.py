@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -32,7 +33,7 @@ def _parsed(text: str) -> int | None:
 
     if text.strip().lower() == "unlimited":
         return None
-    nbytes = parse_size(text)
+    nbytes = min(parse_size(text), sys.maxsize)  # no system knows of more
     if nbytes < memory.LEAST:
         raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {text}")
     return nbytes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortopt.cli.files import STREAM
-from ortopt.errors import InvalidModelError
+from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph.text import quoted
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class ModelArgument:
     output: str
     zoo: str | None = None
 
+    @property
+    def path(self) -> Path | None:
+        """The file, if it is one."""
+        return self.source if isinstance(self.source, Path) else None
+
 
 def resolve(text: str) -> ModelArgument:
     """Find the model that an argument names.
@@ -42,9 +48,11 @@ def resolve(text: str) -> ModelArgument:
         text: A path, ``-``, or ``zoo:NAME``, which is grown if it is not in the cache.
 
     Raises:
-        UsageError: If the zoo has no such model.
+        UsageError: If the name is empty, or the zoo has no such model.
         InvalidModelError: If the stream holds none.
     """
+    if not text:  # a variable that nobody has set
+        raise UsageError("the model is given an empty name")
     if text == STREAM:
         from ortopt.graph.load import load
 
@@ -66,8 +74,11 @@ def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, 
         argument: The model.
 
     Raises:
+        UsageError: If the path is empty.
         InvalidModelError: If the file cannot be read.
     """
+    if path == "":
+        raise UsageError("--inputs is given an empty name")
     if path is None:
         if argument.zoo is None:
             return None
@@ -78,6 +89,9 @@ def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, 
 
     try:
         with Path(path).open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
+            file.seek(0)
             arrays = np.load(file, allow_pickle=False)
             found = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
         if not found or not all(isinstance(array, np.ndarray) for array in found.values()):

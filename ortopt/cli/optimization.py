@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from ortopt import report
 from ortopt.analysis.providers import check_distributions
 from ortopt.api import Optimization, OptimizeResult
@@ -19,10 +17,10 @@ from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
 from ortopt.cli.interrupt import cancels
 from ortopt.cli.progress import Progress
+from ortopt.cli.warning import warn
 from ortopt.dump import Dump
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.graph.save import Saved, save
-from ortopt.graph.text import one_line
 from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.trace import Trace
@@ -45,20 +43,24 @@ class Run:
             raise UsageError("--verbose and --quiet contradict each other")
         if given["keep_pass"] and not (given["repair"] and given["verify"]):
             raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
-        for option, path in (("-o", given["output"]), ("--json", given["json_file"]), ("--trace", given["trace_file"])):
-            if path == "":  # a variable that nobody has set
-                raise UsageError(f"{option} is given an empty name")
+        if given["inputs"] is not None and not given["verify"]:
+            raise UsageError("--inputs are what is verified with: leave out --no-verify")
+        if given["dump_dir"] == "":
+            raise UsageError("--dump-dir is given an empty name")
         self._options = options
         self._given = given
-        for path in filter(None, (given["output"], given["json_file"], given["trace_file"])):
-            files.check_writable(path)
+        reports = {"--json": given["json_file"], "--trace": given["trace_file"]}
+        files.check_outputs({"-o": given["output"], **reports}, {"the inputs": given["inputs"]})
         self._trace = Trace() if given["trace_file"] else None
         self._argument = models.resolve(model)
         self._target: str = given["output"] or self._argument.output
-        streams = [self._target, given["json_file"], given["trace_file"]].count(files.STREAM)
+        streams = [self._target, *reports.values()].count(files.STREAM)
         if streams > 1:
             raise UsageError("only one of the model, --json and --trace can go to stdout")
-        files.check_writable(self._target)
+        if self._target == files.STREAM and given["external_data"] in {"copy", "reuse"}:
+            raise UsageError(f"--external-data {given['external_data']} writes beside a file, not beside a stream")
+        files.check_outputs({"the result": self._target, **reports}, {"the inputs": given["inputs"]})
+        files.check_outputs(reports, {"the model": self._argument.path})
         self._inputs = models.verification_inputs(given["inputs"], self._argument) if given["verify"] else None
         self._talk = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
@@ -73,7 +75,7 @@ class Run:
             warnings.simplefilter("always")
             check_distributions()
         for warning in said:
-            _warn(str(warning.message))
+            warn(str(warning.message))
         try:
             with self._progress() as progress:
                 result, saved, error = self._work(progress)
@@ -95,7 +97,7 @@ class Run:
             files.write_text(self._given["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
         if error is not None:
             for repair in data["repairs"]:
-                _warn(report.describe_repair(repair))
+                warn(report.describe_repair(repair))
             raise error
         self._speak(result, data)
 
@@ -139,13 +141,13 @@ class Run:
 
     def _speak(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:
-            _warn(f"{failure}; the run went on without it")
+            warn(f"{failure}; the run went on without it")
         for repair in data["repairs"]:
-            _warn(report.describe_repair(repair))
+            warn(report.describe_repair(repair))
         if result.verification is not None and not result.verified:
-            _warn(f"the result could not be verified: {result.verification.reason}")
+            warn(f"the result could not be verified: {result.verification.reason}")
         if result.stopped:
-            _warn("stopped by the time limit; what was reached has been written")
+            warn("stopped by the time limit; what was reached has been written")
         if not self._given["quiet"]:
             report.show(data, report.console(self._talk), everything=self._given["verbose"])
 
@@ -169,7 +171,3 @@ class Run:
             if progress is not None:
                 stack.enter_context(progress.phase(phase))
             yield
-
-
-def _warn(message: str) -> None:
-    click.echo(f"ortopt: warning: {one_line(message)}", err=True)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 UNLIMITED = "unlimited"
 
 
+strict_option = click.option("--strict", is_flag=True, help="A pass that fails ends the run (exit 4).")
+
+
 def run_options(function: Any) -> Any:
     """The options that say what transforms a model, and for what: of every command that runs transformers."""
     for decorate in reversed(
@@ -27,7 +30,7 @@ def run_options(function: Any) -> Any:
                 help="Keep to the official opsets, or use ONNX Runtime's own ops too.",
             ),
             click.option("--native", is_flag=True, help="Allow what is tied to this very processor."),
-            click.option("--opset", type=click.IntRange(min=1), help="Raise the opset of ai.onnx."),
+            click.option("--opset", type=click.IntRange(min=1), help="Convert to this opset of ai.onnx."),
             click.option("--dim", multiple=True, metavar="NAME=VALUE", help="Fix a symbolic input dimension."),
             click.option("--disable", multiple=True, metavar="A,B", help="Leave passes out; NAME@2 at level 2 only."),
             click.option("--enable", multiple=True, metavar="A,B", help="Add passes that are off by default."),
@@ -35,10 +38,11 @@ def run_options(function: Any) -> Any:
             click.option("--passes", metavar="TEXT", help="A pipeline: 'NAME{option=value},NAME'."),
             click.option("--limit", type=click.IntRange(min=0), help="Stop after rewrite N."),
             click.option("--max-growth", metavar="SIZE", help="e.g. 0, 1MB, unlimited.  [default: max(1MB, 1 %)]"),
-            click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="At each level."),
-            click.option("--timeout", type=float, metavar="SECONDS", help="Then write the best verified so far."),
+            click.option(
+                "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Of each level, at most."
+            ),
+            click.option("--timeout", type=float, metavar="SECONDS", help="Then end with the best so far."),
             memory_option,
-            click.option("--strict", is_flag=True, help="A pass that fails ends the run (exit 4)."),
             click.option("--check-each", is_flag=True, help="Look at the model after every pass; name who breaks it."),
             click.option("--keep-functions", is_flag=True, help="Do not inline local functions."),
             click.option(
@@ -80,7 +84,7 @@ def make_options(*, level: int, provenance: bool = False, **given: Any) -> Optio
         max_growth=_growth(given["max_growth"]),
         steps=given["steps"],
         timeout=given["timeout"],
-        strict=given["strict"],
+        strict=given.get("strict", False),
         check_each=given["check_each"],
         repair=given.get("repair", True),
         keep_pass=given.get("keep_pass", False),
@@ -128,11 +132,12 @@ def _growth(text: str | None) -> int | None:
     return sys.maxsize if text.strip().lower() == UNLIMITED else parse_size(text)
 
 
-@click.command("optimize")
+@click.command("optimize", short_help="Make a model smaller and faster, and verify it.")
 @click.argument("model", metavar="IN")
 @click.option("-o", "--output", metavar="OUT", help="[default: IN-stem.opt.onnx beside IN]")
 @click.option("-O", "level", type=click.IntRange(0, 4), default=3, show_default=True, help="-O0 to -O4.")
 @run_options
+@strict_option
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
 @click.option("--repair/--no-repair", default=True, show_default=True, help="Leave out what makes the result differ.")
 @click.option("--keep-pass", is_flag=True, help="Leave out single rewrites then, not their pass.")

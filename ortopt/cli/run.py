@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
+from ortopt.cli.numbers import THREADS
 
 if TYPE_CHECKING:
     from ortopt.cli.models import ModelArgument
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 RUN_TYPES = ("ort", "reference", "host", "debug")
 
 
-@click.command("run")
+@click.command("run", short_help="Run a model; show outputs and what was counted.")
 @click.argument("model")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
@@ -30,7 +31,7 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @click.option(
     "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
 )
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Within an op.  [default: one a core]")
+@click.option("--threads", type=THREADS, default=0, help="Within an op.  [default: one a core]")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="The first is told apart.")
 @click.option("--specialize", type=click.IntRange(min=1), metavar="N", help="For sizes that were seen N times.")
 @click.option("--specialize-constants", is_flag=True, help="And for small arguments that never changed.")
@@ -47,16 +48,23 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     """
     from ortopt.cli import arrays, files, models
     from ortopt.cli.optimize import commas, dims
+    from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
     from ortopt.graph.load import load
 
     if given["export_specialized"] == files.STREAM:
         raise UsageError("--export-specialized writes a file")
-    for path in filter(None, (given["outputs"], given["trace_file"], given["export_specialized"])):
-        files.check_writable(path)
     if [given["outputs"], given["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
     argument = models.resolve(model)
+    files.check_outputs(
+        {
+            "--outputs": given["outputs"],
+            "--trace": given["trace_file"],
+            "--export-specialized": given["export_specialized"],
+        },
+        {"the model": argument.path, "the inputs": given["inputs"]},
+    )
     loaded = load(argument.source)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
@@ -64,7 +72,7 @@ def command(model: str, as_json: bool, **given: Any) -> None:
         outputs = run.first(arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"])))
         run.again(given["repeat"] - 1)
     for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
-        click.echo(f"ortopt: warning: {' '.join(text.split())}", err=True)
+        warn(text)
     if given["export_specialized"]:
         run.export(given["export_specialized"])
     data = run.describe(outputs)

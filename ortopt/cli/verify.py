@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
+from ortopt.cli.numbers import Finite
 
 if TYPE_CHECKING:
     from ortopt.verification_comparison import OutputRow
     from ortopt.verify import Verification
 
 
-@click.command("verify")
+@click.command("verify", short_help="Compare two models on the same inputs.")
 @click.argument("original", metavar="A")
 @click.argument("result", metavar="B")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
 @click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
-@click.option("--rtol", type=click.FloatRange(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
-@click.option("--atol", type=click.FloatRange(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
+@click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
+@click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said."
-)
+@click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 def command(original: str, result: str, as_json: bool, **given: Any) -> None:
@@ -40,25 +39,27 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
 
     click.get_current_context().with_resource(verification_start.early())
     from ortopt.analysis.providers import normalize
-    from ortopt.cli import files, models
+    from ortopt.cli import arrays, files, models
     from ortopt.cli.optimize import commas, dims
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.graph.load import load
+    from ortopt.verification_inputs import Interface
     from ortopt.verify import verify
 
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
     providers = [normalize(name) for name in commas(given["provider"]) or ("cpu",)]
     first, second = models.resolve(original), models.resolve(result)
+    sizes = dims(given["dim"])
+    loaded, _ = [load(argument.source) for argument in (first, second)]  # what is broken is said of the file that is
+    arrays.check_sizes(Interface(loaded), sizes, given["inputs"])
     inputs = models.verification_inputs(given["inputs"], first)
-    for argument in (first, second):
-        load(argument.source)  # what is broken is said of the file that is
     found = verify(
         first.source,
         second.source,
         inputs=inputs,
         seed=given["seed"],
-        sizes=dims(given["dim"]),
+        sizes=sizes,
         providers=list(dict.fromkeys(providers)),
         timeout=given["timeout"],
         rtol=given["rtol"],

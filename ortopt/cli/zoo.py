@@ -44,9 +44,13 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @click.argument("out")
 def grow(name: str, out: str) -> None:
-    """Write the model NAME, weights and all, to the file OUT."""
+    """Write the model NAME, weights and all, to the file OUT, or "-" for stdout."""
     from ortopt import zoo
-    from ortopt.cli.files import check_writable
+    from ortopt.cli import files
 
-    check_writable(out)
-    zoo.grow(name.removeprefix("zoo:"), out)
+    name = name.removeprefix("zoo:")
+    files.check_outputs({"OUT": out}, {})
+    if out == files.STREAM:
+        files.write_bytes(out, zoo.cached(name).read_bytes())
+    else:
+        zoo.grow(name, out)

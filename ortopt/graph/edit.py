@@ -23,9 +23,12 @@ from ortopt.graph.onnx_ir_internals import (
     first_use,
     meta_of,
     noted,
+    output_count,
     previous_node,
+    replace_input,
     set_outputs,
     surely_alike,
+    unlink,
     use_count,
 )
 from ortopt.graph.order import in_order, is_sorted
@@ -116,6 +119,7 @@ class Editor:
         self.author = ""
         self.clock = 0
         self._freed_initializers: dict[ir.Value, None] = {}
+        self._position: dict[ir.Value, int] = {}
         self._infer = infer
         self._log: list[Undo] = []
         self._names: set[str] | None = None
@@ -189,7 +193,7 @@ class Editor:
             self._count(nbytes)
 
     def _undo_insert(self, graph: ir.Graph, node: ir.Node) -> None:
-        graph.remove(node)
+        unlink(node)
         self.index.discard(graph, node)
         for user in _with_nested(node):
             _detach(user)
@@ -202,7 +206,7 @@ class Editor:
         for user in _with_nested(node):
             inputs.append((user, tuple(user.inputs)))
             _detach(user)
-        graph.remove(node)
+        unlink(node)
         self.index.discard(graph, node)
         self._did(self._undo_remove, graph, node, before, inputs)
         for value in dict.fromkeys(value for _, used in inputs for value in used):
@@ -227,7 +231,7 @@ class Editor:
         self.index.add(graph, node)
         for user, values in inputs:
             for position, value in enumerate(values):
-                user.replace_input_with(position, value)
+                replace_input(user, position, value)
 
     def _freed(self, value: ir.Value) -> None:
         if value.is_graph_input() or value.is_graph_output():
@@ -260,11 +264,11 @@ class Editor:
         old = node.inputs[position]
         if old is value:
             return
-        node.replace_input_with(position, value)
+        replace_input(node, position, value)
         self.touched.append(node)
         if old is None or value is None or not _alike(old, value):
             self._outdated.append(node)
-        self._did(node.replace_input_with, position, old)
+        self._did(replace_input, node, position, old)
         if old is not None and not use_count(old):
             self._freed(old)
 
@@ -300,7 +304,7 @@ class Editor:
         """
         uses = old.uses()
         for node, position in uses:
-            node.replace_input_with(position, new)
+            replace_input(node, position, new)
         self.touched.extend(node for node, _ in uses)
         if uses and not _alike(old, new):
             self._outdated.extend(node for node, _ in uses)
@@ -323,7 +327,20 @@ class Editor:
         """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
         old = graph.outputs[position]
         graph.outputs[position] = value
+        self._position[value] = position
         self._did(graph.outputs.__setitem__, position, old)
+
+    def _positions(self, graph: ir.Graph, value: ir.Value) -> list[int]:
+        """The places of a value among the outputs of a graph, of which there may be thousands."""
+        count, outputs = output_count(graph, value), graph.outputs
+        if count > 1:
+            return [position for position, output in enumerate(outputs) if output is value]
+        if not count:
+            return []
+        place = self._position.get(value, len(outputs))
+        if place >= len(outputs) or outputs[place] is not value:
+            self._position.update((output, position) for position, output in enumerate(outputs))
+        return [self._position[value]]
 
     def rename(self, value: ir.Value, name: str | None) -> None:
         """Rename a value that is no initializer.
@@ -602,7 +619,7 @@ class Editor:
     def _move_into(self, body: ir.Graph, node: ir.Node) -> None:
         source, before = scope.graph_of(node), previous_node(node)
         self.index.discard(source, node)
-        source.remove(node)
+        unlink(node)
         body.append(node)
         self.index.add(body, node)
         if node.attributes.data:
@@ -615,7 +632,7 @@ class Editor:
             old = [(position, value) for position, value in enumerate(user.inputs) if value in renamed]
             for position, value in old:
                 assert value is not None
-                user.replace_input_with(position, renamed[value])
+                replace_input(user, position, renamed[value])
             if old:
                 self._did(_restore_inputs, user, old)
             for value in dict.fromkeys(value for _, value in old):
@@ -629,13 +646,12 @@ class Editor:
         outer.meta.update(inner.meta)
         uses = [use for use in inner.uses() if scope.of(scope.graph_of(use.node)).function is not function]
         for user, position in uses:
-            user.replace_input_with(position, outer)
+            replace_input(user, position, outer)
             self.touched.append(user)
         self._did(_replace_back, inner, uses)
         declared, known = inner.is_graph_output(), facts.shape_of(inner)
-        for position, value in enumerate(graph.outputs) if declared else ():
-            if value is inner:
-                self.set_output(graph, position, outer)
+        for position in self._positions(graph, inner):
+            self.set_output(graph, position, outer)
         function.outputs.append(inner)
         self._did(_remove_last, function.outputs)
         if declared:  # what the graph declares says nothing about the function
@@ -698,7 +714,7 @@ class Editor:
         source, target = scope.graph_of(node), scope.graph_of(anchor)
         before = previous_node(node)
         self.index.discard(source, node)
-        source.remove(node)
+        unlink(node)
         target.insert_before(anchor, node)
         self.index.add(target, node)
         scope.attach_below(node)
@@ -707,7 +723,7 @@ class Editor:
 
     def _undo_move(self, node: ir.Node, source: ir.Graph, target: ir.Graph, before: ir.Node | None) -> None:
         self.index.discard(target, node)
-        target.remove(node)
+        unlink(node)
         if before is not None:
             source.insert_after(before, node)
         elif len(source):
@@ -800,7 +816,7 @@ class Editor:
         node.outputs[0].const_value = value.const_value
         self.insert([node], before)
         for user, position in value.uses():
-            user.replace_input_with(position, node.outputs[0])
+            replace_input(user, position, node.outputs[0])
         return node.outputs[0]
 
     def needs_constant_nodes(self, graph: ir.Graph) -> bool:
@@ -902,9 +918,8 @@ class Editor:
         self._carry_metadata(old, new)
         self.replace_uses(old, new)
         if is_output:
-            for position, value in enumerate(graph.outputs):
-                if value is old:
-                    self.set_output(graph, position, new)
+            for position in self._positions(graph, old):
+                self.set_output(graph, position, new)
 
     def _settle_constant(self, graph: ir.Graph, old: ir.Value, new: ir.Value, before: ir.Node) -> ir.Value:
         """Place a constant under the old value's name (an initializer renamed later would move to the end)."""
@@ -1153,7 +1168,7 @@ def _replace_inputs(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
     node.resize_inputs(0)
     node.resize_inputs(len(values))
     for position, value in enumerate(values):
-        node.replace_input_with(position, value)
+        replace_input(node, position, value)
 
 
 def _replace_list(values: MutableSequence[ir.Value], by: Sequence[ir.Value]) -> None:
@@ -1163,7 +1178,7 @@ def _replace_list(values: MutableSequence[ir.Value], by: Sequence[ir.Value]) -> 
 
 def _detach(node: ir.Node) -> None:
     for position in range(len(node.inputs)):
-        node.replace_input_with(position, None)
+        replace_input(node, position, None)
 
 
 def _with_nested(node: ir.Node) -> Iterable[ir.Node]:
@@ -1185,7 +1200,7 @@ def _set_attributes(node: ir.Node, attributes: tuple[ir.Attr, ...]) -> None:
 
 def _replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
     for node, position in uses:
-        node.replace_input_with(position, old)
+        replace_input(node, position, old)
 
 
 def _set_name(value: ir.Value, name: str | None) -> None:
@@ -1232,7 +1247,7 @@ def _set_fact(value: ir.Value, key: str, fact: object | None) -> None:
 
 def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
     for position, value in inputs:
-        node.replace_input_with(position, value)
+        replace_input(node, position, value)
 
 
 def _remove_last(values: MutableSequence[ir.Value]) -> None:

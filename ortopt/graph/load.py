@@ -79,7 +79,9 @@ class Kept:
         return self._file
 
 
-def load(source: Source | Kept, token: CancellationToken = NEVER) -> ir.Model:
+def load(
+    source: Source | Kept, token: CancellationToken = NEVER, *, folder: str | os.PathLike[str] | None = None
+) -> ir.Model:
     """Load a model; what was given is never changed.
 
     Large tensors become `MappedTensor`: views of the file, which may be renamed, replaced or deleted meanwhile, but not
@@ -90,6 +92,7 @@ def load(source: Source | Kept, token: CancellationToken = NEVER) -> ir.Model:
         source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
             (cloned; its tensors are shared); or a file that is kept open.
         token: Who may stop it.
+        folder: Where the files of external data are; None for the folder of the model's file.
 
     Returns:
         A model that `validate` accepts, with an `Origin` in ``model.meta[SOURCE_KEY]``.
@@ -103,7 +106,7 @@ def load(source: Source | Kept, token: CancellationToken = NEVER) -> ir.Model:
     collect_left()
     try:
         with without_garbage_collection():
-            return _loaded(source, token)
+            return _loaded(source, token, None if folder is None else ExternalFiles(folder))
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
     except RecursionError:
@@ -114,21 +117,21 @@ def load(source: Source | Kept, token: CancellationToken = NEVER) -> ir.Model:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
 
 
-def _loaded(source: Source | Kept, token: CancellationToken) -> ir.Model:
+def _loaded(source: Source | Kept, token: CancellationToken, files: ExternalFiles | None) -> ir.Model:
     if isinstance(source, Kept):
-        return _parsed(source.open(), source.path, token, source.files)
+        return _parsed(source.open(), source.path, token, files or source.files)
     if isinstance(source, ir.Model):
         return _cloned(source, token)
     if isinstance(source, onnx.ModelProto):
         try:
-            return _parsed(source.SerializeToString(), None, token)
+            return _parsed(source.SerializeToString(), None, token, files)
         except (EncodeError, ValueError) as error:
             raise InvalidModelError(f"protobuf cannot write this ModelProto: {error}") from error
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parsed(bytes(source), None, token)
+        return _parsed(bytes(source), None, token, files)
     if isinstance(source, str | os.PathLike):
-        return _parsed(MappedFile(source), os.fspath(source), token)
-    return _parsed(_read_stream(source, token), None, token)
+        return _parsed(MappedFile(source), os.fspath(source), token, files)
+    return _parsed(_read_stream(source, token), None, token, files)
 
 
 def _read_stream(stream: BinaryIO, token: CancellationToken) -> bytes:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.onnx_ir_internals import first_use, use_count
-from ortopt.options import Options, Target
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim
@@ -172,16 +171,6 @@ def opset(node: ir.Node, domain: str | None = None) -> int:
     return version
 
 
-def options(node: ir.Node) -> Options:
-    """What the run that works on a node wants."""
-    return scope.of(scope.graph_of(node)).options
-
-
-def targets_ort(node: ir.Node) -> bool:
-    """Whether contrib ops may be used."""
-    return options(node).target is Target.ORT
-
-
 def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
     """Whether a node is one of some ops.
 
@@ -231,6 +220,12 @@ def optional(node: ir.Node, position: int) -> ir.Value | None:
     return node.inputs[position] if position < len(node.inputs) else None
 
 
+def _two_operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    if len(node.inputs) != 2:
+        raise Refusal(f"{node.op_type} has not two operands", node)
+    return values(node, 2)
+
+
 def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, ir.Value]:
     """The operand of a two-operand node that comes from some op, and the other operand; both orders are tried.
 
@@ -243,9 +238,9 @@ def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, i
         The node behind the one operand, and the other operand.
 
     Raises:
-        Refusal: If neither comes from such a node.
+        Refusal: If neither comes from such a node, or there are not two operands, as Max, Min and Sum may have it.
     """
-    a, b = values(node, 2)
+    a, b = _two_operands(node)
     found = []
     behind = a.producer()
     if behind is not None and is_op(behind, *ops, domain=domain):
@@ -266,9 +261,9 @@ def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
         The constant, and the other operand.
 
     Raises:
-        Refusal: If neither is a constant.
+        Refusal: If neither is a constant, or there are not two operands, as Max, Min and Sum may have it.
     """
-    a, b = values(node, 2)
+    a, b = _two_operands(node)
     found = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
     if not found:
         raise Refusal("no operand is a constant", node)
@@ -300,6 +295,11 @@ def only_user(value: ir.Value, *ops: str, domain: str = "") -> ir.Node:
 def users(value: ir.Value) -> list[ir.Node]:
     """The nodes that use a value, each once."""
     return list(dict.fromkeys(use.node for use in value.uses()))
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node, or the graph's outputs, need a value."""
+    return value.is_graph_output() or bool(value.uses())
 
 
 def is_used_once(value: ir.Value) -> bool:
@@ -408,14 +408,6 @@ def rank(value: ir.Value) -> int:
 def same_dim(a: Dim, b: Dim) -> bool:
     """Whether two dimensions are equal whatever the inputs are; unknown ones never are."""
     return symbolic.equal(a, b)
-
-
-def same_shape(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values have the same shape whatever the inputs are."""
-    first, second = shape_of(a), shape_of(b)
-    if first is None or second is None or len(first) != len(second):
-        return False
-    return all(symbolic.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
 def is_row(value: ir.Value, size: Dim) -> bool:

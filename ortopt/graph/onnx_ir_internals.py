@@ -3,6 +3,8 @@
 - ``Value.uses()`` copies all uses; a shared constant with 30,000 of them makes that the cost of a rewrite.
 - The linked list of nodes does not say who stands before whom.
 - The outputs of a node can be made fewer only at their end.
+- ``Graph.remove()`` looks at all outputs of the graph, and one that has thousands makes that the cost of a rewrite;
+  ``Node.replace_input_with()`` looks at all inputs of the node.
 - A model that is cloned is cloned to the end.
 - Each node and value that is asked for its metadata gets an empty dictionary; over 100,000 of them that costs more than
   writing the model.
@@ -45,6 +47,42 @@ def previous_node(node: ir.Node) -> ir.Node | None:
     assert node.graph is not None
     box = node.graph._nodes._value_ids_to_boxes[id(node)].prev
     return box.value
+
+
+def replace_input(node: ir.Node, position: int, value: ir.Value | None) -> None:
+    """``node.replace_input_with(position, value)``.
+
+    Args:
+        node: A node.
+        position: The index of one of its inputs.
+        value: What it shall be.
+    """
+    inputs = node._inputs
+    old = inputs[position]
+    node._inputs = inputs[:position] + (value,) + inputs[position + 1 :]  # noqa: RUF005 -- nodes may have 50,000
+    if old is not None:
+        old._remove_usage(node, position)
+    if value is not None:
+        value._add_usage(node, position)
+    if old is not None and old is not value:
+        node._drop_sharding_for_value(old)
+
+
+def unlink(node: ir.Node) -> None:
+    """Take a node out of its graph; its inputs and outputs stay.
+
+    Args:
+        node: A node of a graph.
+    """
+    assert node.graph is not None
+    node.graph._nodes.remove(node)
+    node.graph = None
+
+
+def output_count(graph: ir.Graph, value: ir.Value) -> int:
+    """How often a value stands among the outputs of a graph."""
+    count: int = graph.outputs._ref_counter[value]  # type: ignore[attr-defined]
+    return count
 
 
 def set_outputs(node: ir.Node, values: Sequence[ir.Value]) -> None:
@@ -191,9 +229,12 @@ __all__ = [
     "is_needed",
     "meta_of",
     "noted",
+    "output_count",
     "previous_node",
     "properties_of",
+    "replace_input",
     "set_outputs",
     "surely_alike",
+    "unlink",
     "use_count",
 ]

@@ -11,6 +11,9 @@ from typing import Final
 MANY: Final = 200_000
 """So many new objects are not walked at once when the collector is switched on again: that takes tenths of seconds."""
 
+_PYTHONS_OWN: Final = 1_000
+"""CPython 3.12 starts with hundreds of frozen objects; who freezes an application has thousands, and wants them so."""
+
 
 class _Pauses:
     """The pauses of all threads: the collector is one."""
@@ -33,7 +36,7 @@ class _Pauses:
             self._depth -= 1
             if self._depth or not self._was_enabled:
                 return
-            if gc.get_count()[0] > MANY and not gc.get_freeze_count():
+            if gc.get_count()[0] > MANY and gc.get_freeze_count() < _PYTHONS_OWN:
                 gc.freeze()  # both take no time: all objects go to the permanent generation,
                 gc.unfreeze()  # and from there to the oldest one, which is not walked for each young object
                 self._left = True

@@ -16,16 +16,17 @@ def quoted(name: str | bytes | None) -> str:
     """
     if isinstance(name, bytes):
         name = name.decode(errors="backslashreplace")
-    return f"'{_shortened(_escaped(name or ''), _NAME_LENGTH)}'"
+    return f"'{_shortened(escaped(name or ''), _NAME_LENGTH)}'"
 
 
 def one_line(message: object) -> str:
     """A message without line breaks, control characters or excessive length."""
     text = " ".join(str(message)[: 4 * _MESSAGE_LENGTH].split())
-    return _shortened(_escaped(text), _MESSAGE_LENGTH)
+    return _shortened(escaped(text), _MESSAGE_LENGTH)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text whose control characters and line breaks are spelled out."""
     if text.isprintable():
         return text
     return "".join(

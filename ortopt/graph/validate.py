@@ -96,7 +96,7 @@ class _Check:
                     self._explain(value, node)
             if node.domain not in self._imports:
                 raise InvalidModelError(
-                    f"{_label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
+                    f"{label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
                 )
             attributes = node.attributes.data
             if node.op_type == "Constant" and not node.domain:
@@ -108,7 +108,7 @@ class _Check:
                 if name:
                     self._declare(value, name, hidden)
                 elif value.uses() or value.is_graph_output():
-                    raise InvalidModelError(f"a result of {_label(node)} is used and has no name")
+                    raise InvalidModelError(f"a result of {label(node)} is used and has no name")
         self._leave(graph, hidden)
 
     def _enter(self, graph: ir.Graph, hidden: _Hidden) -> None:
@@ -164,10 +164,10 @@ class _Check:
             self.sorted = False
             if self._any_order:
                 return
-            raise InvalidModelError(f"{_label(node)} uses {quoted(name)} before it is computed")
+            raise InvalidModelError(f"{label(node)} uses {quoted(name)} before it is computed")
         if name and self._visible.get(name) is not None:
-            raise InvalidModelError(f"{_label(node)} uses a value {quoted(name)} that another of this name hides")
-        raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {_label(node)}")
+            raise InvalidModelError(f"{label(node)} uses a value {quoted(name)} that another of this name hides")
+        raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {label(node)}")
 
 
 def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
@@ -179,18 +179,18 @@ def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
         elif attribute.type == ir.AttributeType.GRAPHS:
             yield from attribute.value
         elif attribute.type == ir.AttributeType.UNDEFINED:
-            raise InvalidModelError(f"attribute {quoted(attribute.name)} of {_label(node)} has no type")
+            raise InvalidModelError(f"attribute {quoted(attribute.name)} of {label(node)} has no type")
 
 
 def _check_constant(node: ir.Node) -> None:
     """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
     if len(node.outputs) != 1 or not node.outputs[0].name:
-        raise InvalidModelError(f"{_label(node)} has not the one result that it must have")
+        raise InvalidModelError(f"{label(node)} has not the one result that it must have")
     for name, attribute in node.attributes.data.items():
         wanted = _CONTENTS.get(name)
         if wanted is not None and attribute.type != wanted:
             raise InvalidModelError(
-                f"attribute {quoted(name)} of {_label(node)} is of type {attribute.type.name}, not {wanted.name}"
+                f"attribute {quoted(name)} of {label(node)} is of type {attribute.type.name}, not {wanted.name}"
             )
 
 
@@ -200,7 +200,8 @@ def _name(value: ir.Value, what: str) -> str:
     return value.name
 
 
-def _label(node: ir.Node) -> str:
+def label(node: ir.Node) -> str:
+    """What a message calls a node."""
     return f"{quoted(node.op_type)} node {quoted(node.name)}" if node.name else f"a node {quoted(node.op_type)}"
 
 

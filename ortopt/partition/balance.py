@@ -113,7 +113,7 @@ def _without_edge_views(numbered: Numbered, items: list[int], token: Cancellatio
     inside = dict.fromkeys(items)
 
     def is_edge(item: int) -> bool:
-        if len(numbered.items[item]) != 1 or not estimate.is_view(numbered.items[item][0]):
+        if not estimate.is_view(numbered.items[item][0]):  # of several nodes, the first draws random numbers
             return False
         sides = dag.producers(item), dag.consumers(item)
         return any(all(dag.colors[other] == cost.HOST for other in side) for side in sides)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 import onnx_ir as ir
 
@@ -109,6 +109,7 @@ def number(
     graph: ir.Graph,
     colors: Mapping[ir.Node, int],
     together: Iterable[Collection[ir.Node]] = (),
+    in_order: Sequence[ir.Node] = (),
     token: CancellationToken = NEVER,
 ) -> Numbered:
     """See a graph as numbers. Linear in its nodes.
@@ -117,9 +118,10 @@ def number(
         graph: The graph, in topological order.
         colors: Where each node runs; a node that is not there has the host's color.
         together: Sets of nodes that are one item each; contracting them makes no circle.
+        in_order: Nodes that keep their order, in it: each item of them reads a value of no content from the one before.
         token: Who may stop it.
     """
-    items = _items(graph, together, token)
+    items = _items(graph, together, in_order, token)
     numbers: dict[ir.Value, int] = {}
     values: list[ir.Value] = []
 
@@ -144,13 +146,17 @@ def number(
             own.update(dict.fromkeys(value for value in node.outputs if value.name != ""))
         reads.append(tuple(number_of(value) for value in used if value not in own))
         writes.append(tuple(number_of(value) for value in own))
-    wanted = frozenset(number_of(value) for value in graph.outputs if value in numbers)
+    for before, after in _steps(items, in_order):
+        signal = number_of(ir.Value(type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([0])))
+        writes[before] += (signal,)
+        reads[after] += (signal,)
+    wanted = frozenset(map(number_of, graph.outputs))
     dag = Dag(reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.watch(items)], token)
     return Numbered(graph, items, dag, values)
 
 
 def _items(
-    graph: ir.Graph, together: Iterable[Collection[ir.Node]], token: CancellationToken
+    graph: ir.Graph, together: Iterable[Collection[ir.Node]], in_order: Sequence[ir.Node], token: CancellationToken
 ) -> list[tuple[ir.Node, ...]]:
     bundle_of = {node: bundle for bundle in map(tuple, together) for node in bundle}
     nodes = [node for node in token.watch(graph) if node in bundle_of or not is_constant_node(node)]
@@ -159,10 +165,21 @@ def _items(
     items: dict[int, list[ir.Node]] = {}
     for node in token.watch(nodes):
         items.setdefault(id(bundle_of.get(node, node)), []).append(node)
-    return _sorted(list(map(tuple, token.watch(items.values()))), token)
+    return _sorted(list(map(tuple, token.watch(items.values()))), in_order, token)
 
 
-def _sorted(items: list[tuple[ir.Node, ...]], token: CancellationToken) -> list[tuple[ir.Node, ...]]:
+def _steps(items: Sequence[tuple[ir.Node, ...]], in_order: Sequence[ir.Node]) -> list[tuple[int, int]]:
+    """The pairs of items that must follow one another for some nodes to keep their order."""
+    if not in_order:
+        return []
+    asked = set(in_order)
+    item_of = {node: index for index, nodes in enumerate(items) for node in nodes if node in asked}
+    return [(item_of[a], item_of[b]) for a, b in pairwise(in_order) if item_of[a] != item_of[b]]
+
+
+def _sorted(
+    items: list[tuple[ir.Node, ...]], in_order: Sequence[ir.Node], token: CancellationToken
+) -> list[tuple[ir.Node, ...]]:
     """Items after those that they read from; contracting has moved some."""
     item_of = {
         value: index for index, nodes in enumerate(token.watch(items)) for node in nodes for value in node.outputs
@@ -176,6 +193,8 @@ def _sorted(items: list[tuple[ir.Node, ...]], token: CancellationToken) -> list[
         }
         for index, nodes in enumerate(token.watch(items))
     ]
+    for before, after in _steps(items, in_order):
+        needs[after].add(before)
     order = topological(needs, token=token)
     return [items[index] for index in order]
 

@@ -81,7 +81,7 @@ def host_can(node: ir.Node) -> bool:
 def nbytes(value: ir.Value) -> int:
     """About how large a value is; dimensions that are not known count as a typical one."""
     shape = facts.shape_of(value)
-    if shape is None or value.dtype is None:
+    if shape is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
         return _UNKNOWN_BYTES
     bits = 64 if value.dtype == ir.DataType.STRING else value.dtype.bitwidth
     return math.prod(dim if isinstance(dim, int) else _TYPICAL_DIM for dim in shape) * bits // 8

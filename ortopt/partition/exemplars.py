@@ -47,12 +47,12 @@ def drop(
     """
     changed = False
     for nodes in token.watch(clusters):
-        inside = set(nodes)
+        inside, places = set(nodes), _Places(nodes)
         for node in token.watch(nodes):
             for value in node.outputs:
                 users = [use.node for use in value.uses() if scope.ancestor_in(graph, use.node) not in inside]
                 if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):
-                    changed |= _replace_all(edit, nodes, users, offer)
+                    changed |= _replace_all(edit, places, users, offer)
     return changed
 
 
@@ -65,9 +65,8 @@ def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
     return user.op_type == "CastLike" and user.inputs[0] is not value
 
 
-def _replace_all(edit: Editor, nodes: Sequence[ir.Node], users: Sequence[ir.Node], offer: Offer) -> bool:
+def _replace_all(edit: Editor, places: _Places, users: Sequence[ir.Node], offer: Offer) -> bool:
     """Replace all users of an output, or none: one that stays would keep the output."""
-    places = _places(nodes)
     shapes: dict[ir.Graph, dict[ir.Value, ir.Value]] = {}  # two branches see nothing of each other
     made: list[tuple[ir.Node, ir.Value]] = []
     start = edit.version
@@ -100,21 +99,47 @@ def _cast(user: ir.Node) -> ir.Value:
     return value
 
 
-def _places(nodes: Sequence[ir.Node]) -> dict[str, Place]:
-    """Where the size of a symbol can be seen: an input of the cluster, and the axis of its shape."""
-    own = {value for node in nodes for value in node.outputs}
-    places: dict[str, Place] = {}
-    for node in nodes:
-        for value in node.inputs:
+class _Places:
+    """Where the size of a symbol can be seen: an input of a cluster, and the axis of its shape.
+
+    Args:
+        nodes: The nodes of the cluster; some of them may go meanwhile, and inputs with them.
+    """
+
+    def __init__(self, nodes: Sequence[ir.Node]) -> None:
+        self._nodes = nodes
+        self._found: dict[str, list[Place]] | None = None  # of each symbol the first last
+
+    def of(self, symbol: str) -> Place:
+        """The first place where a symbol can be seen.
+
+        Raises:
+            Conflict: If there is none.
+        """
+        if self._found is None:
+            self._found = self._look()
+        found = self._found.get(symbol, [])
+        while found:
+            producer = found[-1][0].producer()
+            if producer is None or producer.graph is not None:
+                return found[-1]
+            found.pop()
+        raise Conflict("it depends on more than the shapes of the group's inputs")
+
+    def _look(self) -> dict[str, list[Place]]:
+        own = {value for node in self._nodes for value in node.outputs}
+        taken = dict.fromkeys(value for node in self._nodes for value in node.inputs)
+        found: dict[str, list[Place]] = {}
+        for value in reversed(taken):
             if value is None or value in own or not isinstance(value.type, ir.TensorType | None):
                 continue
-            for axis, dim in enumerate(facts.dims_of(value) or ()):
+            for axis, dim in reversed(list(enumerate(facts.dims_of(value) or ()))):
                 if isinstance(dim, ir.SymbolicDim) and dim.value is not None and {dim.value} == symbolic.symbols(dim):
-                    places.setdefault(dim.value, (value, axis))
-    return places
+                    found.setdefault(dim.value, []).append((value, axis))
+        return found
 
 
-def _size(user: ir.Node, places: Mapping[str, Place], shapes: dict[ir.Value, ir.Value]) -> ir.Value:
+def _size(user: ir.Node, places: _Places, shapes: dict[ir.Value, ir.Value]) -> ir.Value:
     """What a Shape or Size gives, computed from other values' shapes.
 
     Args:
@@ -147,16 +172,14 @@ def _size(user: ir.Node, places: Mapping[str, Place], shapes: dict[ir.Value, ir.
     return value
 
 
-def _node_for(dim: Dim, places: Mapping[str, Place], shapes: dict[ir.Value, ir.Value], version: int) -> ir.Value:
+def _node_for(dim: Dim, places: _Places, shapes: dict[ir.Value, ir.Value], version: int) -> ir.Value:
     """An expression as nodes whose result has one element."""
 
     def number(n: int) -> ir.Value:
         return constant([n])
 
     def symbol(name: str) -> ir.Value:
-        if name not in places:
-            raise Conflict("it depends on more than the shapes of the group's inputs")
-        source, axis = places[name]
+        source, axis = places.of(name)
         if source not in shapes:
             shapes[source] = _output("Shape", [source], {})
         return _output("Gather", [shapes[source], constant([axis])], {"axis": 0})

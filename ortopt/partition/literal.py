@@ -171,10 +171,11 @@ class _Fuser:
         forward = [producer]
         needed: set[int] = set()
         backward = [consumer]
+        patience = 0
         while forward:
             cluster = forward.pop()
-            patience = sum(len(readers[value]) for value in given[cluster])  # as much as the step forward will cost
-            while backward and patience > 0:
+            patience += sum(len(readers[value]) for value in given[cluster])  # as much as the step forward will cost
+            while backward and patience >= len(taken[backward[-1]]):
                 behind = backward.pop()
                 patience -= len(taken[behind])
                 for value in taken[behind]:

@@ -57,34 +57,47 @@ class Partition:
         return Partition(self.graph, tuple(self.clusters[index] for index in kept), outside, tuple(order))
 
 
-def partition(model: ir.Model, options: PartitionOptions | None = None) -> tuple[Partition, ...]:
+def partition(
+    model: ir.Model, options: PartitionOptions | None = None, token: CancellationToken = NEVER
+) -> tuple[Partition, ...]:
     """Cut a model: the main graph, and the graphs below nodes that are in no cluster. Nothing is changed.
 
     Args:
         model: A model as `ortopt.graph.load.load` returns it; types are inferred if they have not been.
         options: How.
+        token: Who may stop it.
 
     Returns:
         What becomes of each graph; the main graph's first.
+
+    Raises:
+        OptimizationCancelled: If the token was set, or its deadline has passed.
     """
     chosen = options or PartitionOptions()
-    prepare(model)
+    prepare(model, token)
     placement = Placement(model, chosen)
-    return tuple(_walk(model.graph, placement, chosen))
+    return tuple(_walk(model.graph, placement, chosen, token))
 
 
-def _walk(graph: ir.Graph, placement: Placement, options: PartitionOptions) -> Iterator[Partition]:
+def _walk(
+    graph: ir.Graph, placement: Placement, options: PartitionOptions, token: CancellationToken
+) -> Iterator[Partition]:
     pending = [graph]
     while pending:
-        found = partition_graph(pending.pop(), placement, options)
+        found = partition_graph(pending.pop(), placement, options, token)
         yield found
-        pending.extend(reversed([below for node in found.outside for below in subgraphs(node)]))
+        pending.extend(reversed(_graphs_outside(found, token)))
 
 
-def prepare(model: ir.Model) -> None:
+def _graphs_outside(found: Partition, token: CancellationToken) -> list[ir.Graph]:
+    """The graphs below nodes that are in no cluster."""
+    return [below for node in token.watch(found.outside) for below in subgraphs(node)]
+
+
+def prepare(model: ir.Model, token: CancellationToken = NEVER) -> None:
     """Infer types and shapes, and tell every graph where it stands."""
-    scope.attach(model, Options())
-    shapes.infer_model(model)
+    scope.attach(model, Options(), token)
+    shapes.infer_model(model, token)
 
 
 def partition_graph(
@@ -101,14 +114,12 @@ def partition_graph(
     providers = options.candidates
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.watch(graph)}
-    drawing = random_state.bundle(graph, placement, functions, places, token)
-    together: list[list[ir.Node]] = []
-    if drawing is not None:
-        places.update(dict.fromkeys(drawing[0], drawing[1]))
-        together.append(drawing[0])
+    drawing = random_state.drawing(graph, placement, functions, places, token)
+    for nodes, provider in drawing.bundles:
+        places.update(dict.fromkeys(nodes, provider))
     colors = {name: color for color, name in enumerate(providers, 1)}
     colored = {node: colors[place] for node, place in token.watch(places.items()) if place is not None}
-    numbered = number(graph, colored, together, token)
+    numbered = number(graph, colored, [nodes for nodes, _ in drawing.bundles], drawing.order, token)
     if options.policy == "literal":
         found = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
     else:
@@ -212,34 +223,42 @@ def apply(edit: Editor, found: Partition, first: int, token: CancellationToken =
     return calls
 
 
-def group(model: ir.Model, options: PartitionOptions | None = None) -> list[Group]:
+def group(model: ir.Model, options: PartitionOptions | None = None, token: CancellationToken = NEVER) -> list[Group]:
     """Group a model, in place. A model that has groups already is left as it is.
 
     Args:
         model: A model as `ortopt.graph.load.load` returns it.
         options: How.
+        token: Who may stop it: the model is as it was then, but for types that are known now.
 
     Returns:
         Its groups.
+
+    Raises:
+        OptimizationCancelled: If the token was set, or its deadline has passed.
     """
-    present = groups_of(model)
+    present = groups_of(model, token)
     if present:
         return present
     with without_garbage_collection():
-        _group_all(model, options or PartitionOptions())
+        prepare(model, token)
+        edit = Editor(model, shapes.infer_node)
+        try:
+            _group_all(edit, options or PartitionOptions(), token)
+        except Exception:  # the caller's predicate may raise what it likes
+            edit.rollback(0)
+            raise
     return groups_of(model)
 
 
-def _group_all(model: ir.Model, options: PartitionOptions) -> None:
-    prepare(model)
-    edit = Editor(model, shapes.infer_node)
+def _group_all(edit: Editor, options: PartitionOptions, token: CancellationToken) -> None:
     count = 0
-    pending = [model.graph]
+    pending = [edit.model.graph]
     while pending:
-        found = settle(edit, pending.pop(), options, lambda _: True)
-        count += len(apply(edit, found, count))
-        pending.extend(reversed([below for node in found.outside for below in subgraphs(node)]))
-    edit.drop_freed_initializers()
+        found = settle(edit, pending.pop(), options, lambda _: True, token)
+        count += len(apply(edit, found, count, token))
+        pending.extend(reversed(_graphs_outside(found, token)))
+    edit.drop_freed_initializers(token)
 
 
 def next_number(model: ir.Model) -> int:

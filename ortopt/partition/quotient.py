@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.index import op_key
+from ortopt.graph.text import escaped
 from ortopt.partition.dag import is_constant_node
 from ortopt.partition.groups import Group, groups_of
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
@@ -59,7 +60,7 @@ class Edge:
         target: Name of the vertex that takes it.
         value: Its name.
         type: Its type, or "unknown".
-        shape: Its dimensions, None for unknown ones; None where the rank is unknown.
+        shape: Its dimensions, or those of its elements, None for unknown ones; None where the rank is unknown.
         nbytes: How large it is: a number, or an expression of the inputs' dimensions; None where it is unknown.
     """
 
@@ -210,8 +211,8 @@ def _edge(source: str, target: str, value: ir.Value) -> Edge:
 
 
 def _nbytes(value: ir.Value, dims: facts.Dims | None) -> int | str | None:
-    if dims is None or value.dtype is None or value.dtype == ir.DataType.STRING:
-        return None
+    if dims is None or not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
+        return None  # of a sequence or an optional the dimensions are those of an element
     size = symbolic.product(dims)
     if isinstance(size, int):
         return math.ceil(size * value.dtype.bitwidth / 8)
@@ -261,7 +262,7 @@ def as_dot(quotient: Quotient) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return escaped(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 _BOX = (260, 46)
@@ -288,7 +289,7 @@ def as_svg(quotient: Quotient) -> str:
         (x1, y1), (x2, y2) = middle[edge.source], middle[edge.target]
         parts.append(
             f'<line x1="{x1}" y1="{y1 + height // 2}" x2="{x2}" y2="{y2 - height // 2}" stroke="#888">'
-            f"<title>{escape(edge.value)}: {escape(edge.type)}</title></line>"
+            f"<title>{escape(escaped(edge.value))}: {escape(edge.type)}</title></line>"
         )
     for name, (x, y) in middle.items():
         parts.append(
@@ -298,7 +299,7 @@ def as_svg(quotient: Quotient) -> str:
         lines = _lines(by_name[name])
         for place, line in enumerate(lines):
             at = y + 4 + (place * 2 - len(lines) + 1) * 8
-            parts.append(f'<text x="{x}" y="{at}" text-anchor="middle">{escape(line)}</text>')
+            parts.append(f'<text x="{x}" y="{at}" text-anchor="middle">{escape(escaped(line))}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -1,8 +1,16 @@
-"""Nodes with random state stay in one group, in their order: what one draws depends on what others have drawn."""
+"""Nodes with random state keep their order, in one group where one provider runs all that lies between them.
+
+What one draws may depend on what others have drawn before: ONNX Runtime has one generator for all nodes without a seed,
+on the CPU for Dropout in training, on CUDA for every op, and `onnxruntime.set_seed` makes that reproducible. Nodes in
+no group are ONNX Runtime's too, where it has a kernel for them. Inside of a session it orders nodes that do not depend
+on each other as it likes; between sessions the order is the file's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -12,16 +20,26 @@ from ortopt.partition.placement import Placement
 from ortopt.semantics import RANDOM_OPS, Functions, is_random, key, subgraphs
 
 
-def bundle(
+class Drawing(NamedTuple):
+    """The nodes of a graph that draw random numbers.
+
+    Attributes:
+        order: All of them, in the order that they keep.
+        bundles: Those that stay together with all that lies between them, each with the provider that runs all of it.
+    """
+
+    order: list[ir.Node]
+    bundles: list[tuple[list[ir.Node], str]]
+
+
+def drawing(
     graph: ir.Graph,
     placement: Placement,
     functions: Functions,
     places: Mapping[ir.Node, str | None],
     token: CancellationToken = NEVER,
-) -> tuple[list[ir.Node], str] | None:
-    """The random nodes of a graph with all that lies between them, and the provider that runs all of it.
-
-    None where there are fewer than two, or no provider runs all of them: those that can only be run apart stay apart.
+) -> Drawing:
+    """The nodes of a graph that draw random numbers, and which of them stay together: all that can.
 
     Args:
         graph: The graph, in topological order.
@@ -30,16 +48,23 @@ def bundle(
         places: Where each node would run by itself.
         token: Who may stop it.
     """
-    drawn = [node for node in token.watch(graph) if _may_draw(node, functions) and is_random(node, functions)]
-    placed = [node for node in drawn if places[node] is not None]
-    if len(placed) < 2:
-        return None
-    between = _between(graph, placed, token)
-    common = [set(placement.providers_of(node)) for node in between]
-    for provider in placement.providers_of(placed[0]):
-        if all(provider in providers for providers in common):
-            return between, provider
-    return None
+    order = [node for node in token.watch(graph) if _may_draw(node, functions) and is_random(node, functions)]
+    bundles = []
+    for is_placed, run in groupby(order, key=lambda node: places[node] is not None):
+        nodes = list(run)
+        if is_placed and len(nodes) > 1:
+            between = _between(graph, nodes, token)
+            provider = _common_provider(between, placement)
+            if provider is not None:
+                bundles.append((between, provider))
+    return Drawing(order, bundles)
+
+
+def _common_provider(nodes: Sequence[ir.Node], placement: Placement) -> str | None:
+    """The first provider that runs all of some nodes."""
+    common = [set(placement.providers_of(node)) for node in nodes]
+    found = (name for name in placement.providers_of(nodes[0]) if all(name in providers for providers in common))
+    return next(found, None)
 
 
 def _may_draw(node: ir.Node, functions: Functions) -> bool:
@@ -71,4 +96,4 @@ def _producers(node: ir.Node) -> list[ir.Node]:
     return [producer for value in values if value is not None and (producer := value.producer()) is not None]
 
 
-__all__ = ["bundle"]
+__all__ = ["Drawing", "drawing"]

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.evaluate import shares_threads
+from ortopt.evaluate import use_one_thread
 from ortopt.runtime.values import binding, to_ort
 
 _IR: Final = 8
@@ -82,8 +82,9 @@ def _sequence(elements: list[Any], type_: str) -> Any:
 
 
 def _strings(array: Any) -> Any:
-    """Of an array of strings: the constant of a model."""
-    texts = [one if isinstance(one, bytes) else str(one).encode() for one in array.reshape(-1).tolist()]
+    """Of an array of strings: the constant of a model. What else it holds is a string as ONNX Runtime has it: str()."""
+    found = array.reshape(-1).tolist()
+    texts = found if array.dtype.kind == "S" else [str(one).encode() for one in found]
     tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=array.shape, string_data=texts)
     return _opened(
         _model([onnx.helper.make_node("Constant", [], ["y"], value=tensor)], [], _type(8))
@@ -133,8 +134,7 @@ def _opened(model: onnx.ModelProto) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.use_per_session_threads = not shares_threads()
+    use_one_thread(options)
     options.log_severity_level = 4
     session = binding().InferenceSession(options, model.SerializeToString(), False, False)
     session.initialize_session(["CPUExecutionProvider"], [{}], set())

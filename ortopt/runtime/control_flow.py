@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts
 from ortopt.runtime.plan import Plan
-from ortopt.runtime.values import scalar, to_numpy, to_ort
+from ortopt.runtime.values import failure, scalar, to_numpy, to_ort
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Scan:
             slices.append(moved[::-1] if backwards else moved)
         lengths = {len(one) for one in slices}
         if len(lengths) > 1:
-            raise ValueError(f"the inputs of a Scan have different lengths: {sorted(lengths)}")
+            raise failure(f"the inputs of a Scan have different lengths: {sorted(lengths)}")
         stacks: list[list[Any]] = [[] for _ in self.stacked]
         for i in range(lengths.pop() if lengths else 0):
             arguments = (*carried, *(to_ort(np.array(one[i])) for one in slices))

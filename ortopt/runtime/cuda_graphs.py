@@ -58,6 +58,7 @@ def captured(group: Group, workshop: Workshop, recipe: Recipe, values: Sequence[
         label=f"{group.label}-graph",
         threads=group.threads,
         optimize=True,
+        foreign=recipe.foreign,
         provider_options={CUDA: {"enable_cuda_graph": "1"}},
     )
     for arguments, memories in ((recipe.inputs, session.input_meminfos), (recipe.outputs, session.output_meminfos)):

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.runtime.containers import wrapped
-from ortopt.runtime.values import binding, has_no_array, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.values import array_of, binding, elements, has_no_array, is_plain, own, to_numpy, to_ort
 from ortopt.runtime.values import device as device_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Prepared:
             return fetches  # type: ignore[no-any-return]
         # An element of a vector keeps the whole vector alive: each gets one of its own.
         alone = []
-        for value in fetches:
+        for value in elements(fetches):
             own = self._vector()
             own.push_back(value)
             alone.append(own[0])
@@ -110,7 +110,8 @@ class OnDevice(Prepared):
         crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
         with device.lock:
             device.keep(values)
-            found = device.received(super().__call__(values, self.options(options, waits=self._waits)), self._places)
+            made = elements(super().__call__(values, self.options(options, waits=self._waits)))
+            found = device.received(made, self._places)
         crossing.extend(value for i, value in enumerate(found) if (self._places[i] == "cuda") == (i in self._from_host))
         device.crossed(crossing)
         return found
@@ -178,7 +179,7 @@ class Converted:
             given = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
             with self._lock:
                 found = self.session.run_with_ort_values(given, self._fetches, options)
-            return [value if value.has_value() else None for value in found]
+            return [value if value.has_value() else None for value in elements(found)]
         feeds = {
             name: self._wrap(value) if isinstance(value, own) else value
             for name, value in zip(self._feeds, values, strict=True)
@@ -214,7 +215,7 @@ class Host:
         opsets = {one.domain: one.version for one in model.opset_import}
         self._evaluator = ReferenceEvaluator(model.graph, opsets=opsets, functions=functions, new_ops=list(ops))
         self._inputs = [one.name for one in model.graph.input]
-        self._weights = [tensor.numpy() for tensor in weights]
+        self._weights = [array_of(tensor) for tensor in weights]
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the nodes one after the other."""

@@ -225,6 +225,7 @@ class Group:
                 label=self.label,
                 threads=self.threads,
                 optimize=optimize,
+                foreign=recipe.foreign,
             )
         workshop.counters.add("compiles")
         self._sessions.append(session)

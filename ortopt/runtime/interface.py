@@ -6,18 +6,21 @@ Runtime's own errors: none of its messages is written twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import onnx
 import onnx_ir as ir
 
-from ortopt.evaluate import shares_threads
+from ortopt.evaluate import use_one_thread
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
-from ortopt.runtime.recipes import argument_of
+from ortopt.runtime.recipes import argument_of, free_prefix
+from ortopt.runtime.values import binding, failure
 
-_ACCEPTED: Final = "ortopt.accepted"
-_SHAPE: Final = "ortopt.shape"
+_ACCEPTED: Final = "accepted"
+_SHAPE: Final = "shape"
+_CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _OPSET: Final = 21  # Reshape of every type, Optional
 _IR: Final = 10
 
@@ -37,21 +40,23 @@ class Interface:
 
     def __init__(self, model: ir.Model) -> None:
         import onnxruntime
-        from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        options.use_per_session_threads = not shares_threads()
+        use_one_thread(options)
         options.log_severity_level = 4
-        self._session = binding.InferenceSession(options, _proto(model).SerializeToString(), False, False)
+        prefix = free_prefix(value.name for value in (*model.graph.inputs, *model.graph.outputs))
+        self._accepted = prefix + _ACCEPTED
+        self._session = binding().InferenceSession(options, _proto(model, prefix).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
         self.inputs = list(self._session.inputs_meta)
-        self.outputs = [one for one in self._session.outputs_meta if one.name != _ACCEPTED]
+        self.outputs = list(self._session.outputs_meta)[: len(model.graph.outputs)]
         self.overridable = list(self._session.overridable_initializers)
         self.metadata = self._session.model_meta
+        self._required = [one.name for one in self.inputs if not one.type.startswith("optional")]
+        self._known = {one.name for one in self.outputs}
 
     @property
     def session(self) -> Any:
@@ -66,7 +71,7 @@ class Interface:
             onnxruntime.InvalidArgument: A name, a type, a rank or a size is wrong.
         """
         self.check_names(feeds)
-        self._session.run([_ACCEPTED], feeds, self._quiet)
+        self._session.run([self._accepted], feeds, self._quiet)
 
     def check_names(self, feeds: Mapping[str, Any]) -> None:
         """Refuse feeds in which an input is missing.
@@ -74,9 +79,24 @@ class Interface:
         Raises:
             ValueError: One is.
         """
-        missing = [one.name for one in self.inputs if one.name not in feeds and not one.type.startswith("optional")]
+        missing = self._missing(feeds)
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).")
+
+    def check_bound(self, feeds: Mapping[str, Any]) -> None:
+        """Refuse bound inputs among which one is missing, as ONNX Runtime does when a kernel asks for it.
+
+        Raises:
+            onnxruntime.Fail: One is missing.
+            onnxruntime.InvalidArgument: And others are wrong, which it says first.
+        """
+        missing = self._missing(feeds)
+        if missing:
+            self._session.run([self._accepted], feeds, self._quiet)
+            raise failure(f"Missing Input: {missing[0]}")
+
+    def _missing(self, feeds: Mapping[str, Any]) -> list[str]:
+        return [name for name in self._required if name not in feeds]
 
     def check_outputs(self, names: Sequence[str]) -> None:
         """Refuse names of outputs as ONNX Runtime refuses them.
@@ -85,12 +105,16 @@ class Interface:
             onnxruntime.InvalidArgument: There is no such output.
             TypeError: They are not a sequence of names.
         """
-        known = {one.name for one in self.outputs}
-        if isinstance(names, str) or any(name not in known for name in names):
+        if isinstance(names, str) or not self._known.issuperset(names):
             self._session.run(names, {}, self._quiet)  # the names are looked at first
 
 
-def _proto(model: ir.Model) -> onnx.ModelProto:
+def without_code(error: Exception) -> str:
+    """What ONNX Runtime says, as it tells it where no class of error goes with it."""
+    return _CODE.sub("", str(error))
+
+
+def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
     proto = onnx.ModelProto(
         ir_version=_IR,
         producer_name=model.producer_name or "",
@@ -115,15 +139,15 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     make = onnx.helper.make_node
     none = onnx.helper.make_tensor("none", onnx.TensorProto.INT64, [1], [0])
     # No elements, which nobody knows before it is run: a tensor that is reshaped to it may have any shape.
-    graph.node.append(make("Constant", [], ["ortopt.zero"], value=none))
-    graph.node.append(make("NonZero", ["ortopt.zero"], ["ortopt.places"]))
-    graph.node.append(make("Constant", [], ["ortopt.flat"], value_ints=[-1]))
-    graph.node.append(make("Reshape", ["ortopt.places", "ortopt.flat"], [_SHAPE]))
+    graph.node.append(make("Constant", [], [prefix + "zero"], value=none))
+    graph.node.append(make("NonZero", [prefix + "zero"], [prefix + "places"]))
+    graph.node.append(make("Constant", [], [prefix + "flat"], value_ints=[-1]))
+    graph.node.append(make("Reshape", [prefix + "places", prefix + "flat"], [prefix + _SHAPE]))
     for i, value in enumerate(model.graph.outputs):
         graph.output.append(argument_of(value).declared())
-        graph.node.extend(_something(value, f"ortopt.{i}"))
-    graph.node.append(make("Constant", [], [_ACCEPTED], value_int=1))
-    graph.output.append(onnx.helper.make_tensor_value_info(_ACCEPTED, onnx.TensorProto.INT64, []))
+        graph.node.extend(_something(value, f"{prefix}{i}", prefix + _SHAPE))
+    graph.node.append(make("Constant", [], [prefix + _ACCEPTED], value_int=1))
+    graph.output.append(onnx.helper.make_tensor_value_info(prefix + _ACCEPTED, onnx.TensorProto.INT64, []))
     return proto
 
 
@@ -139,7 +163,7 @@ def _maps(type_: onnx.TypeProto, name: str, constant: str) -> list[onnx.NodeProt
     ]
 
 
-def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
+def _something(value: ir.Value, constant: str, shape: str) -> list[onnx.NodeProto]:
     """Nodes that give an output its type, and next to nothing as its contents."""
     make = onnx.helper.make_node
     name = value.name or ""
@@ -159,4 +183,4 @@ def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
         one.string_data.append(b"")
     else:
         one.raw_data = bytes(max(1, dtype.bitwidth // 8))
-    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, _SHAPE], [name])]
+    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, shape], [name])]

@@ -147,7 +147,6 @@ class Planner:
             if kernels.support(provider, node, opset) is not None:
                 return _Kind.SESSION
         if kernels.schema(node.domain, node.op_type, opset) is None:
-            self._workshop.maker.needs_original = True
             return _Kind.FOREIGN
         # An unknown type is no reason for the host: ONNX Runtime infers what we did not, and is asked.
         return _Kind.HOST if typed else _Kind.SESSION

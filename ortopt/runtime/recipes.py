@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.analysis import kernels
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
@@ -85,6 +86,7 @@ class Recipe:
         ir_version: Of the model that it is from.
         provider: The execution provider that it was made for, None if any will do.
         random: Whether it draws random numbers.
+        foreign: Whether it has ops that neither ONNX nor ONNX Runtime defines: a library of the caller's may.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Recipe:
     ir_version: int
     provider: str | None = None
     random: bool = False
+    foreign: bool = False
 
     @functools.cached_property
     def work(self) -> float:
@@ -177,6 +180,19 @@ class Recipe:
 def argument_of(value: ir.Value) -> Argument:
     """An argument as a value is declared, under its name."""
     return Argument(value.name or "", value.type, value.shape, value.meta.get(FOREIGN_TYPE_KEY))
+
+
+def free_prefix(names: Iterable[str | None]) -> str:
+    """The beginning of names that nobody has.
+
+    Args:
+        names: Those that are taken.
+    """
+    taken = [name for name in names if name is not None and name.startswith("ortopt.")]
+    prefix = "ortopt."
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "."
+    return prefix
 
 
 def _without_inventions(shape: ir.Shape | None) -> ir.Shape | None:
@@ -270,6 +286,7 @@ class Library:
             self._model.ir_version,
             function.metadata_props.get(PROVIDER_KEY),
             self._is_random(function),
+            self._is_foreign(function, function.opset_imports),
         )
         return recipe, given, results
 
@@ -304,6 +321,7 @@ class Library:
             self._model.ir_version,
             None,
             self._is_random(nodes),
+            self._is_foreign(nodes, self._model.opset_imports),
         )
 
     def _called(self, nodes: Iterable[ir.Node]) -> tuple[onnx.FunctionProto, ...]:
@@ -342,6 +360,23 @@ class Library:
 
     def _is_random(self, nodes: Iterable[ir.Node]) -> bool:
         return any(semantics.is_random(node, self._model.functions) for node in nodes)
+
+    def _is_foreign(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> bool:
+        opened: set[ir.OperatorIdentifier] = set()
+        pending = [(node, opsets) for node in nodes]
+        while pending:
+            node, imports = pending.pop()
+            for held in semantics.subgraphs(node) if node.attributes else ():
+                pending.extend((one, imports) for one in held)
+            identifier = node.op_identifier()
+            function = self._model.functions.get(identifier)
+            if function is None:
+                if kernels.schema(node.domain, node.op_type, imports.get(node.domain, 1)) is None:
+                    return True
+            elif identifier not in opened:
+                opened.add(identifier)
+                pending.extend((one, function.opset_imports) for one in function)
+        return False
 
 
 def _serialized(node: ir.Node, missing: Iterable[str]) -> onnx.NodeProto:

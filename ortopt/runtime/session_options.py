@@ -20,14 +20,17 @@ from ortopt.errors import UsageError
 from ortopt.evaluate import shares_threads
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
-from ortopt.runtime.recipes import argument_of
+from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, to_numpy
 
 _lock = threading.Lock()
 
+_POOLLESS: Final = {"use_per_session_threads": False, "intra_op_num_threads": 0, "inter_op_num_threads": 0}
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _IR: Final = 10
 _OPSET: Final = 21
+_UNKNOWN_TYPES: Final = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
+"""Types of which nobody can make an OrtValue."""
 
 
 class Copies:
@@ -45,8 +48,11 @@ class Copies:
         self._master = carrier.session_options
         if options.enable_profiling:
             Path(carrier.end_profiling()).unlink(missing_ok=True)
-        quick = {"enable_profiling": False, "intra_op_num_threads": 1, "inter_op_num_threads": 1}
+        least = 0 if shares_threads() else 1  # other numbers are warned of there
+        quick = {"enable_profiling": False, "intra_op_num_threads": least, "inter_op_num_threads": least}
         self._restored = {name: getattr(options, name) for name in (*quick, "use_per_session_threads")}
+        if shares_threads():
+            self._restored.update(_POOLLESS)
         for name, value in quick.items():  # for the carriers of other copies
             setattr(self._master, name, value)
 
@@ -75,15 +81,34 @@ def _carrier(options: Any) -> Any:
 @contextlib.contextmanager
 def _in_this_process(options: Any) -> Iterator[None]:
     """Options with which a session can be made here: where threads are shared, all sessions must share them."""
-    own = options.use_per_session_threads
-    if not own or not shares_threads():
+    if not shares_threads():
         yield
         return
-    options.use_per_session_threads = False
+    own = {name: getattr(options, name) for name in _POOLLESS}
+    for name, value in _POOLLESS.items():
+        setattr(options, name, value)
     try:
         yield
     finally:
-        options.use_per_session_threads = own
+        for name, value in own.items():
+            setattr(options, name, value)
+
+
+def brings_files(copies: Copies) -> bool:
+    """Whether options bring contents of files: ONNX Runtime says that it misses one among them."""
+    proto = _model()
+    absent = proto.graph.initializer.add(
+        name="ortopt.absent", data_type=onnx.TensorProto.UINT8, dims=[1], data_location=onnx.TensorProto.EXTERNAL
+    )
+    for key, value in (("location", "ortopt.absent"), ("offset", "0"), ("length", "1")):
+        absent.external_data.add(key=key, value=value)
+    proto.graph.node.append(onnx.helper.make_node("Identity", ["ortopt.absent"], ["ortopt.read"]))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("ortopt.read", onnx.TensorProto.UINT8, [1]))
+    try:
+        _open(proto, copies.quiet())
+    except Exception as error:  # without them it misses the file
+        return "not found from the table" in str(error)
+    return False
 
 
 def apply(options: Any, copies: Copies, model: ir.Model) -> bool:
@@ -137,7 +162,7 @@ def _fix_dims(options: Any, model: ir.Model) -> None:
             dim.denotation = value.shape.get_denotation(i) or ""
         proto.graph.input.append(declared)
     try:
-        session = _open(_with_constant(proto), options)
+        session = _open(_with_constant(proto, free_prefix(value.name for value in inputs)), options)
     except Exception as error:
         if "initializer" not in str(error):
             raise
@@ -180,24 +205,25 @@ def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
         value
         for graph in scope.below(model.graph)
         for value in graph.initializers.values()
-        if value.const_value is not None and value.name
+        if value.const_value is not None and value.name and value.const_value.dtype not in _UNKNOWN_TYPES
     ]
     if not values:
         return []
     proto = _model()
-    names: dict[str, str] = {}
+    names: set[str] = set()
     for value in values:
         name = value.name or ""
         assert value.const_value is not None
         if name in names:
             continue
-        output = names[name] = f"ortopt.{len(names)}"
+        names.add(name)
         kind = value.const_value.dtype.value
         proto.graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
-        proto.graph.node.append(onnx.helper.make_node("Identity", [name], [output]))
-        proto.graph.output.append(onnx.helper.make_value_info(output, onnx.helper.make_tensor_type_proto(kind, None)))
+        # As it is: an Identity has no kernel for types of four bits.
+        proto.graph.output.append(onnx.helper.make_value_info(name, onnx.helper.make_tensor_type_proto(kind, None)))
     session = _open(proto, options)
-    found = dict(zip(names, session.run_with_ort_values({}, list(names.values()), None), strict=True))
+    asked = list(names)
+    found = dict(zip(asked, session.run_with_ort_values({}, asked, None), strict=True))
     return [(value, found[value.name or ""]) for value in values if list(found[value.name or ""].shape()) != [0]]
 
 
@@ -227,9 +253,10 @@ def _model() -> onnx.ModelProto:
     return proto
 
 
-def _with_constant(proto: onnx.ModelProto) -> onnx.ModelProto:
-    proto.graph.node.append(onnx.helper.make_node("Constant", [], ["ortopt.constant"], value_int=1))
-    proto.graph.output.append(onnx.helper.make_tensor_value_info("ortopt.constant", onnx.TensorProto.INT64, []))
+def _with_constant(proto: onnx.ModelProto, prefix: str = "") -> onnx.ModelProto:
+    name = f"{prefix}constant"
+    proto.graph.node.append(onnx.helper.make_node("Constant", [], [name], value_int=1))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []))
     return proto
 
 
@@ -243,4 +270,4 @@ def named(keys: Iterable[str], options: Any) -> dict[str, str]:
     return {key: text for key, text in found.items() if text is not None}
 
 
-__all__ = ["Copies", "apply", "entry", "has_affinities", "named"]
+__all__ = ["Copies", "apply", "brings_files", "entry", "has_affinities", "named"]

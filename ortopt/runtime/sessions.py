@@ -35,7 +35,6 @@ class SessionMaker:
         copies: Copies of the options, if there are any.
 
     Attributes:
-        needs_original: Whether the model has ops that only a library in the caller's options can bring.
         device: The CUDA device of its CUDA sessions, if there are any.
         captures: Whether CUDA graphs may be captured while a session is made.
         has_initializers: Whether the caller's options have initializers, which the model has by now.
@@ -59,7 +58,6 @@ class SessionMaker:
         self._provider_options = provider_options
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
-        self.needs_original = False
         self.device: CudaDevice | None = None
         self.captures = False
         self.has_initializers = False
@@ -79,6 +77,11 @@ class SessionMaker:
             change(session)
 
     @property
+    def provider_options(self) -> ProviderOptions:
+        """Options by provider, in order."""
+        return self._provider_options
+
+    @property
     def options(self) -> Any:
         """The caller's options."""
         return self._options
@@ -91,6 +94,7 @@ class SessionMaker:
         label: str,
         threads: int | None,
         optimize: bool,
+        foreign: bool = False,
         provider_options: ProviderOptions | None = None,
     ) -> Any:
         """A session, as ONNX Runtime's C++ object. Raises what ONNX Runtime raises.
@@ -101,6 +105,7 @@ class SessionMaker:
             label: A name for what belongs to this session alone (its profile).
             threads: Its intra-op threads, without spinning; None leaves the caller's setting.
             optimize: Whether ONNX Runtime may optimize.
+            foreign: Whether the model has ops that only a library in the caller's options can bring.
             provider_options: Options by provider besides the caller's.
         """
         from onnxruntime.capi import onnxruntime_pybind11_state as binding
@@ -111,13 +116,14 @@ class SessionMaker:
             if not file.is_at(file.path):
                 raise InvalidModelError(f"{file.path!r} has changed since the model was loaded")
         entries: dict[str, str] = {}
-        if threads is not None:
+        has_pool = not self._global_pool and not (foreign and threads == 1)  # else it would only warn
+        if threads is not None and has_pool:
             entries.update(dict.fromkeys(_SPINNING, "0"))
         if placed.folder is not None:
             entries[FOLDER_KEY] = placed.folder
         device = self.device if CUDA in providers else None
         busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
-        with self._own(entries, label, threads, optimize) as options, busy:
+        with self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
             session = binding.InferenceSession(options, placed.model, False, False)
             if device is not None:
                 device.outlives(session)
@@ -150,7 +156,9 @@ class SessionMaker:
         return self._copies.make()
 
     @contextlib.contextmanager
-    def _own(self, entries: Mapping[str, str], label: str, threads: int | None, optimize: bool) -> Iterator[Any]:
+    def _own(
+        self, entries: Mapping[str, str], label: str, threads: int | None, *, optimize: bool, foreign: bool
+    ) -> Iterator[Any]:
         """Options for one session.
 
         They are a copy of the caller's. What a copy lacks is a library of custom ops: where the model needs one, the
@@ -158,13 +166,13 @@ class SessionMaker:
         """
         import onnxruntime
 
-        with _lock if self.needs_original else contextlib.nullcontext():
-            options = self._options if self.needs_original else self._copy()
+        with _lock if foreign else contextlib.nullcontext():
+            options = self._options if foreign else self._copy()
             saved = {name: getattr(options, name) for name in _CHANGED}
             before = {key: session_options.entry(options, key) for key in entries}
             try:
                 if threads is not None:
-                    options.intra_op_num_threads = threads
+                    options.intra_op_num_threads = 0 if self._global_pool else threads
                     options.optimized_model_filepath = ""
                     options.profile_file_prefix = f"{options.profile_file_prefix}-{label}"
                 if not optimize:
@@ -178,7 +186,7 @@ class SessionMaker:
                         options.add_session_config_entry(key, value)
                 yield options
             finally:
-                if self.needs_original:
+                if foreign:
                     for name, value in saved.items():
                         setattr(options, name, value)
                     for key, old in before.items():

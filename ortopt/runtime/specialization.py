@@ -28,7 +28,7 @@ from ortopt.runtime.disk_cache import Folder
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.recipes import Library, Recipe
 from ortopt.runtime.values import to_numpy
-from ortopt.runtime.weights import place
+from ortopt.runtime.weights import held_bytes, place
 
 if TYPE_CHECKING:
     from ortopt.runtime.groups import Group, Workshop
@@ -208,7 +208,8 @@ class Specializing:
             return _Specialized(None), 0
         workshop.counters.add("compiles")
         workshop.counters.add("specializations")
-        return _Specialized(made, varying, guarded), recipe.weight_bytes + _SESSION_BYTES + getattr(made, "nbytes", 0)
+        weights = held_bytes(recipe.nodes, recipe.weights) if provider == CPU else recipe.weight_bytes
+        return _Specialized(made, varying, guarded), weights + _SESSION_BYTES + getattr(made, "nbytes", 0)
 
     def _session(
         self, recipe: Recipe, provider: str, specification: Specification, values: list[Any], options: Any
@@ -231,6 +232,7 @@ class Specializing:
                 label=f"{group.label}-specialized",
                 threads=group.threads,
                 optimize=True,
+                foreign=recipe.foreign,
             )
         return group.executable_of(session, provider, recipe)
 
@@ -305,6 +307,7 @@ def recipe_of(model: ir.Model, name: str) -> Recipe:
         recipe.ir_version,
         recipe.provider,
         recipe.random,
+        recipe.foreign,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -116,12 +116,28 @@ def _own_kinds() -> tuple[type, ...]:
     return (np.ndarray, np.generic, onnxruntime.OrtValue)
 
 
+def array_of(tensor: ir.TensorProtocol) -> Any:
+    """A constant tensor as ONNX Runtime gives arrays: strings are objects; what is no text stays bytes."""
+    if tensor.dtype != ir.DataType.STRING:
+        return tensor.numpy()
+    from ortopt.semantics import strings_of
+
+    strings = strings_of(tensor)
+    strings.reshape(-1)[:] = [_text(one) for one in strings.reshape(-1)]
+    return strings
+
+
+def _text(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
 def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
     """What a plan holds for a constant tensor."""
     if tensor.dtype == ir.DataType.STRING:
-        from ortopt.semantics import strings_of
-
-        return strings_of(tensor)
+        return array_of(tensor)
     if tensor.dtype.bitwidth < 8:
         packed = np.frombuffer(tensor.tobytes(), np.uint8)
         return _copied(packed, tensor.dtype, tuple(tensor.shape.numpy()))
@@ -180,6 +196,11 @@ def type_of(value: Any) -> str:
     return "?"
 
 
+def elements(vector: Sequence[Any]) -> list[Any]:
+    """The values of ONNX Runtime's vector. The end of its iterator is a C++ exception, which takes 100 microseconds."""
+    return [vector[i] for i in range(len(vector))]
+
+
 def nbytes_of(value: Any) -> int:
     """Bytes of a tensor of numbers; 0 for anything else."""
     return int(value.tensor_size_in_bytes()) if holds_numbers(value) else 0
@@ -201,15 +222,21 @@ def alone(value: Any) -> Any:
     return to_ort(own(to_numpy(value)))
 
 
+def failure(message: str) -> Exception:
+    """ONNX Runtime's error of something that goes wrong in a run."""
+    error: Exception = binding().Fail(f"[ONNXRuntimeError] : 1 : FAIL : {message}")
+    return error
+
+
 def scalar(value: Any, what: str) -> Any:
     """The only element of a tensor.
 
     Raises:
-        ValueError: It has none, or several.
+        onnxruntime.capi.onnxruntime_pybind11_state.Fail: It has none, or several.
     """
     array = np.asarray(to_numpy(value))
     if array.size != 1:
-        raise ValueError(f"{what} must be a single element, not a tensor of shape {list(array.shape)}")
+        raise failure(f"{what} must be a single element, not a tensor of shape {list(array.shape)}")
     return array.reshape(-1)[0]
 
 
@@ -218,9 +245,12 @@ __all__ = [
     "PLAIN",
     "Array",
     "alone",
+    "array_of",
     "binding",
     "borrow",
     "device",
+    "elements",
+    "failure",
     "has_no_array",
     "holds_numbers",
     "is_plain",

@@ -13,7 +13,7 @@ caller's ``session.disable_prepacking`` says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +26,8 @@ FOLDER_KEY: Final = "session.model_external_initializers_file_folder_path"
 """The session option that says where the files of external data of a model in memory are."""
 
 _SMALLEST_MAPPED: Final = 1024
+_READING_IN_PLACE: Final = frozenset({"Gather", "GatherElements", "GatherND"})
+"""Ops whose kernels pack nothing, with weights that are large: tables of embeddings."""
 
 
 class Placed(NamedTuple):
@@ -66,6 +68,29 @@ def place(model: onnx.ModelProto, weights: Mapping[str, ir.TensorProtocol]) -> P
         proto.name = name
         model.graph.initializer.append(proto)
     return Placed(model.SerializeToString(), folder, tuple(kept.values()))
+
+
+def held_bytes(nodes: Iterable[onnx.NodeProto], weights: Mapping[str, ir.TensorProtocol]) -> int:
+    """Bytes of a model's weights that a session on the CPU has for itself, at most.
+
+    Those in memory are copied, and those in files may be packed for the kernels that read them; what lies in a file and
+    is only looked up in costs nothing.
+
+    Args:
+        nodes: The model's nodes.
+        weights: Its constants by name.
+    """
+    packed: set[str] = set()
+    pending = [*nodes]
+    while pending:
+        node = pending.pop()
+        in_place = node.domain == "" and node.op_type in _READING_IN_PLACE
+        packed.update(node.input[1:] if in_place else node.input)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                packed.update(output.name for output in graph.output)
+                pending.extend(graph.node)
+    return sum(tensor.nbytes for name, tensor in weights.items() if name in packed or _file_of(tensor) is None)
 
 
 def _file_of(tensor: ir.TensorProtocol) -> MappedFile | None:

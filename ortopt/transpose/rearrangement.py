@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph.edit import constant, discard, new_nodes
-from ortopt.graph.match import is_constant, opset
+from ortopt.graph.match import is_constant, is_used, opset
 from ortopt.options import MEGABYTE
 from ortopt.transpose.layout import Layout, compose, inverse
 from ortopt.transpose.linear import in_place
@@ -86,7 +86,7 @@ class Rearrangement:
                     found[port.value] = new
         for node in self.members:
             for value in node.outputs:
-                if value in self._made and value not in self._region.roots and _is_needed(value):
+                if value in self._made and value not in self._region.roots and is_used(value):
                     found[value] = self._made[value]
         return self._with_own_outputs(found)
 
@@ -191,10 +191,6 @@ class Rearrangement:
         if found is None:
             found = self._lifted[operand, axes] = _unsqueezed(operand, axes, node)
         return found
-
-
-def _is_needed(value: ir.Value) -> bool:
-    return value.is_graph_output() or bool(value.uses())
 
 
 def _content(value: ir.Value) -> ir.TensorProtocol:

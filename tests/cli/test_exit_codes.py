@@ -49,6 +49,39 @@ USAGE = {
     "explain below its level": ["explain", "m.onnx", "contrib", "--level", "1"],
     "explain alone and only": ["explain", "m.onnx", "contrib", "--alone", "--only", "contrib"],
     "grow an unknown model": ["zoo", "grow", "bert_smal", "out.onnx"],
+    "grow without a name": ["zoo", "grow", "lstm_tagger__ts13", ""],
+    "timeout without end": ["optimize", "m.onnx", "--timeout", "inf"],
+    "dim that no file can hold": ["optimize", "m.onnx", "--dim", f"N={1 << 63}"],
+    "inputs of no verification": ["optimize", "m.onnx", "--inputs", "m.npz", "--no-verify"],
+    "external data beside a stream": ["optimize", "m.onnx", "-o", "-", "--external-data", "copy"],
+    "a size beyond all": ["optimize", "m.onnx", "--max-growth", "9" * 400],
+    "only a pass of a higher level": ["optimize", "m.onnx", "--only", "group_fusion"],
+    "a pipeline of a higher level": ["optimize", "m.onnx", "--passes", "group_fusion"],
+    "options of a pass that does not run": ["optimize", "m.onnx", "--group-policy", "literal"],
+    "options beside a pipeline": ["optimize", "m.onnx", "--passes", "group_fusion", "-O4", "--group-policy", "cost"],
+    "the report over the model": ["optimize", "m.onnx", "--json", "m.onnx"],
+    "the trace over the model": ["optimize", "m.onnx", "-o", "out.onnx", "--trace", "./m.onnx"],
+    "the report over the result": ["optimize", "m.onnx", "-o", "out.onnx", "--json", "./out.onnx"],
+    "the trace over the report": ["optimize", "m.onnx", "--json", "out.json", "--trace", "out.json"],
+    "the report over the result's default": ["optimize", "m.onnx", "--json", "m.opt.onnx"],
+    "the result over the inputs": ["optimize", "m.onnx", "-o", "m.onnx", "--inputs", "m.onnx"],
+    "a run's outputs over the model": ["run", "m.onnx", "--outputs", "m.onnx"],
+    "a run's trace over its outputs": ["run", "m.onnx", "--outputs", "out.npz", "--trace", "out.npz"],
+    "a picture over the model": ["groups", "m.onnx", "--draw", "m.onnx"],
+    "a measurement's trace over the model": ["bench", "m.onnx", "--trace", "m.onnx"],
+    "measured for ever": ["bench", "m.onnx", "--seconds", "inf"],
+    "a million threads": ["run", "m.onnx", "--threads", "1000000"],
+    "a tolerance of everything": ["verify", "m.onnx", "m.onnx", "--rtol", "inf"],
+    "a time that is no number": ["verify", "m.onnx", "m.onnx", "--timeout", "nan"],
+    "a size of no dimension": ["verify", "m.onnx", "m.onnx", "--dim", "M=2"],
+    "a size of given inputs": ["verify", "m.onnx", "m.onnx", "--dim", "N=2", "--inputs", "m.npz"],
+    "a size that no dimension has": ["run", "m.onnx", "--dim", f"N={1 << 63}"],
+    "a model without a name": ["optimize", ""],
+    "no inputs": ["optimize", "m.onnx", "--inputs", ""],
+    "no dumps": ["optimize", "m.onnx", "--dump-dir", ""],
+    "no outputs": ["run", "m.onnx", "--outputs", ""],
+    "no picture": ["groups", "m.onnx", "--draw", ""],
+    "no folder": ["bisect", "m.onnx", "-o", ""],
 }
 
 
@@ -58,6 +91,7 @@ def test_usage_errors_are_1(ortopt: Any, model: Path, case: str) -> None:
     assert done.stderr.startswith("ortopt: ")
     assert done.stderr.count("\n") == 1
     assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
+    assert onnx.load(model).graph.node
 
 
 @pytest.mark.parametrize("case", ["disable", "enable", "only", "no such pass", "explain an unknown pass"])

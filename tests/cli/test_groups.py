@@ -73,6 +73,25 @@ def test_data(grouped: Path) -> None:
     assert graph["critical_path"][-1] == "outputs"
 
 
+def test_bytes_of_every_type(tmp_path: Path) -> None:
+    """What is no tensor of numbers, and what depends on contents, has no bytes that anybody knows."""
+    model = parse(
+        """main (seq(float[3]) q, optional(float[5]) o, string[4] s, float[N,M] x, uint4[3] u, bool[0,7] b, float16 h)
+        => (float[3] y, float[5] z, string[4] t, int64[] k, uint4[3] v, bool[0,7] c, float16 g, int64[] r)
+        <int64 i = {0}> {
+            y = SequenceAt (q, i) z = OptionalGetElement (o) t = Identity (s) k = NonZero (x) v = Identity (u)
+            c = Not (b) g = Abs (h) n = Neg (k) r = Transpose (n) }""",
+        21,
+    )
+    path = tmp_path / "types.onnx"
+    group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    save(model, path)
+    (graph,) = json.loads(groups(path, "--json").output)["graphs"]
+    found = {edge["value"]: edge["bytes"] for edge in graph["edges"]}
+    unknown = dict.fromkeys(["q", "o", "s", "t", "k", "n", "r"])
+    assert found == {**unknown, "x": "4*M*N", "u": 2, "v": 2, "b": 0, "c": 0, "h": 2, "g": 2, "y": 12, "z": 20}
+
+
 def test_a_plain_model_is_shown_as_it_would_be_grouped(tmp_path: Path) -> None:
     path = tmp_path / "plain.onnx"
     save(parse(TEXT), path)
@@ -125,3 +144,16 @@ def test_optimize_writes_groups_as_told(tmp_path: Path) -> None:
         assert "verified" in done.output
         vertices = json.loads(groups(out, "--json").output)["graphs"][0]["vertices"]
         assert [vertex["kind"] for vertex in vertices].count("group") == count
+
+
+def test_names_cannot_write_to_the_terminal_or_break_a_picture(tmp_path: Path) -> None:
+    model = parse("main (float[2] x) => (float[2] y) { t = Neg (x) y = Celu (t) }")
+    model.graph.name = model.graph.inputs[0].name = '\x1b[2J\nx"'
+    model.graph[1].name = "\x1b[31mn"
+    group(model, PartitionOptions(deny=("Celu",)))
+    save(model, tmp_path / "esc.onnx")
+    for form in ((), ("--dot",), ("--draw", "-"), ("--json",)):
+        done = groups(tmp_path / "esc.onnx", *form)
+        assert done.exit_code == 0
+        assert "\x1b" not in done.output
+    ElementTree.fromstring(groups(tmp_path / "esc.onnx", "--draw", "-").output)

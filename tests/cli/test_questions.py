@@ -146,7 +146,16 @@ def test_explain_takes_what_optimize_takes(ortopt: Any, model: Path) -> None:
 
 
 def test_explain_says_what_failed(ortopt: Any, model: Path) -> None:
-    assert "failure failed at level 1" in ortopt("explain", model, "failure").stderr
+    said = ortopt("explain", model, "failure").stderr
+    assert "failure failed at level 1" in said
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("command", [["explain", "identity_elimination"], ["bisect"]])
+def test_what_the_time_limit_cut_short_is_said(ortopt: Any, model: Path, command: list[str]) -> None:
+    done = ortopt(command[0], model, *command[1:], "--timeout", "1e-9")
+    assert "stopped by the time limit" in done.stderr
 
 
 def test_the_zoo_is_listed(ortopt: Any) -> None:
@@ -160,3 +169,5 @@ def test_a_zoo_model_is_grown(ortopt: Any, tmp_path: Path) -> None:
     assert ortopt("zoo", "grow", "lstm_tagger__ts13", "grown.onnx").output == ""
     assert json.loads(ortopt("info", "grown.onnx", "--json").stdout)["nodes"] > 0
     ortopt("zoo", "grow", "lstm_tagger__ts13", tmp_path, code=2)
+    streamed = ortopt("zoo", "grow", "zoo:lstm_tagger__ts13", "-").stdout_bytes
+    assert streamed == (tmp_path / "grown.onnx").read_bytes()

@@ -119,7 +119,7 @@ def test_a_limit_that_makes_no_sense(ortopt: Any, files: Path, size: str) -> Non
     assert ortopt("verify", "a.onnx", "a.onnx", "--max-memory", size, code=1).stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["optimize", "verify", "explain", "info"])
+@pytest.mark.parametrize("command", ["optimize", "verify", "explain", "info", "groups"])
 def test_the_limit_holds_while_a_command_runs(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -92,6 +92,30 @@ def test_a_piece_may_grow_beyond_the_limit_where_it_shrinks_again() -> None:
     assert cost.within_limit(dag, range(11), 4) == [list(range(11))]
 
 
+def fans(count: int) -> Dag:
+    """Some times ten results that meet in one item, of an input and for an output of their own."""
+    reads, writes, wanted = [], [], set()
+    for fan in range(count):
+        first = fan * 12
+        reads += [(first,)] * 10 + [tuple(range(first + 1, first + 11))]
+        writes += [(value,) for value in range(first + 1, first + 12)]
+        wanted.add(first + 11)
+    return Dag(reads, writes, frozenset(wanted), [1] * len(reads))
+
+
+def test_pieces_are_cut_where_arguments_are_few_again() -> None:
+    """Each fan has ten results under way, and two arguments in the end; two fans have just what a piece may have."""
+    assert cost.within_limit(fans(3), range(33), 4) == [list(range(22)), list(range(22, 33))]
+    assert cost.within_limit(fans(3), range(33), 6) == [list(range(33))]
+
+
+@pytest.mark.parametrize("colors", [[1, 2, 1, 2], [2, 1, 2, 1]])
+def test_the_color_for_which_most_changes_wait_comes_first(colors: list[int]) -> None:
+    """Three items in a chain and one that is ready from the beginning: it waits for those of its color."""
+    dag = Dag([(0,), (1,), (2,), (0,)], [(1,), (2,), (3,), (4,)], frozenset({3, 4}), colors)
+    assert cost.segments(dag) == [[0], [1, 3], [2]]
+
+
 def test_an_item_with_more_arguments_than_the_limit_stands_alone() -> None:
     dag = Dag([tuple(range(10)), (10,)], [(10,), (11,)], frozenset({11}), [1, 1])
     assert cost.within_limit(dag, [0, 1], 3) == [[0], [1]]

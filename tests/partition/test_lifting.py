@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -12,11 +13,11 @@ from ortopt.analysis import shapes
 from ortopt.errors import InvalidModelError
 from ortopt.graph.edit import Editor
 from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
+from ortopt.graph.save import ExternalData, save, to_bytes
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.lifting import Cluster, lift, needs_tidying, tidy
 from ortopt.partition.partitioning import apply, group, partition, prepare
-from ortopt.partition.settings import PartitionOptions
+from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.testing import parse
 from ortopt.verify import verify
 
@@ -234,6 +235,30 @@ def test_calls_of_functions_that_are_kept_are_in_groups() -> None:
     assert group(parse(UNKNOWN_INSIDE), PartitionOptions(policy="literal")) == []
 
 
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_a_call_of_a_function_that_takes_an_optional_is_in_no_group(policy: Policy) -> None:
+    """ONNX Runtime does not load what hands one on; a function that gives one, or takes a sequence, is no matter."""
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 18, "own" : 1]>
+        main (float[N] x, float[N] z, bool go) => (float[N] y, float[N] r) <optional(float[N]) o> {
+            o = own.Give (x) t = own.Take (o) s = Neg (t) y = Relu (s)
+            r = If <then_branch = a () => (float[N] p) { p = own.Take (o) },
+                    else_branch = b () => (float[N] p) { q = SequenceConstruct (x, z) p = own.First (q) }> (go) }
+        <domain: "own", opset_import: ["" : 18]> Give (a) => (b) { b = Optional (a) }
+        <domain: "own", opset_import: ["" : 18]> Take (a) => (b) { b = OptionalGetElement (a) }
+        <domain: "own", opset_import: ["" : 18]> First (a) => (b) {
+            i = Constant <value_int = 0> () b = SequenceAt (a, i) }
+        """
+    )
+    original = load(model)
+    groups = group(model, PartitionOptions(policy=policy))
+    inside = [node.op_type for found in groups for node in found.nodes]
+    assert "Take" not in inside
+    if policy == "literal":
+        assert {"Give", "First"} <= set(inside)
+    assert verify(original, model, in_process=True).status == "verified"
+
+
 UNKNOWN_INSIDE = """<ir_version: 10, opset_import: ["" : 17, "own" : 1, "other" : 1]>
     main (float[N,2] x) => (float[N,2] y) { y = own.F (x) }
     <domain: "own", opset_import: ["" : 17, "other" : 1]> F (a) => (b) { c = other.Thing (a) b = Exp (c) }"""
@@ -268,3 +293,18 @@ def test_a_split_with_a_part_that_nobody_needs_leaves_nothing_behind() -> None:
     for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs)):
         assert all(use.node.graph is not None for use in value.uses())
     assert verify(original, model, in_process=True).status == "verified"
+
+
+@pytest.mark.parametrize("external", ["copy", "inline"])
+def test_a_weight_of_two_groups_is_in_the_file_once(tmp_path: Path, external: ExternalData) -> None:
+    declared = ",".join(["1"] * 4096)
+    model = parse(
+        f"""main (int64[N] x) => (float[N,4] y) <float[1024,4] w = {{{declared}}}> {{
+        a = Gather (w, x) b = Neg (a) c = Gather (w, x) y = Add (b, c) }}"""
+    )
+    original = load(model)
+    groups = group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    assert [[value.name for value in found.weight_inputs] for found in groups] == [["w"], ["w"]]
+    written = save(model, tmp_path / "grouped.onnx", external_data=external)
+    assert 1 << 14 < written.nbytes == sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 << 13
+    assert verify(original, load(written.path), in_process=True).status == "verified"

@@ -24,7 +24,7 @@ from ortopt.graph.save import to_bytes
 from ortopt.options import Options
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.partitioning import group, partition
-from ortopt.partition.settings import PartitionOptions
+from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.testing import check_rewrites, parse
 from ortopt.verify import verify
 
@@ -178,6 +178,29 @@ def test_row_b_argument_limit(policy: str) -> None:
     assert len(groups) > 1
     assert all(len(found.inputs) + len(found.outputs) <= 4 for found in groups)
     assert len(grouped(text, policy=policy)[1]) == 1
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_row_b_argument_limit_counts_what_the_graphs_caller_wants(policy: str) -> None:
+    body = "a = Exp (x) b = Sin (a) c = Cos (b) d = Exp (c) e = Sin (d)"
+    text = f"main (float[N] x) => (float[N] a, float[N] b, float[N] c, float[N] d, float[N] e) {{ {body} }}"
+    # The fuser adds up the arguments of both before it fuses them.
+    _, groups = grouped(text, policy=policy, argument_limit=3 if policy == "cost" else 4)
+    assert [ops(found) for found in groups] == (
+        [["Exp", "Sin"], ["Cos", "Exp"], ["Sin"]] if policy == "cost" else [["Exp"], ["Sin", "Cos"], ["Exp", "Sin"]]
+    )
+    assert all(len(found.inputs) + len(found.outputs) <= 3 for found in groups)
+
+
+@pytest.mark.parametrize(
+    ("policy", "count", "expected"), [("cost", 127, 1), ("cost", 128, 2), ("literal", 125, 1), ("literal", 126, 2)]
+)
+def test_row_d_argument_limit_of_128(policy: str, count: int, expected: int) -> None:
+    """As row B's, by default; the fuser adds up what the Sum and the Relu take and give."""
+    inputs = ", ".join(f"float[N] x{i}" for i in range(count))
+    text = f"main ({inputs}) => (float[N] y) {{ t = Sum ({', '.join(f'x{i}' for i in range(count))}) y = Relu (t) }}"
+    _, groups = grouped(text, policy=policy, numbers=False)
+    assert len(groups) == expected
 
 
 def test_row_b_weights_do_not_count_as_arguments() -> None:
@@ -355,6 +378,16 @@ def test_row_d_size_expressions_are_computed() -> None:
     found = groups[0]
     assert names(found.outputs) == ["z"]
     assert "Conv" in ops(found)
+
+
+def test_row_d_sizes_of_a_scalar_are_computed() -> None:
+    model, (found,) = grouped(
+        """main (float[N,4] x, float[4,4] w) => (int64[0] y, int64 z, float[N,4] q) {
+        t = MatMul (x, w) s = ReduceSum <keepdims = 0> (t) y = Shape (s) z = Size (s) q = Relu (t) }""",
+        deny="Shape,Size",
+    )
+    assert "s" not in names(found.outputs)
+    assert not {"Shape", "Size"} & set(outside(model))
 
 
 def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
@@ -562,6 +595,65 @@ def test_random_nodes_that_have_nothing_else_in_common_are_in_one_group(policy: 
 def test_random_nodes_with_the_host_between_them_stay_apart() -> None:
     model = parse("main (float[N] x) => (float[N] y) { a = RandomNormalLike (x) b = Neg (a) y = RandomNormalLike (b) }")
     assert all(len(found.nodes) == 1 for found in group(model, PartitionOptions(deny=("Neg",), policy="literal")))
+
+
+DROPOUTS = """main (float[N] x, float[N] u) => (float[N] z, float[N] c, float[N] f) <float r = {0.5}, bool t = {1}> {
+    a = Dropout (x, r, t) b = Neg (a) z = Dropout (b, r, t) c = Dropout (x, r, t) d = Neg (c) e = Dropout (u, r, t)
+    f = com.microsoft.BiasGelu (d, e) }"""
+
+
+def drawn(model: ir.Model) -> list[str | None]:
+    """Results of the nodes that draw random numbers, in the order in which a grouped model has them."""
+    bodies = {found.call: found.nodes for found in groups_of(model)}
+    nodes = [inner for node in model.graph for inner in bodies.get(node, (node,))]
+    return [node.outputs[0].name for node in nodes if node.op_type == "Dropout" or node.op_type.startswith("Random")]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 128])
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_random_nodes_that_stay_apart_keep_their_order(policy: Policy, limit: int) -> None:
+    """Of one generator, what each draws depends on what was drawn before, however little else they have in common."""
+    model = parse(DROPOUTS)
+    assert group(model, PartitionOptions(deny=("Neg",), policy=policy, argument_limit=limit))
+    assert drawn(model) == ["a", "z", "c", "e"]
+
+
+def test_random_nodes_keep_their_order_around_a_nested_graph_that_draws() -> None:
+    branch = "{ i = Neg (x) j = Dropout (i, r, t) }"
+    model = parse(
+        f"""main (float[N] x, bool go) => (float[N] a, float[N] y, float[N] c) <float r = {{0.5}}, bool t = {{1}}> {{
+        a = Dropout (x, r, t)
+        y = If <then_branch = p () => (float[N] j) {branch}, else_branch = q () => (float[N] j) {branch}> (go)
+        c = Dropout (x, r, t) }}"""
+    )
+    groups = group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    assert [ops(found) for found in groups] == [["Dropout"]] * 4
+    main = [node.outputs[0].name for node in model.graph]
+    assert main.index("a") < main.index("y") < main.index("c")
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_random_nodes_take_what_lies_between_them_to_their_provider(policy: Policy) -> None:
+    text = """main (float[N,4] x, float[4,4] w) => (float[N,4] y, float[N,4] z) {
+        a = RandomNormalLike (x) b = MatMul (a, w) y = RandomNormalLike (b) z = MatMul (y, w) }"""
+    options = PartitionOptions(providers=(CUDA,), policy=policy, deny=("RandomNormalLike@cuda",))
+    (found,) = partition(parse(text), options)
+    first, second = found.clusters
+    assert (first.provider, [node.op_type for node in first.nodes]) == (
+        CPU,
+        ["RandomNormalLike", "MatMul", "RandomNormalLike"],
+    )
+    assert (second.provider, [node.op_type for node in second.nodes]) == (CUDA, ["MatMul"])
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_a_random_node_that_no_provider_runs_keeps_its_place_among_the_others(policy: Policy) -> None:
+    """In no group, it is ONNX Runtime's all the same where there is a kernel for it."""
+    text = """main (float[N] x) => (float[N] y, float[N] n, float[N] z, float[N] q) {
+        y = RandomNormalLike (x) n = RandomUniformLike (x) z = RandomNormalLike (x) q = RandomNormalLike (x) }"""
+    model = parse(text)
+    assert group(model, PartitionOptions(deny=("RandomUniformLike",), policy=policy))
+    assert drawn(model) == ["y", "n", "z", "q"]
 
 
 def test_groups_that_do_not_pay_stay_outside_and_heavy_ones_do_not() -> None:

@@ -1,5 +1,6 @@
 """Slices that tile an axis are a Split; a Gather by a scalar costs a Squeeze."""
 
+import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
@@ -120,3 +121,31 @@ def test_in_a_branch_and_in_a_function() -> None:
             {body} y = Sub (a, b) }}""",  # noqa: E501
         ops={"Split": 1, "Slice": 0},
     )
+
+
+SLICED = HALVES.replace("int64[1] one = {1}", "int64[1] one = {1}, int64[1] none = {0}")
+
+
+def test_slices_of_all_parts_can_take_both() -> None:
+    text = SLICED.replace("y = Neg (a) z = Abs (b)", "y = Slice (a, one, long, none) z = Slice (b, one, long, none)")
+    check_keeps(PASS, text, because="Slices of the parts can take more away")
+    check_rewrites("slice_chain", text, ops={"Slice": 2})
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "y = Slice (a, one, long, none) z = Abs (b)",
+        "y = Slice (a, one, long, none) c = Slice (b, one, long, none) d = Neg (b) e = Neg (c) z = Abs (d)",
+    ],
+)
+def test_slices_of_some_parts_do_not_count_for_more(end: str) -> None:
+    check_rewrites(PASS, SLICED.replace("y = Neg (a) z = Abs (b)", end), ops={"Split": 1})
+
+
+def test_a_part_that_bounds_a_slice_is_not_sliced() -> None:
+    text = f"""main (float[N] w, int64[2] x) => (float[M] y)
+        <int64[1] zero = {{0}}, int64[1] long = {{{LONG}}}, int64[1] one = {{1}}> {{
+        a = Slice (x, zero, one, zero) b = Slice (x, one, long, zero)
+        v = Slice (w, a, long) y = Slice (v, b, long) }}"""
+    check_rewrites(PASS, text, ops={"Split": 1}, inputs={"w": np.ones(9, np.float32), "x": np.array([1, 2])})

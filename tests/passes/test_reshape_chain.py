@@ -195,3 +195,40 @@ def test_squeeze_of_unsqueeze_and_the_other_way_round(opset: int) -> None:
         ops={"Squeeze": 1, "Unsqueeze": 1},
         opset=opset,
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "perm", "target", "after"),
+    [
+        ("N,2,1,512", "0, 2, 1, 3", (0, 0, -1), (0, 1, 1024)),
+        ("N,2,1,512", "0, 2, 1, 3", (0, 1024), (0, 1024)),
+        ("1,N,4", "1, 0, 2", (0, 1, 2, 2), (-1, 1, 2, 2)),
+        ("1,2,1,3", "2, 1, 3, 0", (3, 2), (3, 2)),
+        ("1,1,5", "", (5,), (5,)),
+    ],
+)
+def test_a_transpose_that_moves_ones(source: str, perm: str, target: tuple[int, ...], after: tuple[int, ...]) -> None:
+    unknown = ",".join("ABCD"[: len(after)])
+    attribute = f"<perm = [{perm}]>" if perm else ""
+    check_rewrites(
+        PASS,
+        model(source, unknown, f"t = Transpose {attribute} (x) y = Reshape (t, b)", b=target),
+        after=model(source, unknown, "y = Reshape (x, b)", b=after),
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "perm"), [("2,3,1", "1, 0, 2"), ("N,M,1", "1, 0, 2"), ("N,1,M", "2, 1, 0"), ("?,2,3", "1, 0, 2")]
+)
+def test_a_transpose_that_moves_more(source: str, perm: str) -> None:
+    text = model(source, "A", f"t = Transpose <perm = [{perm}]> (x) y = Reshape (t, b)", b=(-1,))
+    check_keeps(PASS, text, because="a Transpose moves more than ones")
+
+
+def test_a_transpose_of_ones_that_others_read_stays_for_them() -> None:
+    check_rewrites(
+        PASS,
+        """main (float[N,2,1,4] x) => (float[N,A] y, float[N,1,2,4] z) <int64[2] b = {0, 8}> {
+            t = Transpose <perm = [0, 2, 1, 3]> (x) y = Reshape (t, b) z = Neg (t) }""",
+        ops={"Transpose": 1, "Reshape": 1},
+    )

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.runtime import cuda_device, session, sessions
+from ortopt.runtime import cuda_device, opening, sessions
 from ortopt.runtime.cuda_device import NO_WAITING, STREAM_KEY, CudaDevice
 from ortopt.runtime.cuda_driver import Copy
 from ortopt.runtime.cuda_graphs import GRAPH_KEY
@@ -257,7 +257,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
 
     own_binding = binding().SessionIOBinding
     monkeypatch.setattr(sessions.SessionMaker, "make", made)
-    monkeypatch.setattr(session, "usable", lambda name: (True, "ok"))
+    monkeypatch.setattr(opening, "usable", lambda name: (True, "ok"))
     monkeypatch.setattr(cuda_device, "CudaDevice", opened)
     monkeypatch.setattr(cuda_device, "Driver", lambda index: Driver(index, log))
     monkeypatch.setattr(binding(), "SessionIOBinding", lambda one: own_binding(getattr(one, "_real", one)))

@@ -24,6 +24,8 @@ main (float[N,4] x) => (float[N,4] y, float[N,4] t) <float[4] w = {{1, 2, 3, 4}}
 <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, o, q) => (r) {{ s = Mul (p, q) r = Add (s, o) }}
 """
 
+PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
+
 WITH_SHAPE = f"""{HEADER}
 main (float[N,4] x, int64[K] shape) => (float[] y) <float[4] w = {{1, 2, 3, 4}}> {{
     a = ortopt.group.group_0 (x, w)

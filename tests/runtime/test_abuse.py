@@ -77,7 +77,7 @@ def test_64_threads_with_changing_shapes(mode: str) -> None:
     crowd(SECONDS / 4)
     gc.collect()
     assert not problems
-    assert len(mine._cache) <= 8
+    assert len(mine._session.workshop.cache) <= 8
     assert anonymous_megabytes() < before + 24 + 2 * SECONDS
     assert mine.statistics.runs == sum(calls)
     mine.close()
@@ -160,7 +160,7 @@ def test_values_are_freed_at_their_last_use() -> None:
         for i in range(12)
     )
     mine = session(f"{HEADER} main (float[N] t0) => (float[N] t12) {{ {steps} }} {groups}")
-    plan = mine._plan
+    plan = mine._session.plan
     alive = set(plan.inputs)
     most = 0
     for step in plan.steps:

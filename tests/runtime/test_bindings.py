@@ -169,7 +169,7 @@ def test_an_input_that_is_not_bound() -> None:
     binding = mine.io_binding()
     binding.bind_cpu_input("x", X[0])
     binding.bind_output("y")
-    with pytest.raises(ValueError, match=r"Required inputs \(\['z'\]\)"):
+    with pytest.raises(RuntimeError, match="Error in execution: Missing Input: z"):
         mine.run_with_iobinding(binding)
     binding.bind_ortvalue_input("z", value(X[0]))
     mine.run_with_iobinding(binding)

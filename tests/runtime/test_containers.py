@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
+from onnx.reference.op_run import OpRun
 
 from ortopt.errors import UsageError
 from ortopt.graph.load import load
 from ortopt.runtime.containers import contents, wrapped
 from ortopt.runtime.session import InferenceSession
-from ortopt.runtime.values import to_ort
+from ortopt.runtime.values import tensor_to_ort, to_ort
 from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
 
 FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
@@ -234,6 +236,33 @@ def test_bound_values_of_every_kind(what: str) -> None:
     same(*found)
 
 
+def test_constant_strings_are_given_out_and_shown_to_the_host_as_text() -> None:
+    class Longest(OpRun):
+        op_domain = "my"
+
+        def _run(self, strings: Any) -> tuple[Any, ...]:
+            seen.extend(strings.tolist())
+            return (np.array(max(map(len, strings)), np.int64),)
+
+    seen: list[Any] = []
+    text = f"""{HEADER} main (float[N] x) => (string[3] c, float[N] y, int64 n, string[1] d)
+        <string[3] c = {{"a", "", "ü"}}> {{
+        t = ortopt.group.group_0 (x) y = my.Twice (t) n = my.Longest (c) d = Constant <value_string = "k"> () }}
+        {FUNCTION} group_0 (p) => (r) {{ r = Relu (p) }}"""
+    mine = session(text, host_ops=[Twice, Longest])
+    for _ in range(2):
+        strings, _, longest, other = mine.run(None, {"x": floats(2)})
+        assert (strings.dtype, strings.tolist()) == (np.dtype(object), ["a", "", "ü"])
+        assert other.tolist() in (["k"], "k")
+        assert longest == 1
+        strings[0] = "the caller's own"
+    assert seen == ["a", "", "ü"] * 2
+
+
+def test_constant_strings_that_are_no_text_stay_bytes() -> None:
+    assert tensor_to_ort(ir.StringTensor([b"\xff", b"a"], shape=ir.Shape([2]))).tolist() == [b"\xff", "a"]
+
+
 def test_strings_in_bound_memory() -> None:
     """ONNX Runtime crashes on it."""
     _, mine = both(STRINGS)
@@ -293,7 +322,7 @@ def test_only_tensors_are_written_to_bound_memory(target: Any) -> None:
     for name, value in FEEDS["one"].items():
         binding.bind_ortvalue_input(name, ort(value))
     binding.bind_ortvalue_output("r", ort(target))
-    with pytest.raises(ValueError, match="output 'r': only tensors"):
+    with pytest.raises(RuntimeError, match=r"output 'r': only tensors|Unexpected output data type"):
         mine.run_with_iobinding(binding)
 
 

@@ -15,8 +15,7 @@ from numpy.testing import assert_allclose
 
 from ortopt import UsageError
 from ortopt.analysis.providers import CPU, CUDA, usable
-from ortopt.runtime import cuda_driver, cuda_graphs
-from ortopt.runtime import session as runtime_session
+from ortopt.runtime import cuda_driver, cuda_graphs, opening
 from ortopt.runtime.cuda_device import STREAM_KEY
 from ortopt.runtime.cuda_driver import Driver
 from ortopt.testing import parse
@@ -395,7 +394,7 @@ def test_cuda_graphs_are_evicted_and_captured_again(fake_cuda: Log) -> None:
     assert mine.statistics.captures == 12
     alive = [one for one in fake_cuda.sessions if "enable_cuda_graph" in one.options]
     assert len(alive) == 12  # the log holds them; the session does not
-    assert len(mine._cache) == 3
+    assert len(mine._session.workshop.cache) == 3
 
 
 def test_cuda_graphs_of_many_threads_are_captured_alone_and_right(
@@ -513,14 +512,14 @@ def test_cuda_graphs_by_onnx_runtimes_option_are_refused_in_words(fake_cuda: Log
 
 def test_a_group_that_cuda_refuses_runs_on_the_cpu_and_is_said(fake_cuda: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = cuda(CHAIN)
-    make = type(mine._maker).make
+    make = type(mine._session.workshop.maker).make
 
     def refusing(self: Any, placed: Any, providers: Any, **arguments: Any) -> Any:
         if CUDA in providers and arguments["label"] == "group_1":
             raise RuntimeError("out of memory")
         return make(self, placed, providers, **arguments)
 
-    monkeypatch.setattr(type(mine._maker), "make", refusing)
+    monkeypatch.setattr(type(mine._session.workshop.maker), "make", refusing)
     with pytest.warns(RuntimeWarning, match="group group_1 runs on CPUExecutionProvider: out of memory"):
         mine.run(None, {"x": X})
     before = mine.statistics.copies
@@ -574,7 +573,7 @@ def test_types_that_numpy_lacks_come_down(fake_cuda: Log) -> None:
 
 @pytest.mark.skipif(usable(CUDA)[0], reason="CUDA works here")
 def test_a_provider_that_onnx_runtime_silently_leaves_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_session, "usable", lambda name: (True, "ok"))
+    monkeypatch.setattr(opening, "usable", lambda name: (True, "ok"))
     text = "main (float[N] x) => (float[N] y) { y = Neg (x) }"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -43,7 +43,7 @@ def test_a_guard_that_holds_is_no_if_and_runs_the_specialized_group() -> None:
     names = [group.recipe.name for group in mine.groups]
     assert "group_0" in names
     assert "group_0_specialized" in names
-    steps = [step.name for step in mine._plan.steps]
+    steps = [step.name for step in mine._session.plan.steps]
     assert not any(name.startswith("If") for name in steps)
     assert len(steps) <= 3
     assert sum(name.startswith("leftover") for name in names) <= 2

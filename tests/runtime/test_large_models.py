@@ -14,6 +14,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt import InferenceSession
+from ortopt.graph.load import load
+from ortopt.graph.save import save
+from ortopt.partition.partitioning import group
+from ortopt.partition.settings import PartitionOptions
 from tests.runtime.models import Twice
 from tests.runtime.test_abuse import anonymous_megabytes
 
@@ -106,4 +110,44 @@ def test_a_model_beyond_2_gb_is_grouped_without_copies(tmp_path: Path, shared: b
             gc.collect()
             assert anonymous_megabytes() - before < 64
     gc.collect()
+    assert anonymous_megabytes() - before < 64
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["two tables", "one table in two groups"])
+def test_a_grouped_file_beyond_2_gb_runs_anywhere_without_copies(tmp_path: Path, shared: bool) -> None:
+    """Written, it is read by ONNX Runtime as any model, which maps each table once; so does a session of groups."""
+    path = large_model(tmp_path, shared=shared)
+    proto = onnx.load(path, load_external_data=False)
+    (custom,) = (node for node in proto.graph.node if node.domain)
+    custom.op_type, custom.domain = "Neg", ""
+    path.write_bytes(proto.SerializeToString())
+    last = (2 * ROWS if shared else ROWS) - 1
+    gc.collect()
+    before = anonymous_megabytes()
+    model = load(path)
+    found = group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    tables = [[value.name for value in one.weight_inputs if value.name in ("v", "w")] for one in found]
+    assert tables == ([["w"], ["w"]] if shared else [["v"], ["w"]])
+    written = save(model, tmp_path / "grouped.onnx", external_data="reuse")
+    assert sum(one.stat().st_size for one in tmp_path.iterdir() if one.name != "weights.bin") < 1 << 20
+    assert anonymous_megabytes() - before < 64
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+
+    def grouped() -> Any:
+        made = InferenceSession(written.path, quiet, providers=["cpu"])
+        assert [one.wanted_provider for one in made.groups].count("host") == 0
+        return made
+
+    def plain() -> Any:
+        return onnxruntime.InferenceSession(written.path, quiet, providers=["CPUExecutionProvider"])
+
+    for make in (grouped, plain):
+        runs = make()
+        assert runs.run(None, {"x": np.array([5, last, 0])})[0][:2].tolist() == [[0] * 4, [0] * 4]  # -a + a
+        gc.collect()
+        assert anonymous_megabytes() - before < 64, make.__name__
+        del runs
+    again = load(written.path)
+    assert len(group(again)) == 2
     assert anonymous_megabytes() - before < 64

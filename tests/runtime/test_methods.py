@@ -7,6 +7,7 @@ import gc
 import inspect
 import json
 import pickle
+import re
 import threading
 import warnings
 import weakref
@@ -24,10 +25,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt import InferenceSession, UsageError
 from ortopt.runtime.groups import Group
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.test_containers import outcome, same
 
-PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
 X = floats(2, 4)
 KINDS = pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["whole", "groups"])
 
@@ -173,7 +173,7 @@ def test_methods_of_a_closed_session(name: str, text: str) -> None:
 def test_closing_gives_the_sessions_back(text: str) -> None:
     mine = session(text, trace=True)
     mine.run(None, {"x": X})
-    inner = [one for group in mine.groups for one in group.sessions()] or [mine._whole._sess]
+    inner = [one for group in mine.groups for one in group.sessions()] or [mine._session._sess]
     gone = [weakref.ref(one) for one in inner]
     del inner
     mine.close()
@@ -291,6 +291,36 @@ def test_other_providers_while_calls_are_running() -> None:
     assert not problems
 
 
+@pytest.mark.parametrize(
+    "how", ["run", "run_with_ort_values", "run_with_iobinding", "get_outputs", "run_with_ortvaluevector"]
+)
+def test_a_call_reads_once_what_runs_the_model(how: str) -> None:
+    """Another thread may put something else there between any two steps: here whenever it is read."""
+    theirs, other = pair()
+    mine = session(TWO_GROUPS)
+    kinds = [theirs, mine._session, other._session]
+
+    class Changing(InferenceSession):
+        @property
+        def _session(self) -> Any:
+            reads.append(1)
+            return kinds[len(reads) % 3]
+
+    changing = object.__new__(Changing)
+    changing.__dict__.update({name: value for name, value in mine.__dict__.items() if name != "_session"})
+    expected = ASKED[how](theirs)
+    for first in range(3):
+        reads = [1] * first
+        same(expected, ASKED[how](changing)) if how != "run_with_iobinding" else _bound_once(changing, kinds)
+
+
+def _bound_once(changing: Any, kinds: list[Any]) -> None:
+    """A binding belongs to what made it: others refuse it, whatever they are."""
+    binding = changing.io_binding()
+    with pytest.raises(ValueError, match="session that created it"):
+        changing.run_with_iobinding(binding)
+
+
 def test_a_file_that_is_gone_leaves_the_session_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(onnx.parser.parse_model(TWO_GROUPS).SerializeToString())
@@ -377,21 +407,28 @@ def test_who_has_which_nodes() -> None:
 def test_vectors_that_do_not_fit() -> None:
     _, mine = pair()
     names, feeds = vectors({"x": X})
-    empty, full = pybind.OrtValueVector(), vectors({"y": X})[1]
+    empty, full = pybind.OrtValueVector(), vectors({"y": np.zeros_like(X)})[1]
     options = onnxruntime.RunOptions()
-    for arguments in (
-        ([], feeds, ["y"], empty, [CPU]),
-        (names, feeds, ["y"], empty, []),
-        (names, feeds, ["y"], full, [CPU]),
-    ):
-        with pytest.raises(ValueError, match="there must be a value for each name"):
+    for said, arguments in {
+        "feed names has 0 elements, but feed has 1": ([], feeds, ["y"], empty, [CPU]),
+        "there are 0 devices": (names, feeds, ["y"], empty, []),
+        "fetch names has 2 elements, but fetch has 1": (names, feeds, ["y", "t"], full, [CPU, CPU]),
+        "Unexpected output data type": (names, feeds, ["y"], vectors({"y": X.astype(np.float64)})[1], [CPU]),
+        "Invalid rank for output: y": (names, feeds, ["y"], vectors({"y": X[0]})[1], [CPU]),
+        "Current shape:{1,4} Requested shape:{2,4}": (names, feeds, ["y"], vectors({"y": X[:1]})[1], [CPU]),
+        "At least one output": (names, feeds, [], empty, []),
+    }.items():
+        with pytest.raises(pybind.InvalidArgument, match=re.escape(said)):
             mine.run_with_ortvaluevector(options, *arguments)
+    with pytest.raises(pybind.Fail, match="Missing Input: x"):
+        mine.run_with_ortvaluevector(options, [], pybind.OrtValueVector(), ["y"], empty, [CPU])
     with pytest.raises(pybind.InvalidArgument):
         mine.run_with_ortvaluevector(options, names, feeds, ["nonsense"], empty, [CPU])
     with pytest.raises(pybind.InvalidArgument):
         mine.run_with_ortvaluevector(options, ["nonsense", "x"], vectors({"a": X, "x": X})[1], ["y"], empty, [CPU])
-    mine.run_with_ortvaluevector(options, names, feeds, [], empty, [])
     assert len(empty) == 0
+    mine.run_with_ortvaluevector(options, names, feeds, ["y"], full, [CPU])
+    assert_allclose(full[0].numpy(), two_groups(X)[0], rtol=1e-6)
 
 
 def test_values_of_a_device_that_is_not_there() -> None:
@@ -408,7 +445,7 @@ def test_values_of_a_device_that_is_not_there() -> None:
 def test_dynamic_options_reach_groups_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     _, mine = pair()
     seen: list[Any] = []
-    maker = mine._workshop.maker
+    maker = mine._session.workshop.maker
     maker.of_all("watched", seen.append)
     assert seen == []
     mine.run(None, {"x": X})

@@ -11,11 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
+from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt import InferenceSession, UsageError
+from ortopt.errors import InvalidModelError
 from ortopt.runtime import session_options
 from ortopt.runtime.sessions import SessionMaker
-from ortopt.runtime.weights import place
+from ortopt.runtime.weights import FOLDER_KEY, place
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.test_containers import FUNCTION, outcome, same
 
@@ -183,6 +185,22 @@ def test_initializers_of_other_types(dtype: str) -> None:
     assert mine.run(["y"], {"x": floats(1)})[0].tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", ["UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E4M3FN", "COMPLEX64", "STRING"])
+def test_options_with_models_whose_initializers_are_of_seldom_types(dtype: str) -> None:
+    """ONNX Runtime has no Identity of four bits, and no complex numbers at all: what is asked must ask neither."""
+    number = onnx.TensorProto.DataType.Value(dtype)
+    model = onnx.parser.parse_model(f"""{HEADER}
+    main (float[2] x) => (float[2] z) {{ n = Size (w) f = Cast <to = 1> (n) t = my.Twice (x) z = Add (t, f) }}""")
+    tensor = onnx.TensorProto(name="w", data_type=number, dims=[2])
+    if dtype == "STRING":
+        tensor.string_data.extend([b"a", b"b"])
+    else:
+        tensor.raw_data = bytes({"COMPLEX64": 16, "FLOAT8E4M3FN": 2}.get(dtype, 1))
+    model.graph.initializer.append(tensor)
+    mine = session(model.SerializeToString(), sess_options=quiet(), host_ops=[Twice])
+    assert mine.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [4, 4]
+
+
 @pytest.mark.parametrize("array", [np.zeros(4, np.float32), np.zeros((3, 1), np.float32)], ids=["size", "rank"])
 def test_initializers_that_do_not_fit_are_refused(array: Any) -> None:
     options = quiet()
@@ -198,6 +216,86 @@ def test_external_initializers_are_refused() -> None:
     options.add_external_initializers(["w"], [value])
     with pytest.raises(UsageError, match=r"external initializers.* w\."):
         session(WEIGHTS, sess_options=options)
+
+
+def with_file() -> tuple[onnx.ModelProto, Any, bytes]:
+    """A model whose weights are in a file, options that bring its contents, and they."""
+    model = onnx.parser.parse_model(WEIGHTS)
+    content = np.arange(1, 7, dtype=np.float32).tobytes()
+    for i, weight in enumerate(model.graph.initializer):
+        weight.ClearField("float_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "w.bin"), ("offset", str(12 * i)), ("length", "12")):
+            weight.external_data.add(key=key, value=value)
+    options = quiet()
+    options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [len(content)])
+    return model, options, content
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in memory", "and beside the model"])
+def test_contents_of_files_make_the_model_one_session(tmp_path: Path, beside: bool) -> None:
+    model, options, content = with_file()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    if beside:
+        (tmp_path / "w.bin").write_bytes(bytes(len(content)))
+    x = floats(3)
+    for source in (path, path.read_bytes()):
+        theirs = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        with pytest.warns(RuntimeWarning, match="contents of files .* is one session") as said:
+            mine = InferenceSession(source, options, providers=["cpu"])
+        assert said[0].filename == __file__
+        assert mine.groups == ()
+        same(theirs.run(None, {"x": x}), mine.run(None, {"x": x}))
+
+
+@pytest.mark.parametrize("where", [None, "here", "there", "nowhere"])
+@pytest.mark.parametrize("source", ["path", "bytes", "ModelProto"])
+def test_the_folder_of_external_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, where: str | None
+) -> None:
+    """An entry says it, for files too; else it is the file's own folder, or the current one."""
+    model, _, content = with_file()
+    for name, part in {"here": content, "there": bytes(len(content)), "beside": content[12:] + content[:12]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "w.bin").write_bytes(part)
+    path = tmp_path / "beside" / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    monkeypatch.chdir(tmp_path / "here")
+    options = quiet()
+    if where is not None:
+        options.add_session_config_entry(FOLDER_KEY, str(tmp_path / where))
+    given = path if source == "path" else path.read_bytes()
+    x = floats(3)
+    theirs, mine = (
+        outcome(lambda of=of, given=given: of(given, options, providers=["CPUExecutionProvider"]).run(None, {"x": x}))
+        for of, given in (
+            (onnxruntime.InferenceSession, given),
+            (InferenceSession, model if source[0] == "M" else given),
+        )
+    )
+    if where == "nowhere":
+        assert (theirs[0], mine[0]) == (pybind.Fail, InvalidModelError)
+        return
+    folder = where or ("beside" if source == "path" else "here")
+    w, p = np.frombuffer((tmp_path / folder / "w.bin").read_bytes(), np.float32).reshape(2, 3)
+    assert_array_equal(mine[0], -np.maximum(x + w, 0) * p)
+    if folder != "here" or where is not None:  # its optimizers miss a path for the current one
+        same(theirs, mine)
+
+
+@pytest.mark.parametrize("more", [{"host_ops": [Twice]}, {"specialize_after": 2}, {"run_type": "host"}], ids=str)
+def test_contents_of_files_are_refused_where_there_must_be_groups(more: dict[str, Any]) -> None:
+    model, options, _ = with_file()
+    with pytest.raises(UsageError, match=r"contents of files .* groups cannot have them"):
+        InferenceSession(model, options, providers=["cpu"], **more)
+
+
+def test_options_without_contents_of_files_bring_none() -> None:
+    options = quiet()
+    assert not session_options.brings_files(session_options.Copies(options))
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
+    assert not session_options.brings_files(session_options.Copies(options))
 
 
 def test_providers_in_the_options_are_refused() -> None:

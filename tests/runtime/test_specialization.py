@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from ortopt import InferenceSession
+from ortopt.graph.save import save
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.groups import Group
+from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session, two_groups
 
 
@@ -130,8 +134,8 @@ def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
     from ortopt.runtime.plan import dependencies
 
     mine = session(text, host_ops=[Twice])
-    waits, _ = dependencies(mine._plan)
-    names = [step.name for step in mine._plan.steps]
+    waits, _ = dependencies(mine._session.plan)
+    names = [step.name for step in mine._session.plan.steps]
     assert names.index("group_0") < names.index("group_1")
     assert waits[names.index("group_1")] == 1
 
@@ -158,8 +162,8 @@ def test_the_cache_is_bounded(limits: dict[str, int], entries: int) -> None:
     for rows in (*range(1, 9), *range(1, 9)):
         x = floats(rows, 4)
         assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-6)
-        assert len(mine._cache) <= entries
-    assert mine.statistics.evictions == mine.statistics.specializations - len(mine._cache)
+        assert len(mine._session.workshop.cache) <= entries
+    assert mine.statistics.evictions == mine.statistics.specializations - len(mine._session.workshop.cache)
 
 
 def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,3 +290,27 @@ def test_disk_tells_weights_apart(tmp_path: Path) -> None:
     a = np.maximum(x + w, 0)
     assert_array_equal(mine.run(None, {"x": x})[1], -a)
     assert mine.statistics.restored == 1  # the Neg between the groups
+
+
+@pytest.mark.parametrize("external_data", ["copy", "inline"])
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_tables_in_files_do_not_count(tmp_path: Path, where: str, external_data: Literal["copy", "inline"]) -> None:
+    """What a session maps, and only looks up in, is nobody's memory; what kernels may pack is."""
+    model = parse(f"""{HEADER}
+    main (int64[N] i) => (float[N,64] y) <float[1] table = {{0}}, float[1] w = {{0}}> {{
+        t = my.Twice (i) y = ortopt.group.group_0 (t, table, w) }}
+    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (i, table, w) => (r) {{
+        s = Gather (table, i) r = MatMul (s, w) }}""")
+    arrays = {"table": floats(4096, 64), "w": floats(64, 64)}
+    for name, array in arrays.items():
+        value = model.graph.initializers[name]
+        value.shape = ir.Shape(array.shape)
+        value.const_value = ir.Tensor(array, name=name)
+    save(model, tmp_path / "model.onnx", external_data=external_data)
+    source = model if where == "memory" else tmp_path / "model.onnx"
+    mine = InferenceSession(source, providers=["cpu"], host_ops=[Twice], specialize_after=1)
+    assert_allclose(mine.run(None, {"i": np.array([1, 2])})[0], arrays["table"][[2, 4]] @ arrays["w"], rtol=1e-4)
+    assert mine.statistics.specializations == 1
+    counted = mine._session.workshop.cache.nbytes
+    assert counted >= arrays["w"].nbytes
+    assert (counted > arrays["table"].nbytes) == (where == "memory")

@@ -1,0 +1,290 @@
+"""The search for input sets on which an original runs: nobody says what a model takes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.errors import UsageError
+from ortopt.graph.text import quoted
+from ortopt.temporary import said
+from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, further
+from ortopt.verification_process import Deadline, Worker, WorkerError
+from ortopt.verification_worker import restore, store
+
+_SECOND_SET_WITHIN: Final = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
+_TRIES_FOR_A_SECOND_SET: Final = 3
+_ENOUGH: Final = 2  # sets that say something; one more where a branch hangs on an input
+_MOST_POOR: Final = 3  # sets whose outputs say nothing
+MOST_DEATHS: Final = 5
+"""Processes that input sets may end."""
+
+_LARGE_ENOUGH: Final = 224  # what is tried where a process has ended: sizes were too small, most likely
+_FAILING_FOR: Final = 10.0  # seconds of attempts that fail before no more are made
+_FOR_NOTHING: Final = 30.0  # seconds for an input set without elements
+_FURTHER_SECONDS: Final = 0.03  # that further sets, which show what the first may hide, may always take
+_FURTHER_SHARE: Final = 0.25  # of the time that the original took until then, if that is more
+
+
+class InputSet:
+    """An input set on disk, and what the original answered.
+
+    Attributes:
+        source: The folder of the inputs.
+        target: The folder of the outputs.
+        rows: How to find them there.
+        label: What is particular about the set, for people.
+        seconds: How long the original took.
+        elements: How many the inputs have.
+    """
+
+    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
+        self.source = source
+        self.target = target
+        self.rows = rows
+        self.label = label
+        self.seconds = seconds
+        self.elements = elements
+
+    @functools.cached_property
+    def says_something(self) -> bool:
+        """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
+        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no float is NaN or infinite."""
+        return all(bool(np.isfinite(one).all()) for one in self._floats())
+
+    def _floats(self) -> list[Any]:
+        arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
+        return [one for one in arrays if one.dtype.kind == "f" and one.size]
+
+
+class Search:
+    """Tries input sets until enough are found; it goes on in another process where one has been ended by a set.
+
+    Args:
+        interface: What the model takes.
+        draw: Draws inputs.
+        attempt: Runs them in a process; the text says what is particular about them.
+        fine: Whether nothing is computed in less than single precision, which large numbers would overflow.
+        given: Sizes that the caller has chosen.
+
+    Attributes:
+        error: Why the first set that failed did.
+        deaths: How many processes have been ended by a set; another `run`, in a new one, may find more.
+    """
+
+    def __init__(
+        self,
+        interface: Interface,
+        draw: Callable[[Draw], Inputs],
+        attempt: Callable[[Worker, Inputs, str], InputSet],
+        *,
+        fine: bool,
+        given: Mapping[str, int],
+    ) -> None:
+        self.error: WorkerError | UsageError | None = None
+        self.deaths = 0
+        self._interface = interface
+        self._draw = draw
+        self._attempt = attempt
+        self._fine = fine
+        self._given = given
+        self._found: list[InputSet] = []
+        self._poor: list[InputSet] = []
+        self._seen: set[tuple[Any, ...]] = set()
+        self._tries = 0
+        self._wanted = _ENOUGH
+        self._took = 0.0
+        self._begun = time.monotonic()
+
+    def run(self, worker: Worker) -> list[InputSet]:
+        """Input sets on which the original runs.
+
+        The first that works, one of other sizes, and, if the model takes them, one of no elements and, if it is quick,
+        some `further` ones.
+
+        Args:
+            worker: Where the original has been loaded.
+
+        Raises:
+            WorkerError: None works; or a set has ended the process.
+            UsageError: None can be drawn.
+        """
+        loaded = worker.seconds
+        for how in attempts():
+            if self.deaths and max(how.size or 0, how.length or 0) < _LARGE_ENOUGH:
+                continue
+            if not self._try(worker, how):
+                break
+            if self._found and self._wanted == _ENOUGH and self._interface.tells:
+                self._wanted += 1
+                if not self._try(worker, dataclasses.replace(how, told=False)):
+                    break
+        if not self._found and not self._poor:
+            raise self.error or WorkerError("no inputs")
+        sets = self._found or self._poor[:1]
+        if self.deaths:  # whatever else is tried may end the process again
+            return sets
+        if self._took < _SECOND_SET_WITHIN:
+            sets += self._try_nothing(worker)
+        if self._found and not worker.dead:
+            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(one.seconds for one in self._found)))
+            pace = min(one.seconds / one.elements for one in self._found)
+            sets += self._try_further(worker, budget, pace)
+        return sets
+
+    def _try(self, worker: Worker, how: Draw) -> bool:
+        """Draw and run a set unless it has been; whether others are worth trying."""
+        try:
+            drawn = self._fresh(how)
+        except UsageError as error:
+            self.error = self.error or error
+            return True
+        if drawn is None:
+            return True
+        if self._found and self._tries >= _TRIES_FOR_A_SECOND_SET:
+            return False
+        if self.error is not None and time.monotonic() - self._begun > _FAILING_FOR:
+            return False
+        self._tries += bool(self._found)
+        start = time.monotonic()
+        try:
+            one = self._attempt(worker, drawn, "")
+        except WorkerError as error:
+            if not isinstance(self.error, WorkerError):
+                self.error = error
+            if error.died or error.late:
+                self.deaths += not error.late
+                raise
+            return True
+        (self._found if one.says_something else self._poor).append(one)
+        self._took = time.monotonic() - start
+        if len(self._found) == self._wanted or (self._found and self._took >= _SECOND_SET_WITHIN):
+            return False
+        return len(self._poor) <= _MOST_POOR
+
+    def _try_further(self, worker: Worker, budget: float, pace: float) -> list[InputSet]:
+        """Other input sets, as far as the model takes them and gives plain numbers for them.
+
+        Args:
+            worker: Where the original runs.
+            budget: Seconds that all may take.
+            pace: Seconds that each element of the inputs takes.
+        """
+        sets: list[InputSet] = []
+        ways = further(
+            wide=self._fine,
+            symbols=len(self._interface.symbols),
+            floating=self._interface.has_floats,
+            integers=self._interface.has_wide_integers,
+        )
+        for how in ways:
+            if sets and how.size is not None:
+                break
+            try:
+                drawn = self._fresh(how)
+                if drawn is None or pace * elements(drawn) > budget:
+                    continue
+                sizes = self._interface.sizes(self._given, how).items()
+                one = self._attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
+            except UsageError:
+                continue
+            except WorkerError as error:
+                if error.died or error.late:
+                    break
+                continue
+            budget -= one.seconds
+            if one.is_plain:
+                sets.append(one)
+        return sets
+
+    def _try_nothing(self, worker: Worker) -> list[InputSet]:
+        """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.
+
+        A model that does not take the first is asked for the others all the same: failing is quick.
+        """
+        symbols = [symbol for symbol in self._interface.free_symbols if symbol not in self._given]
+        if not symbols or not self._interface.takes_nothing:
+            return []
+        sets: list[InputSet] = []
+        deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
+        begun = time.monotonic()
+        try:
+            for symbol in symbols:
+                with contextlib.suppress(WorkerError):
+                    sets.append(self._attempt(worker, self._draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0"))
+                if worker.dead or time.monotonic() - begun > _FURTHER_SECONDS:
+                    break
+        finally:
+            worker.deadline = deadline
+        return sets
+
+    def _fresh(self, how: Draw) -> Inputs | None:
+        """Inputs that have not been tried, or None."""
+        drawn = self._draw(how)
+        contents = tuple(_digest(value) for value in drawn.values())
+        if contents in self._seen:
+            return None
+        self._seen.add(contents)
+        return drawn
+
+
+def store_inputs(inputs: Inputs, folder: Path) -> None:
+    """Write inputs into a new folder.
+
+    Raises:
+        OutputError: If there is no room.
+    """
+    with said(str(folder.parent)):
+        folder.mkdir()
+        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
+        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def inputs_from(folder: Path) -> Inputs:
+    """Stored inputs as they were given."""
+    rows = json.loads((folder / "values.json").read_bytes())
+    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
+
+
+def _typed(value: Any, row: Any) -> Any:
+    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
+    exotic = row.get("exotic") if row else 0
+    return value.view(ir.DataType(exotic).numpy()) if exotic else in_memory(value)
+
+
+def in_memory(value: Any) -> Any:
+    """An array that no longer hangs on its file; or a list of them."""
+    if isinstance(value, list):
+        return [in_memory(one) for one in value]
+    return np.array(value) if isinstance(value, np.memmap) else value
+
+
+def elements(inputs: Inputs) -> int:
+    """How many elements there are, at least 1."""
+    arrays = (one for value in inputs.values() for one in (value if isinstance(value, list) else [value]))
+    return max(sum(int(np.size(one)) for one in arrays), 1)
+
+
+def _digest(value: Any) -> Any:
+    """What tells drawn inputs apart."""
+    if isinstance(value, list):
+        return tuple(_digest(one) for one in value)
+    data = repr(value.tolist()).encode() if value.dtype.kind == "O" else value.tobytes()
+    return value.shape, zlib.crc32(data)
+
+
+__all__ = ["MOST_DEATHS", "InputSet", "Search", "elements", "in_memory", "inputs_from", "store_inputs"]

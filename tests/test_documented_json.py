@@ -1,0 +1,88 @@
+"""docs/json.md names the fields that --json has, all of them and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ortopt.cli.group import COMMANDS, commands
+from ortopt.graph.save import save
+from ortopt.testing import parse
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+MODEL = """
+main (float[N,8] x) => (float[N,4] y) <float[8,4] w, float[4] b> {
+    i = Identity (x) m = MatMul (i, w) s = Shape (m) z = ConstantOfShape (s) t = Add (m, z) y = Add (t, b) }"""
+ARGUMENTS = {
+    "optimize": ["model.onnx", "-q", "--json", "-"],
+    "verify": ["model.onnx", "model.onnx", "--json"],
+    "bisect": ["model.onnx", "--json"],
+    "run": ["model.onnx", "--json"],
+    "bench": ["model.onnx", "--levels", "0", "--rounds", "1", "--repeat", "1", "--no-verify", "--json"],
+    "explain": ["model.onnx", "identity_elimination", "--json"],
+    "groups": ["model.onnx", "--json"],
+    "info": ["model.onnx", "--json"],
+    "passes": ["--json"],
+    "zoo list": ["--json"],
+}
+
+
+def sections() -> dict[str, dict[str, set[str]]]:
+    """By command: the fields of its table, each with the names in its row."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for part in TEXT.split("\n## ortopt ")[1:]:
+        rows = found[part.partition("\n")[0]] = {}
+        for fields, said in re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.MULTILINE):
+            names = re.findall(r"`([^`]+)`", fields)
+            rows.update({name: set(re.findall(r"`([^`]+)`", said)) for name in names})
+    return found
+
+
+def nested(value: Any) -> set[str]:
+    """The fields of the elements of a list."""
+    rows = value if isinstance(value, list) else []
+    return {key for row in rows if isinstance(row, dict) for key in row}
+
+
+def test_every_command_has_its_table() -> None:
+    assert {name.split()[0] for name in sections()} == set(COMMANDS)
+    assert set(ARGUMENTS) == set(sections())
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_fields_are_those(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = parse(MODEL.replace(" <float[8,4] w, float[4] b>", "").replace("x)", "x, float[8,4] w, float[4] b)", 1))
+    save(model, tmp_path / "model.onnx")
+    done = CliRunner().invoke(commands, [*name.split(), *ARGUMENTS[name]])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    told = sections()[name]
+    assert set(told) == (nested(data) if isinstance(data, list) else set(data))
+    if isinstance(data, dict):
+        for field, value in data.items():
+            assert nested(value) <= told[field], field
+
+
+def test_the_check_of_a_zoo_runs(tmp_path: Path) -> None:
+    save(
+        parse("main (float[N] x) => (float[N] y) { i = Identity (x) r = Relu (i) y = Neg (r) }"),
+        tmp_path / "model.onnx",
+    )
+    (block,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    code = block.replace('["ortopt", ', "[sys.executable, '-m', 'ortopt', ").replace("import json", "import json, sys")
+    for change, fails in ((code, False), (code.replace(": 2}", ": 1}"), True)):
+        command = [sys.executable, "-c", change]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert ("AssertionError: ('model.onnx'" in done.stderr) == fails, done.stderr
+        assert (done.returncode != 0) == fails

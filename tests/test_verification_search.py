@@ -1,0 +1,135 @@
+"""What a model takes is found by trying: sizes, branches, sets that end the process."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ortopt.errors import UsageError
+from ortopt.testing import parse
+from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, draw_inputs
+from ortopt.verification_process import Here, Worker, WorkerError
+from ortopt.verification_search import InputSet, Search
+from ortopt.verify import verify
+
+WRONG_IN = """main (float[N] x, {condition}) => (float[N] y) {{
+    {test}
+    y = If ({name}) <then_branch = t () => (float[N] u) {{ u = {then} (x) }},
+                     else_branch = e () => (float[N] v) {{ v = {other} (x) }}> }}"""
+
+
+def branches(condition: str, test: str, name: str, then: str = "Neg", other: str = "Abs") -> ir.Model:
+    return parse(WRONG_IN.format(condition=condition, test=test, name=name, then=then, other=other))
+
+
+CONDITIONS = [
+    ("bool c", "", "c"),
+    ("bool[1] c", "", "c"),
+    ("int64 n", "k = Constant <value = int64 {16000}> () c = Equal (n, k)", "c"),
+    ("int32[1] n", "k = Constant <value = int32[1] {7}> () m = Identity (n) c = Equal (k, m)", "c"),
+    ("int64 n", "k = Constant <value = int64 {16000}> () c = Greater (n, k)", "c"),
+    ("int64 n", "k = Constant <value = int64 {16000}> () c = Less (k, n)", "c"),
+    ("int64 n", "k = Constant <value = int64 {-9}> () c = LessOrEqual (n, k)", "c"),
+]
+
+
+@pytest.mark.parametrize("wrong", [{"then": "Sqrt"}, {"other": "Sqrt"}])
+@pytest.mark.parametrize(("condition", "test", "name"), CONDITIONS)
+def test_both_branches_are_taken(condition: str, test: str, name: str, wrong: dict[str, str]) -> None:
+    right = branches(condition, test, name)
+    assert verify(right, right, in_process=True).status == "verified"
+    assert verify(right, branches(condition, test, name, **wrong), in_process=True).status == "differs"
+
+
+def test_inputs_of_many_elements_stay_as_they_are() -> None:
+    """What is equal to the padding everywhere shows nothing."""
+    model = parse("""main (int64[N] ids) => (bool[N] y) {
+        k = Constant <value = int64 {3}> () y = Equal (ids, k) }""")
+    assert len(set(draw_inputs(model, sizes={"N": 50})["ids"].tolist())) > 5
+    assert not Interface(model).tells
+
+
+def test_open_dimensions_are_tried_as_symbols_are() -> None:
+    model = parse("main (float[?,3,?] x) => (float[?,3,?] y) { y = Identity (x) }")
+    interface = Interface(model)
+
+    def shape(how: Draw) -> tuple[int, ...]:
+        return tuple(interface.draw(how=how)["x"].shape)
+
+    assert shape(Draw()) == (2, 3, 4)
+    assert shape(Draw(size=1)) == (1, 3, 1)
+    assert shape(Draw(size=64)) == (2, 3, 64)
+    assert shape(Draw(length=512)) == (1, 3, 512)
+
+
+def test_the_last_of_several_dimensions_may_be_long() -> None:
+    model = parse("main (float[batch,samples] x, int64[batch] lens, float[2,?,8] state) => (float[batch,samples] y)"
+                  " { y = Identity (x) }")  # fmt: skip
+    drawn = Interface(model).draw(how=Draw(length=4096))
+    assert [drawn[name].shape for name in ("x", "lens", "state")] == [(2, 4096), (2,), (2, 1, 8)]
+
+
+SIGNAL = """main (float[{dims}] x) => (float[F] y) {{
+    n = Shape <start = -1> (x)
+    k = Constant <value = int64[1] {{{least}}}> ()
+    frames = Div (n, k)
+    one = Constant <value = int64[1] {{1}}> ()
+    {more}
+    y = Expand (z, frames) }}"""
+FINE = "flat = Constant <value = int64[1] {-1}> () s = Reshape (x, flat) i = Sub (frames, one) z = Gather (s, i)"
+DIES = """lowest = Constant <value = int64[1] {-9223372036854775808}> ()
+    more = Add (frames, one)
+    less = Neg (more)
+    share = Div (lowest, less)
+    z = Cast <to = 1> (share)"""  # the least integer divided by -1 ends the process
+
+
+@pytest.mark.parametrize("dims", ["N", "B,N", "?,?"])
+def test_a_signal_of_some_length_is_needed(dims: str) -> None:
+    text = SIGNAL.format(dims=dims, least=100 if dims == "N" else 400, more=FINE)
+    found = verify(parse(text), parse(text), in_process=True)
+    assert found.status == "verified"
+
+
+def test_a_set_that_ends_the_process_is_not_the_last() -> None:
+    text = SIGNAL.format(dims="B,N", least=400, more=DIES)
+    right = verify(parse(text), parse(text))
+    assert (right.status, right.input_sets) == ("verified", 2)
+    wrong = verify(parse(text), parse(text.replace("Cast <to = 1> (share)", "Cast <to = 1> (n)")))
+    assert wrong.status == "differs"
+
+
+def test_a_model_that_always_ends_its_process_is_given_up() -> None:
+    text = SIGNAL.format(dims="B,N", least=1_000_000, more=DIES)
+    found = verify(parse(text), parse(text))
+    assert found.status == "impossible"
+    assert "SIGFPE" in found.reason
+    assert found.attempts == 5
+
+
+def test_attempts_are_all_different() -> None:
+    ways = list(attempts())
+    assert len({tuple(dataclasses.astuple(way)) for way in ways}) == len(ways)
+
+
+def test_a_set_that_cannot_be_drawn_does_not_end_the_search() -> None:
+    tried: list[Any] = []
+
+    def draw(how: Draw) -> Inputs:
+        if how.size is None:
+            raise UsageError("too large")
+        return {"x": np.zeros(how.size)}
+
+    def attempt(_worker: Worker, inputs: Inputs, _label: str) -> InputSet:
+        tried.append(inputs["x"].size)
+        raise WorkerError("it does not run")
+
+    interface = Interface(parse("main (float[N] x) => (float[N] y) { y = Identity (x) }"))
+    search = Search(interface, draw, attempt, fine=True, given={})
+    with pytest.raises(WorkerError, match="it does not run"):
+        search.run(Here([]))
+    assert tried == [1, 2, 8, 16, 32, 64, 128, 224]
