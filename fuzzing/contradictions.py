@@ -33,7 +33,8 @@ KINDS: Final = frozenset({"nan", "zero", "axes", "half"})
 float16 that is not rounded."""
 
 SIGNS: Final = frozenset({"divisor"})
-"""What can be taken out, too, where no pass has promised the same bits: the sign of a zero that divides."""
+"""What can be taken out, too, where no pass has promised the same bits: the sign of a zero that divides, and numbers so
+small that their reciprocal is infinite."""
 
 _DIVISORS: Final = {"Div": 1, "Reciprocal": 0}
 
@@ -106,9 +107,15 @@ def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
     """Nodes before a node that reads another value in the place of an operand."""
     old = node.input[i]
     new = f"{node.output[0]}~{i}"
-    zero = numpy_helper.from_array(np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    zero, least = (numpy_helper.from_array(np.array(one, dtype)) for one in (0, np.finfo(dtype).tiny))
     yield helper.make_node("Constant", [], [f"{new}~zero"], value=zero)
-    if node.op_type not in _BESIDE_NAN:
+    if node.op_type in _DIVISORS:
+        yield helper.make_node("Constant", [], [f"{new}~least"], value=least)
+        yield helper.make_node("Abs", [old], [f"{new}~size"])
+        yield helper.make_node("Less", [f"{new}~size", f"{new}~least"], [f"{new}~small"])
+        yield helper.make_node("Where", [f"{new}~small", f"{new}~zero", old], [new])
+    elif node.op_type == "Where":
         yield helper.make_node("Add", [old, f"{new}~zero"], [new])
     else:
         yield helper.make_node("IsNaN", [old], [f"{new}~nan"])

@@ -273,7 +273,8 @@ class Oracle:
     def _is_contradiction(self, made: bytes, feeds: Mapping[str, Array], exact: bool) -> bool:
         """Whether original and result agree once neither meets what ONNX Runtime's kernels contradict themselves at.
 
-        Where bits may change, the sign of a zero may, and with it which infinity a division gives: that is no more.
+        Where bits may change, the sign of a zero may, and with it which infinity a division gives; and a quotient may
+        be finite whose reciprocal is not.
         """
         result = onnx.load_from_string(made)
         kinds = KINDS if exact else KINDS | SIGNS

@@ -144,6 +144,13 @@ def test_which_infinity_a_zero_in_another_order_gives_is_no_failure() -> None:
     assert not oracle._is_contradiction(wrong, feeds, False)
 
 
+def test_a_quotient_whose_reciprocal_is_infinite_is_no_failure() -> None:
+    text = """main (float[3] x) => (float[3] y) <float one = {1}> { r = Div (one, x) p = Mul (x, r) y = Tanh (p) }"""
+    oracle = Oracle(Case(parsed(text), [{"x": np.float32([1e-40, -1e-40, 2])}]))
+    assert oracle.check(Way(1, "onnx")) is None
+    assert "div_mul_fusion" in oracle.rewrites
+
+
 def test_a_contradiction_that_a_pass_leaves_out_beside_another_is_no_failure() -> None:
     """The reduction is of one element; NaN passes through the result, and not through the original without it."""
     text = """main (float[1,4] x, bool[1,4] c) => (float[1,4] y) <int64[1] axes = {0}> {

@@ -290,8 +290,9 @@ def test_strings_beside_types_that_numpy_has_not() -> None:
     assert [row.name for row in found.outputs] == ["y", "t", "i", "j"]
 
 
-def test_what_the_specification_leaves_undefined_is_not_asked() -> None:
+def test_what_the_specification_leaves_undefined_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime infers something beside a 0 under allowzero; an equivalent target may not."""
+    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
     head = "main (float[N,8] x) => (float[N,2,4] y)"
     original = f"""{head} {{ s = Shape <end = 1> (x) r = Constant <value_ints = [-1, 4]> ()
         t = Concat <axis = 0> (s, r) y = Reshape <allowzero = 1> (x, t) }}"""
@@ -325,8 +326,9 @@ def test_what_natural_inputs_hide_is_found(what: str, monkeypatch: pytest.Monkey
     assert (found.status, found.input_sets) == ("verified", 7)
 
 
-def test_half_precision_is_given_no_large_numbers() -> None:
+def test_half_precision_is_given_no_large_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would overflow where a result that is computed otherwise does not."""
+    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
     interface = Interface(parsed("main (float16[N] x) => (float16[N] y) { y = Neg (x) }"))
     for wide in (False, True):
         largest = max(float(np.abs(interface.draw(how=how)["x"]).max()) for how in further(wide=wide, symbols=1))
