@@ -16,8 +16,8 @@ from ortopt.evaluate import shares_threads
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.runtime.recipes import argument_of
 
-_ACCEPTED: Final = "ortopt.accepted"
-_SHAPE: Final = "ortopt.shape"
+_PREFIX: Final = "ortopt."
+"""What the names of a stand-in's own values begin with."""
 _OPSET: Final = 21  # Reshape of every type, Optional
 _IR: Final = 10
 
@@ -44,12 +44,14 @@ class Interface:
         options.intra_op_num_threads = 1
         options.use_per_session_threads = not shares_threads()
         options.log_severity_level = 4
-        self._session = binding.InferenceSession(options, _proto(model).SerializeToString(), False, False)
+        prefix = _unused_prefix(model)
+        self._accepted = f"{prefix}accepted"
+        self._session = binding.InferenceSession(options, _proto(model, prefix).SerializeToString(), False, False)
         self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
         self.inputs = list(self._session.inputs_meta)
-        self.outputs = [one for one in self._session.outputs_meta if one.name != _ACCEPTED]
+        self.outputs = [one for one in self._session.outputs_meta if one.name != self._accepted]
         self.overridable = list(self._session.overridable_initializers)
         self.metadata = self._session.model_meta
 
@@ -66,7 +68,7 @@ class Interface:
             onnxruntime.InvalidArgument: A name, a type, a rank or a size is wrong.
         """
         self.check_names(feeds)
-        self._session.run([_ACCEPTED], feeds, self._quiet)
+        self._session.run([self._accepted], feeds, self._quiet)
 
     def check_names(self, feeds: Mapping[str, Any]) -> None:
         """Refuse feeds in which an input is missing.
@@ -90,7 +92,15 @@ class Interface:
             self._session.run(names, {}, self._quiet)  # the names are looked at first
 
 
-def _proto(model: ir.Model) -> onnx.ModelProto:
+def _unused_prefix(model: ir.Model) -> str:
+    names = {value.name or "" for value in (*model.graph.inputs, *model.graph.outputs)}
+    prefix = _PREFIX
+    while any(name.startswith(prefix) for name in names):
+        prefix += "."
+    return prefix
+
+
+def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
     proto = onnx.ModelProto(
         ir_version=_IR,
         producer_name=model.producer_name or "",
@@ -115,15 +125,16 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     make = onnx.helper.make_node
     none = onnx.helper.make_tensor("none", onnx.TensorProto.INT64, [1], [0])
     # No elements, which nobody knows before it is run: a tensor that is reshaped to it may have any shape.
-    graph.node.append(make("Constant", [], ["ortopt.zero"], value=none))
-    graph.node.append(make("NonZero", ["ortopt.zero"], ["ortopt.places"]))
-    graph.node.append(make("Constant", [], ["ortopt.flat"], value_ints=[-1]))
-    graph.node.append(make("Reshape", ["ortopt.places", "ortopt.flat"], [_SHAPE]))
-    for i, value in enumerate(model.graph.outputs):
-        graph.output.append(argument_of(value).declared())
-        graph.node.extend(_something(value, f"ortopt.{i}"))
-    graph.node.append(make("Constant", [], [_ACCEPTED], value_int=1))
-    graph.output.append(onnx.helper.make_tensor_value_info(_ACCEPTED, onnx.TensorProto.INT64, []))
+    zero, places, flat, shape, accepted = (prefix + name for name in ("zero", "places", "flat", "shape", "accepted"))
+    graph.node.append(make("Constant", [], [zero], value=none))
+    graph.node.append(make("NonZero", [zero], [places]))
+    graph.node.append(make("Constant", [], [flat], value_ints=[-1]))
+    graph.node.append(make("Reshape", [places, flat], [shape]))
+    graph.output.extend(argument_of(value).declared() for value in model.graph.outputs)
+    for i, value in enumerate(dict.fromkeys(model.graph.outputs)):  # a model may give one twice
+        graph.node.extend(_something(value, f"{prefix}{i}", shape))
+    graph.node.append(make("Constant", [], [accepted], value_int=1))
+    graph.output.append(onnx.helper.make_tensor_value_info(accepted, onnx.TensorProto.INT64, []))
     return proto
 
 
@@ -139,7 +150,7 @@ def _maps(type_: onnx.TypeProto, name: str, constant: str) -> list[onnx.NodeProt
     ]
 
 
-def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
+def _something(value: ir.Value, constant: str, shape: str) -> list[onnx.NodeProto]:
     """Nodes that give an output its type, and next to nothing as its contents."""
     make = onnx.helper.make_node
     name = value.name or ""
@@ -159,4 +170,4 @@ def _something(value: ir.Value, constant: str) -> list[onnx.NodeProto]:
         one.string_data.append(b"")
     else:
         one.raw_data = bytes(max(1, dtype.bitwidth // 8))
-    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, _SHAPE], [name])]
+    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, shape], [name])]

@@ -231,8 +231,11 @@ def _model() -> onnx.ModelProto:
 
 
 def _with_constant(proto: onnx.ModelProto) -> onnx.ModelProto:
-    proto.graph.node.append(onnx.helper.make_node("Constant", [], ["ortopt.constant"], value_int=1))
-    proto.graph.output.append(onnx.helper.make_tensor_value_info("ortopt.constant", onnx.TensorProto.INT64, []))
+    name, names = "ortopt.constant", {one.name for one in proto.graph.input}
+    while name in names:
+        name += "."
+    proto.graph.node.append(onnx.helper.make_node("Constant", [], [name], value_int=1))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []))
     return proto
 
 
