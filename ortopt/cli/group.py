@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -12,12 +13,14 @@ from typing import Any, NoReturn
 import click
 
 import ortopt
-from ortopt.errors import OptimizationCancelled, OrtoptError
+from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError
 from ortopt.graph.text import one_line
 
 COMMANDS = ("optimize", "verify", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
 TRACEBACK = "ORTOPT_TRACEBACK"
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""How a write to what is open fails: the disk below stdout is full, or nothing is there."""
 
 
 class LazyGroup(click.Group):
@@ -47,8 +50,13 @@ class LazyGroup(click.Group):
         except EOFError as error:  # click would take it for the end of what somebody types
             raise RuntimeError(f"EOFError: {error}") from error
         except BrokenPipeError:  # who reads us, e.g. `head`, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget_stdout()
             raise click.exceptions.Exit(BAD_INPUT) from None
+        except OSError as error:
+            if error.filename is not None or error.errno not in UNWRITABLE:
+                raise
+            _forget_stdout()
+            raise OutputError(f"cannot write to stdout: {error.strerror}") from error
         return outcome
 
     def main(
@@ -85,6 +93,11 @@ class LazyGroup(click.Group):
             kind = type(error).__name__
             code = _say(f"internal error: {kind}: {error} ({TRACEBACK}=1 shows where; please report it)", INTERNAL)
         sys.exit(code or 0)
+
+
+def _forget_stdout() -> None:
+    """Let what has not been written go nowhere, when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, code: int) -> int:

@@ -60,7 +60,7 @@ class Placement:
         if not node.attributes:
             return True
         return all(
-            self._has_kernel(provider, inner) or (provider != CPU and self._has_kernel(CPU, inner))
+            self._has_kernel(provider, inner) or self._has_kernel(CPU, inner)
             for held in subgraphs(node)
             for graph in scope.below(held)
             for inner in graph
@@ -91,7 +91,7 @@ class Placement:
         if known is None:
             self._bodies[identifier, provider] = False  # should it call itself
             known = all(
-                self._has_kernel(provider, node) or (provider != CPU and self._has_kernel(CPU, node))
+                self._has_kernel(provider, node) or self._has_kernel(CPU, node)
                 for graph in scope.below(self._functions[identifier].graph)
                 for node in graph
             )

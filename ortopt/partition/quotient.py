@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
@@ -193,8 +193,8 @@ def _unique(name: str, taken: set[str]) -> str:
     return found
 
 
-def _names(values: Any) -> tuple[str, ...]:
-    return tuple(value.name for value in values if value is not None and value.name)
+def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(value.name for value in values if value.name)
 
 
 def _edge(source: str, target: str, value: ir.Value) -> Edge:

@@ -149,8 +149,8 @@ def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
     graph.node.append(make("NonZero", [prefix + "zero"], [prefix + "places"]))
     graph.node.append(make("Constant", [], [prefix + "flat"], value_ints=[-1]))
     graph.node.append(make("Reshape", [prefix + "places", prefix + "flat"], [prefix + _SHAPE]))
-    for i, value in enumerate(model.graph.outputs):
-        graph.output.append(argument_of(value).declared())
+    graph.output.extend(argument_of(value).declared() for value in model.graph.outputs)
+    for i, value in enumerate(dict.fromkeys(model.graph.outputs)):  # a model may give one twice
         graph.node.extend(_something(value, f"{prefix}{i}", prefix + _SHAPE))
     graph.node.append(make("Constant", [], [prefix + _ACCEPTED], value_int=1))
     graph.output.append(onnx.helper.make_tensor_value_info(prefix + _ACCEPTED, onnx.TensorProto.INT64, []))

@@ -37,6 +37,30 @@ def test_a_table_for_people(grouped: Path) -> None:
     assert "2 groups, 1 node outside" in said
     assert "group_1" in said
     assert "critical path: inputs → group_0 → Neg" in said
+    rows = [line.split() for line in said.splitlines()]
+    assert rows.index(["node", "outside", "op"]) + 1 == rows.index(["Neg", "Neg"])
+    assert ["inputs", "group_0", "w", "FLOAT", "[4,", "4]", "64", "B"] in rows
+
+
+def test_long_tables_say_how_much_is_left_out(tmp_path: Path) -> None:
+    body = " ".join(f"a{i} = MatMul (n{i}, w) n{i + 1} = Neg (a{i})" for i in range(42))
+    model = parse(f"main (float[4,4] n0, float[4,4] w) => (float[4,4] n42) {{ {body} }}")
+    group(model, PartitionOptions(deny=("Neg",)))
+    save(model, tmp_path / "long.onnx")
+    said = groups(tmp_path / "long.onnx").output
+    assert "42 groups, 42 nodes outside" in said
+    assert said.count("and 2 more (--json shows all)") == 2
+    assert "and 87 more (--json shows all)" in said
+    assert groups(tmp_path / "long.onnx", "--dot").output.endswith("\n}\n")
+
+
+def test_an_unknown_rank_is_said(tmp_path: Path) -> None:
+    model = parse("main (float[4,4] x, int64[K] s) => (float[] y) { t = Reshape (x, s) n = Neg (t) y = Softmax (n) }")
+    group(model, PartitionOptions(deny=("Neg",), policy="literal"))
+    save(model, tmp_path / "unknown.onnx")
+    assert "unknown rank" in groups(tmp_path / "unknown.onnx").output
+    (graph,) = json.loads(groups(tmp_path / "unknown.onnx", "--json").output)["graphs"]
+    assert [edge["shape"] for edge in graph["edges"] if edge["value"] == "y"] == [None]
 
 
 def test_a_table_counts_what_computes(tmp_path: Path) -> None:
@@ -59,11 +83,14 @@ def test_a_picture_on_stdout_is_alone_there(grouped: Path) -> None:
 
 def test_data(grouped: Path) -> None:
     data = json.loads(groups(grouped, "--json").output)
+    assert data["schema"] == 1
     (graph,) = data["graphs"]
     vertices = {vertex["name"]: vertex for vertex in graph["vertices"]}
     second = vertices["group_1"]
     assert second["provider"] == "CPUExecutionProvider"
     assert second["ops"] == {"MatMul": 1, "Relu": 1}
+    assert (vertices["inputs"]["inputs"], vertices["inputs"]["outputs"]) == ([], ["x", "w"])
+    assert (vertices["outputs"]["inputs"], vertices["outputs"]["outputs"]) == (["y"], [])
     assert (second["inputs"], second["outputs"]) == (["u", "w"], ["y"])
     edges = {(edge["from"], edge["to"], edge["value"]): edge for edge in graph["edges"]}
     assert edges["inputs", "group_0", "w"]["bytes"] == 64

@@ -241,10 +241,10 @@ def test_a_call_of_a_function_that_takes_an_optional_is_in_no_group(policy: Poli
     model = parse(
         """<ir_version: 10, opset_import: ["" : 18, "own" : 1]>
         main (float[N] x, float[N] z, bool go) => (float[N] y, float[N] r) <optional(float[N]) o> {
-            o = own.Give (x) t = own.Take (o) s = Neg (t) y = Relu (s)
+            o = own.Give (x, ) t = own.Take (o) s = Neg (t) y = Relu (s)
             r = If <then_branch = a () => (float[N] p) { p = own.Take (o) },
                     else_branch = b () => (float[N] p) { q = SequenceConstruct (x, z) p = own.First (q) }> (go) }
-        <domain: "own", opset_import: ["" : 18]> Give (a) => (b) { b = Optional (a) }
+        <domain: "own", opset_import: ["" : 18]> Give (a, c) => (b) { b = Optional (a) }
         <domain: "own", opset_import: ["" : 18]> Take (a) => (b) { b = OptionalGetElement (a) }
         <domain: "own", opset_import: ["" : 18]> First (a) => (b) {
             i = Constant <value_int = 0> () b = SequenceAt (a, i) }

@@ -274,6 +274,38 @@ def test_row_b_a_loop_that_a_provider_runs_whole_is_inside_a_group() -> None:
     assert [ops(found) for found in groups] == [["Loop"]]
 
 
+SCAN = """main (float[5,4] x, float[4,4] w, float[1,4] z) => (float[1,4] f, float[5,1,4] y) {
+    f, y = Scan <body = body (float[1,4] s, float[4] e) => (float[1,4] t, float[1,4] o) {
+        a = Add (s, e) m = MatMul (a, w) n = Neg (m) t = Softmax (n) o = Mul (t, z) }, num_scan_inputs = 1> (z, x) }"""
+
+
+def test_row_b_the_body_of_a_scan_is_grouped_where_the_scan_cannot_be() -> None:
+    model, groups = grouped(SCAN)
+    assert outside(model) == ["Scan"]
+    assert ops(groups[0]) == ["Add", "MatMul"]
+    assert names(groups[0].inputs) == ["s", "e", "w"]
+    _, (whole,) = grouped(SCAN, deny="")
+    assert ops(whole) == ["Scan"]
+
+
+def test_row_b_what_a_device_lacks_below_a_node_runs_on_the_cpu() -> None:
+    """Every session has the CPU provider: a branch or a function may need it, the node itself must not."""
+    text = """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[N,4] x, float[4,4] w, bool go) => (float[N,4] y) {
+            t = MatMul (x, w) u = own.F (t)
+            y = If <then_branch = a () => (float[N,4] p) { q = Sin (u) p = MatMul (q, w) },
+                    else_branch = b () => (float[N,4] p) { p = Neg (u) }> (go) }
+        <domain: "own", opset_import: ["" : 17]> F (a) => (b) { c = Sin (a) b = Exp (c) }"""
+    for denied, places in (
+        (("Sin@cuda",), [(CUDA, ["MatMul", "F", "If"])]),
+        (("Neg@cuda",), [(CUDA, ["MatMul", "F", "If"])]),
+        (("Sin",), [(CUDA, ["MatMul"])]),
+        (("If@cuda",), [(CUDA, ["MatMul", "F"]), (CPU, ["If"])]),
+    ):
+        found = partition(parse(text), PartitionOptions(providers=(CUDA,), deny=denied, policy="literal"))[0].clusters
+        assert [(one.provider, [node.op_type for node in one.nodes]) for one in found] == places, denied
+
+
 def test_row_b_lint_at_the_end() -> None:
     model, _ = grouped(f"{WORK} {{ t = MatMul (x, w) u = Neg (t) y = MatMul (u, w) }}")
     again = load(to_bytes(model))  # validates
@@ -455,6 +487,11 @@ def test_row_d_guards_belong_to_the_runtime() -> None:
             "{ t = Conv (a, b, c) y = Relu (t) }",
             "Conv",
         ),
+        (
+            "main (float[1,2,3,3] a, float[2,3,2,2] b) => (float[1,3,4,4] y) <float[3] c = {1,2,3}>"
+            "{ t = ConvTranspose (a, b, c) y = Relu (t) }",
+            "ConvTranspose",
+        ),
     ],
 )
 def test_row_d_bias_is_split_off_so_that_neighbours_fuse(text: str, op: str) -> None:
@@ -475,6 +512,15 @@ def test_row_d_bias_is_put_back_where_nothing_is_gained() -> None:
     (gemm,) = [node for node in model.graph if node.op_type == "Gemm"]
     assert len(gemm.inputs) == 3
     assert [ops(found) for found in groups] == [["MatMul"]]
+
+
+def test_row_d_a_bias_that_cannot_be_left_out_stays() -> None:
+    """A Gemm before opset 11 has one, and one that is scaled is more than an addition."""
+    text = "main (float[2,3] a, float[3,4] b, float[4] c) => (float[2,4] y) { t = Gemm ATTR (a, b, c) y = Relu (t) }"
+    for attribute, opset in (("", 9), ("<beta = 0.5>", 13)):
+        model, (found,) = grouped(text.replace("ATTR", attribute), deny="Gemm", policy="literal", opset=opset)
+        assert outside(model) == ["Gemm"]
+        assert ops(found) == ["Relu"]
 
 
 def test_row_d_bias_is_put_back_where_the_addition_joins_nobody() -> None:
@@ -528,6 +574,17 @@ def test_row_d_removing_inplace_operations_has_nothing_to_do_and_sequences_are_g
 def test_row_d_outputs_that_nobody_needs_are_dropped() -> None:
     _, (found,) = grouped("main (float[N,4] x) => (float[N,2] y) <int64[1] k = {2}> { y, i = TopK (x, k) }", deny="")
     assert names(found.outputs) == ["y"]
+
+
+def test_row_d_what_a_device_cannot_return_is_computed_on_the_cpu() -> None:
+    """Tensors of strings, sequences and optionals: all that is no tensor of numbers, whatever the op."""
+    text = """main (string[N] s, float[N] x) => (string[N] t, seq(float[N]) q, float[N] y, optional(float[N]) o) {
+        t = Identity (s) y = Exp (x) q = SequenceConstruct (x, y) o = Optional (y) }"""
+    (found,) = partition(
+        parse(text, 18), PartitionOptions(providers=(CUDA,), policy="literal", predicate=lambda *_: True)
+    )
+    places = {node.op_type: one.provider for one in found.clusters for node in one.nodes}
+    assert places == {"Exp": CUDA, "Identity": CPU, "SequenceConstruct": CPU, "Optional": CPU}
 
 
 def test_row_d_nested_views_collapse() -> None:
@@ -614,7 +671,9 @@ def drawn(model: ir.Model) -> list[str | None]:
 def test_random_nodes_that_stay_apart_keep_their_order(policy: Policy, limit: int) -> None:
     """Of one generator, what each draws depends on what was drawn before, however little else they have in common."""
     model = parse(DROPOUTS)
-    assert group(model, PartitionOptions(deny=("Neg",), policy=policy, argument_limit=limit))
+    found = group(model, PartitionOptions(deny=("Neg",), policy=policy, argument_limit=limit))
+    if policy == "literal":
+        assert sum(ops(one).count("Dropout") for one in found) == 4
     assert drawn(model) == ["a", "z", "c", "e"]
 
 
@@ -634,14 +693,14 @@ def test_random_nodes_keep_their_order_around_a_nested_graph_that_draws() -> Non
 
 @pytest.mark.parametrize("policy", ["cost", "literal"])
 def test_random_nodes_take_what_lies_between_them_to_their_provider(policy: Policy) -> None:
-    text = """main (float[N,4] x, float[4,4] w) => (float[N,4] y, float[N,4] z) {
-        a = RandomNormalLike (x) b = MatMul (a, w) y = RandomNormalLike (b) z = MatMul (y, w) }"""
+    text = """main (float[N,4] x, float[4,4] w) => (float[N,4] y, float[N,4] z) <float one = {1}> {
+        a = RandomNormalLike (x) c = Clip (a, "", one) b = MatMul (c, w) y = RandomNormalLike (b) z = MatMul (y, w) }"""
     options = PartitionOptions(providers=(CUDA,), policy=policy, deny=("RandomNormalLike@cuda",))
     (found,) = partition(parse(text), options)
     first, second = found.clusters
     assert (first.provider, [node.op_type for node in first.nodes]) == (
         CPU,
-        ["RandomNormalLike", "MatMul", "RandomNormalLike"],
+        ["RandomNormalLike", "Clip", "MatMul", "RandomNormalLike"],
     )
     assert (second.provider, [node.op_type for node in second.nodes]) == (CUDA, ["MatMul"])
 

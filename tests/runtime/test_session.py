@@ -110,6 +110,39 @@ main (int8[N] x) => (float16[N] h, bfloat16[N,K] b, string[N] s, bool[1] f, seq(
 """
 
 
+def test_a_model_may_give_a_value_twice() -> None:
+    text = TWO_GROUPS.replace("=> (float[N,4] y, float[N,4] t)", "=> (float[N,4] y, float[N,4] t, float[N,4] y)")
+    theirs, mine = plain_session(text), session(text)
+    assert [one.name for one in mine.get_outputs()] == [one.name for one in theirs.get_outputs()] == ["y", "t", "y"]
+    feed = {"x": floats(3, 4)}
+    for asked in (None, ["y"], ["y", "y"], ["t", "y"]):
+        for got, expected in zip(mine.run(asked, feed), theirs.run(asked, feed), strict=True):
+            assert_allclose(got, expected, rtol=1e-6)
+    one, _, other = mine.run(None, feed)
+    assert not np.shares_memory(one, other)
+
+
+@pytest.mark.parametrize("name", ["ortopt.0", "ortopt.accepted", "ortopt.shape", "ortopt..zero", "ortopt.constant"])
+@pytest.mark.parametrize("value", ["x", "y", "t"])
+def test_values_may_be_called_what_the_interface_calls_its_own(value: str, name: str) -> None:
+    proto = onnx.parser.parse_model(TWO_GROUPS)
+    del proto.graph.value_info[:]
+    rename = {value: name}
+    for one in (*proto.graph.input, *proto.graph.output):
+        one.name = rename.get(one.name, one.name)
+    for node in proto.graph.node:
+        node.input[:] = [rename.get(one, one) for one in node.input]
+        node.output[:] = [rename.get(one, one) for one in node.output]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    mine = InferenceSession(proto.SerializeToString(), options, providers=["cpu"])
+    feed = {rename.get("x", "x"): floats(3, 4)}
+    assert [rename.get(one, one) for one in ("y", "t")] == [one.name for one in mine.get_outputs()]
+    assert_allclose(mine.run(None, feed)[0], two_groups(floats(3, 4))[0], rtol=1e-6)
+    with pytest.raises(ValueError, match="missing"):
+        mine.run(None, {})
+
+
 def test_the_interface_has_outputs_of_every_type() -> None:
     mine = session(OUTPUTS)
     assert [(one.name, one.type, one.shape) for one in mine.get_outputs()] == [
