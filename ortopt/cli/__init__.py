@@ -21,8 +21,10 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 
 def _complete_streams() -> None:
-    """Put something in place of standard streams that are closed: else a model's file would get their number, and what
-    anybody prints would go into it. Nothing can be read there, and on stdout nothing can be written: that is an error.
+    """Put something in place of standard streams that are closed.
+
+    Else a model's file would get their number, and what anybody prints would go into it. Nothing can be read there, and
+    on stdout nothing can be written: that is an error.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
