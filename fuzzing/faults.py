@@ -32,7 +32,7 @@ from onnx import helper, numpy_helper
 from benchmarks.generators import GENERATORS
 from fuzzing import latency
 from ortopt.api import Optimization, make_options, optimize
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph.edit import Editor
 from ortopt.graph.load import load
@@ -408,17 +408,28 @@ class _Raiser(Observer):
 @contextmanager
 def _watched(raiser: _Raiser) -> Iterator[None]:
     """Let a raiser hear of every change, in the midst of the editor's methods as well as between them."""
-    log = Editor._did
+    log, learn = Editor._did, Editor.learn
+    learning = False
 
     def did(self: Editor, undo: Callable[..., None], *arguments: Any) -> None:
         log(self, undo, *arguments)
-        raiser.changed(self)
+        if not learning:  # that is between two passes, and nobody's
+            raiser.changed(self)
+
+    def learned(self: Editor, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
+        nonlocal learning
+        learning = True
+        try:
+            return learn(self, infer, token)
+        finally:
+            learning = False
 
     Editor._did = did  # type: ignore[method-assign]
+    Editor.learn = learned  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Editor._did = log  # type: ignore[method-assign]
+        Editor._did, Editor.learn = log, learn  # type: ignore[method-assign]
 
 
 def _run_with(source: bytes, raiser: _Raiser, token: CancellationToken, level: int) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import ClassVar
 
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -476,6 +477,23 @@ def test_levels_run_in_order_and_again_while_level_4_changes_something() -> None
 
 def test_the_same_model_gives_the_same_bytes() -> None:
     assert len({to_bytes(optimize(parse(NESTED), level=1).model) for _ in range(3)}) == 1
+
+
+def test_tensors_that_were_given_keep_their_names() -> None:
+    """The result shares their contents, and gives what it moves or renames a name of its own."""
+    given = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+        main (float[2] x) => (float[2] y, float[2] z) {
+            c = Constant <value = float[2] {1,2}> () y = Add (x, c) z = local.f (x)
+        }
+        <domain: "local", opset_import: ["" : 17]>
+        f (a) => (b) { d = Constant <value = float[2] {3,4}> () b = Mul (a, d) }""")
+    model = ir.from_proto(given)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    result = optimize(model)
+    assert not any(node.op_type == "Constant" for node in result.model.graph)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+    names = [initializer.name for initializer in ir.to_proto(result.model).graph.initializer]
+    assert sorted(names) == sorted(result.model.graph.initializers)
 
 
 def test_what_was_given_is_never_changed() -> None:

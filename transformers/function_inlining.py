@@ -12,6 +12,7 @@ from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, constant, discard
 from ortopt.graph.match import Refusal, need
+from ortopt.graph.names import set_name
 from ortopt.options import TransformerLevel
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
 from ortopt.transformer import Context, GraphTransformer
@@ -280,7 +281,7 @@ class Inliner:
         shared = self._shared.get(value)
         if shared is None:
             shared = constant(tensor)
-            shared.name = self.edit.fresh_name(f"{prefix}/{value.name}")
+            set_name(shared, self.edit.fresh_name(f"{prefix}/{value.name}"))
             self.edit.add_initializer(self.graph, shared)
             self._shared[value] = shared
         return shared

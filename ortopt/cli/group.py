@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import ortopt
-from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError
+from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.graph.text import one_line
 
 COMMANDS = ("optimize", "verify", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
@@ -52,11 +52,6 @@ class LazyGroup(click.Group):
         except BrokenPipeError:  # who reads us, e.g. `head`, has seen enough
             _forget_stdout()
             raise click.exceptions.Exit(BAD_INPUT) from None
-        except OSError as error:
-            if error.filename is not None or error.errno not in UNWRITABLE:
-                raise
-            _forget_stdout()
-            raise OutputError(f"cannot write to stdout: {error.strerror}") from error
         return outcome
 
     def main(
@@ -88,10 +83,17 @@ class LazyGroup(click.Group):
         except MemoryError:
             code = _say("out of memory (see --max-memory)", BAD_INPUT)
         except Exception as error:
+            if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
+                sys.exit(_say(f"cannot write to stdout: {error.strerror}", BAD_INPUT))
             if os.environ.get(TRACEBACK) == "1":
                 raise
             kind = type(error).__name__
             code = _say(f"internal error: {kind}: {error} ({TRACEBACK}=1 shows where; please report it)", INTERNAL)
+        finally:
+            try:
+                sys.stdout.flush()
+            except OSError:  # which has been said; when the interpreter ends it is no news
+                _forget_stdout()
         sys.exit(code or 0)
 
 

@@ -18,6 +18,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
+from ortopt.graph.names import set_name
 from ortopt.graph.onnx_ir_internals import (
     Usage,
     first_use,
@@ -352,10 +353,10 @@ class Editor:
         old = value.name
         if old == name:
             return
-        value.name = name
+        set_name(value, name)
         if name is not None and self._names is not None:
             self._names.add(name)
-        self._did(_set_name, value, old)
+        self._did(set_name, value, old)
 
     def set_type(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
         """Set what is known of a value's type and shape."""
@@ -374,7 +375,7 @@ class Editor:
         """
         assert value.const_value is not None
         if value.name is None:
-            value.name = self.fresh_name("constant")
+            set_name(value, self.fresh_name("constant"))
         graph.initializers.add(value)
         self._did(self._undo_add_initializer, graph, value)
         self._count(value.const_value.nbytes)
@@ -782,7 +783,7 @@ class Editor:
             node.name = self.fresh_name(f"{hint}/{node.op_type}" if hint != node.op_type else hint)
         for value in node.outputs:
             if value.name is None:
-                value.name = self.fresh_name(f"{node.name}_output")
+                set_name(value, self.fresh_name(f"{node.name}_output"))
 
     # -- constants --------------------------------------------------------------------------------------------------
 
@@ -809,7 +810,7 @@ class Editor:
         assert value.const_value is not None
         if not self.needs_constant_nodes(graph):
             if value.name is None:
-                value.name = self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant")
+                set_name(value, self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant"))
             self.add_initializer(graph, value)
             return value
         node = ir.node("Constant", [], attributes={"value": value.const_value})
@@ -862,7 +863,7 @@ class Editor:
                 if new.producer() in fresh:
                     name = old.name
                     self.rename(old, self.fresh_name(f"{name}/replaced"))
-                    new.name = name
+                    set_name(new, name)
             self.insert(nodes, before)
             if accept is not None:
                 accept(nodes)
@@ -928,12 +929,12 @@ class Editor:
         assert name is not None
         self.rename(old, self.fresh_name(f"{name}/replaced"))
         if not self.needs_constant_nodes(graph):
-            new.name = name
+            set_name(new, name)
             self.add_initializer(graph, new)
             return new
         node = ir.node("Constant", [], attributes={"value": new.const_value})
         node.outputs[0].const_value = new.const_value
-        node.outputs[0].name = name
+        set_name(node.outputs[0], name)
         self._inherit(node, [producer] if (producer := old.producer()) is not None else [])
         self.insert([node], before)
         return node.outputs[0]
@@ -1201,10 +1202,6 @@ def _set_attributes(node: ir.Node, attributes: tuple[ir.Attr, ...]) -> None:
 def _replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
     for node, position in uses:
         replace_input(node, position, old)
-
-
-def _set_name(value: ir.Value, name: str | None) -> None:
-    value.name = name
 
 
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:

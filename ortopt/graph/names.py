@@ -1,4 +1,4 @@
-"""Names in nested graphs that values around them have too.
+"""Names of values: how one is renamed, and those in nested graphs that values around them have too.
 
 ONNX lets a value in a subgraph be called as one that is computed later around it, and an input of a subgraph as any
 around it. Both are fine until a node moves: then one hides the other.
@@ -6,6 +6,7 @@ around it. Both are fine until a node moves: then one hides the other.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
 
@@ -67,9 +68,32 @@ def _rename(value: ir.Value, taken: set[str | None], numbers: Counter[str]) -> N
         numbers[base] += 1
         name = f"{base}_{numbers[base] + 1}"
     taken.add(name)
-    tensor, value.const_value = value.const_value, None  # whose name is not ours to change: it may be shared
+    set_name(value, name)
+
+
+def set_name(value: ir.Value, name: str | None) -> None:
+    """Rename a value, and with an initializer what it is written from.
+
+    onnx-ir renames the tensor, too. But that may be shared, with the model of the caller for one: an initializer gets
+    one of its own, and that of a Constant node keeps its name.
+    """
+    tensor = value.const_value
+    if tensor is None or tensor.name == name:
+        value.name = name
+        return
+    value.const_value = None
     value.name = name
+    if value.producer() is None:
+        tensor = _copied(tensor)
+        tensor.name = name
     value.const_value = tensor
 
 
-__all__ = ["separate"]
+def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor with a name of its own, and the same content."""
+    if isinstance(tensor, ir.serde.TensorProtoTensor):  # whose name is that of what it wraps
+        return ir.serde.TensorProtoTensor(copy.deepcopy(tensor.raw))
+    return copy.copy(tensor)
+
+
+__all__ = ["separate", "set_name"]

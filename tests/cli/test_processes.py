@@ -105,6 +105,30 @@ def test_a_reader_that_leaves_is_no_noise() -> None:
     assert done.stderr == b""
 
 
+STREAMS = {
+    "info m.onnx >&-": (2, "cannot write to stdout: Bad file descriptor"),
+    "optimize m.onnx --no-verify -o - >&-": (2, "cannot write the stream: Bad file descriptor"),
+    "optimize m.onnx --no-verify -q <&- >&- 2>&-": (0, ""),
+    "info - <&-": (2, "it is empty"),
+    "info m.onnx --json >/dev/full": (2, "cannot write to stdout: No space left on device"),
+    "--help >/dev/full": (2, "cannot write to stdout: No space left on device"),
+    "passes >/dev/full": (2, "cannot write to stdout: No space left on device"),
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize("line", STREAMS)
+def test_streams_that_are_closed_or_full_are_one_line(line: str, model: Path) -> None:
+    code, said = STREAMS[line]
+    command = f"{sys.executable} -m ortopt {line}"
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=model.parent, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == (1 if code else 0)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send")
 def test_ctrl_c_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW, "optimize", str(model), "--json", "r.json", "--trace", "t.json"]
