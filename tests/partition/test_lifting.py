@@ -151,6 +151,21 @@ def test_tidying_drops_what_is_not_needed() -> None:
     assert to_bytes(model) == before
 
 
+def test_tidying_drops_an_output_that_nobody_needs_any_more() -> None:
+    model = parse("main (float[N] x) => (float[N] y, float[N] z) { y = Relu (x) z = Abs (y) }")
+    prepare(model)
+    edit = Editor(model, shapes.infer_node)
+    relu, absolute = model.graph
+    lift(edit, Cluster("CPUExecutionProvider", (relu, absolute)), "group_0")
+    (found,) = groups_of(model)
+    edit.set_output(model.graph, 0, model.graph.inputs[0])
+    assert needs_tidying(found)
+    tidy(edit, found)
+    (tidied,) = groups_of(model)
+    assert [value.name for value in tidied.outputs] == ["z"]
+    assert not needs_tidying(tidied)
+
+
 def test_tidying_takes_a_value_once() -> None:
     model, edit, found = group_with_spare_arguments()
     edit.set_input(found.call, 0, found.call.inputs[1])
