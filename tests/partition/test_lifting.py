@@ -274,6 +274,22 @@ def test_a_call_of_a_function_that_takes_an_optional_is_in_no_group(policy: Poli
     assert verify(original, model, in_process=True).status == "verified"
 
 
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_what_nobody_needs_becomes_no_group(policy: Policy) -> None:
+    """A call that takes and gives nothing is no node that ONNX Runtime loads."""
+    model = parse(
+        """main (float[2,2] x, bool go) => (float[2,2] y) <float[2,2] w = {1,2,3,4}> {
+            a = MatMul (w, w) b = RandomNormal <shape = [2,2]> () c = RandomNormal <shape = [2,2]> ()
+            n = Neg (x) d = MatMul (n, x)
+            y = If <then_branch = t () => (float[2,2] p) { q = MatMul (w, w) p = Neg (x) },
+                    else_branch = e () => (float[2,2] o) { r = MatMul (x, x) o = Neg (r) }> (go) }"""
+    )
+    original = load(model)
+    found = group(model, PartitionOptions(deny=("Neg",), policy=policy))
+    assert [[node.op_type for node in one.nodes] for one in found] == [["MatMul"]]
+    assert verify(original, model, in_process=True).status == "verified"
+
+
 UNKNOWN_INSIDE = """<ir_version: 10, opset_import: ["" : 17, "own" : 1, "other" : 1]>
     main (float[N,2] x) => (float[N,2] y) { y = own.F (x) }
     <domain: "own", opset_import: ["" : 17, "other" : 1]> F (a) => (b) { c = other.Thing (a) b = Exp (c) }"""
