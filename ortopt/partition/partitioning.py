@@ -132,7 +132,14 @@ def partition_graph(
             whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
             token=token,
         )
+    found = [items for items in token.watch(found) if _gives(numbered, items, token)]
     return _partition(numbered, found, providers, token)
+
+
+def _gives(numbered: Numbered, items: list[int], token: CancellationToken) -> bool:
+    """Whether somebody needs a result of a cluster: a call that takes and gives nothing would be no valid node."""
+    _, given = numbered.dag.arguments(dict.fromkeys(items), token)
+    return any(numbered.values[value].producer() is not None for value in given)
 
 
 def settle(

@@ -151,6 +151,21 @@ def test_tidying_drops_what_is_not_needed() -> None:
     assert to_bytes(model) == before
 
 
+def test_tidying_drops_an_output_that_nobody_needs_any_more() -> None:
+    model = parse("main (float[N] x) => (float[N] y, float[N] z) { y = Relu (x) z = Abs (y) }")
+    prepare(model)
+    edit = Editor(model, shapes.infer_node)
+    relu, absolute = model.graph
+    lift(edit, Cluster("CPUExecutionProvider", (relu, absolute)), "group_0")
+    (found,) = groups_of(model)
+    edit.set_output(model.graph, 0, model.graph.inputs[0])
+    assert needs_tidying(found)
+    tidy(edit, found)
+    (tidied,) = groups_of(model)
+    assert [value.name for value in tidied.outputs] == ["z"]
+    assert not needs_tidying(tidied)
+
+
 def test_tidying_takes_a_value_once() -> None:
     model, edit, found = group_with_spare_arguments()
     edit.set_input(found.call, 0, found.call.inputs[1])
@@ -256,6 +271,22 @@ def test_a_call_of_a_function_that_takes_an_optional_is_in_no_group(policy: Poli
     assert "Take" not in inside
     if policy == "literal":
         assert {"Give", "First"} <= set(inside)
+    assert verify(original, model, in_process=True).status == "verified"
+
+
+@pytest.mark.parametrize("policy", ["cost", "literal"])
+def test_what_nobody_needs_becomes_no_group(policy: Policy) -> None:
+    """A call that takes and gives nothing is no node that ONNX Runtime loads."""
+    model = parse(
+        """main (float[2,2] x, bool go) => (float[2,2] y) <float[2,2] w = {1,2,3,4}> {
+            a = MatMul (w, w) b = RandomNormal <shape = [2,2]> () c = RandomNormal <shape = [2,2]> ()
+            n = Neg (x) d = MatMul (n, x)
+            y = If <then_branch = t () => (float[2,2] p) { q = MatMul (w, w) p = Neg (x) },
+                    else_branch = e () => (float[2,2] o) { r = MatMul (x, x) o = Neg (r) }> (go) }"""
+    )
+    original = load(model)
+    found = group(model, PartitionOptions(deny=("Neg",), policy=policy))
+    assert [[node.op_type for node in one.nodes] for one in found] == [["MatMul"]]
     assert verify(original, model, in_process=True).status == "verified"
 
 

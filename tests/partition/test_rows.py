@@ -422,6 +422,31 @@ def test_row_d_sizes_of_a_scalar_are_computed() -> None:
     assert not {"Shape", "Size"} & set(outside(model))
 
 
+def test_row_d_sizes_are_seen_at_inputs_that_are_still_there() -> None:
+    """The first value that shows N has gone, for what needed it had a shape of constants."""
+    model, _ = grouped(
+        """main (float[M,4] v, float[N,4] x, float[N,4] z, float[4,4] w) => (int64[2] e, int64[1] s, int64[2] y)
+        <int64[1] first = {0}> {
+        o = Neg (v) p = MatMul (o, w) e = Shape (p)
+        n = Neg (x) a = MatMul (n, w) r = ReduceSum <keepdims = 0> (a, first) s = Shape (r)
+        m = Neg (z) b = MatMul (m, w) y = Shape (b) }""",
+        deny="Neg,Shape",
+    )
+    assert "MatMul" not in {node.op_type for graph in scope.below(model.graph) for node in graph}
+    seen = [value.name for node in model.graph for value in node.inputs if node.op_type == "Shape" and value]
+    assert seen == ["o", "m"]
+
+
+def test_row_d_an_op_of_the_callers_that_is_called_shape_wants_more_than_that() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> main (float[N,4] x, float[4,4] w) => (int64[2] y) {
+        t = MatMul (x, w) u = Relu (t) y = own.Shape (u) }"""
+    )
+    (found,) = group(model)
+    assert names(found.outputs) == ["u"]
+    assert outside(model) == ["Shape"]
+
+
 def test_row_d_sizes_wanted_in_two_branches_are_computed_in_each() -> None:
     """What one branch computes the other does not see."""
     branch = "{ s = Shape (t) q = Gather (s, one) }"

@@ -46,6 +46,22 @@ def test_types_and_metadata_are_in_the_file() -> None:
     assert json.loads(said["ortopt.origin"])[-1] == 2
 
 
+def test_the_origin_tells_names_or_ops_of_eight_nodes_at_most() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { a = Exp (x) b = Sin (a) c = Cos (b) y = Tan (c) }")
+    for node, name in zip(model.graph, ("first", None, "third", ""), strict=True):
+        node.name = name
+    assert run(PASS, model)[0]
+    (found,) = groups_of(model)
+    assert found.origin == ("first", "Sin", "third", "Tan")
+    body = " ".join(f"t{i} = Exp (t{i - 1})" for i in range(1, 12))
+    model = parse(f"main (float[N] t0) => (float[N] t11) {{ {body} }}")
+    for place, node in enumerate(model.graph):
+        node.name = f"n{place}"
+    assert run(PASS, model)[0]
+    (found,) = groups_of(model)
+    assert (found.origin, found.origin_count) == (tuple(f"n{place}" for place in range(8)), 11)
+
+
 def test_a_second_run_leaves_groups_alone() -> None:
     model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
     assert run(PASS, model)[0]
