@@ -107,6 +107,16 @@ MODELS = {
         d = Add (c, c)
         y = Transpose <perm = [1, 0]> (d)
     }""",
+    "a branch that is taken late shows a transpose": """<ir_version: 8, opset_import: ["" : 18]>
+        main (float[2,4] x1, int64[2,S] x) => (int64[S,2] y, int64[1,2] z) <int64 zero = {0}, int32[1] i = {0}> {
+        y = Transpose (x)
+        n = Size (x1)
+        c = Greater (n, zero)
+        v = If (c) <then_branch = t () => (int64[2,S] p) { p = Abs (x) },
+                    else_branch = e () => (int64[2,S] q) { q = Neg (x) }>
+        w = Transpose (v)
+        z = Gather <axis = -2> (w, i)
+    }""",
     "the rank of a sequence's elements is known late": """<ir_version: 10, opset_import: ["" : 18]>
         main (int64 s, int64[1] form, int64[1] a, int64[1] b, int64[3] target, float[4,6] x) => (float[] y) {
         first = Constant <value = int64 {0}> ()
