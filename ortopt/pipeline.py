@@ -255,18 +255,20 @@ class Pipeline:
 
         What the fusions of levels 2 and 3 leave is looked at by the rules of level 1, which cost as much as there is
         new, and by what runs at a higher level too; its other transformers, which walk whole graphs, run again where
-        these have found something.
+        these have found something. What is applied once looks again at what came after it, too.
         """
         lowest = TransformerLevel.LEVEL1
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
         manager.run(workspace, lowest, token)
         for _ in range(MOST_ROUNDS):
             changed = [manager.run(workspace, level, token) for level in higher]
-            if not any(changed):
-                return
             if manager.run(workspace, lowest, token, closing=True):
                 manager.run(workspace, lowest, token)
-        manager.say_bound(higher[-1], f"{_ENDLESS}, the levels up to {higher[-1].value} in the last one too")
+            elif not any(changed):
+                return
+        manager.say_bound(
+            (lowest, *higher)[-1], f"{_ENDLESS}, the levels up to {(lowest, *higher)[-1].value} in the last one too"
+        )
 
     def replay(
         self,

@@ -107,6 +107,22 @@ MODELS = {
         d = Add (c, c)
         y = Transpose <perm = [1, 0]> (d)
     }""",
+    "a branch that is taken late shows a transpose": """<ir_version: 8, opset_import: ["" : 18]>
+        main (float[2,4] x1, int64[2,S] x) => (int64[S,2] y, int64[1,2] z) <int64 zero = {0}, int32[1] i = {0}> {
+        y = Transpose (x)
+        n = Size (x1)
+        c = Greater (n, zero)
+        v = If (c) <then_branch = t () => (int64[2,S] p) { p = Abs (x) },
+                    else_branch = e () => (int64[2,S] q) { q = Neg (x) }>
+        w = Transpose (v)
+        z = Gather <axis = -2> (w, i)
+    }""",
+    "two fusions make the same constant": """<ir_version: 9, opset_import: ["" : 20]>
+        main (float[2,3,4] x, float[2,3,4] w) => (float[2,3,4] y, float[2,3,4] z) <float two = {2}, float one = {1},
+            float a = {1e-5}, float b = {1e-6}, int64[1] last = {-1}> {
+        p = Pow (x, two) m = ReduceMean (p, last) e = Add (m, a) s = Sqrt (e) y = Div (x, s)
+        q = Pow (w, two) n = ReduceMean (q, last) f = Add (n, b) t = Sqrt (f) z = Div (w, t)
+    }""",
     "the rank of a sequence's elements is known late": """<ir_version: 10, opset_import: ["" : 18]>
         main (int64 s, int64[1] form, int64[1] a, int64[1] b, int64[3] target, float[4,6] x) => (float[] y) {
         first = Constant <value = int64 {0}> ()

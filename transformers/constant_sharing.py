@@ -25,6 +25,7 @@ class ConstantSharing(GraphTransformer):
     """Equal constants → one constant."""
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
+    alike_at_all_levels = True
     after = ("group_fusion",)
     offers_rewrites = True
 
@@ -32,8 +33,6 @@ class ConstantSharing(GraphTransformer):
         """Share the constants of a graph and of those nested in it, which may use the outer ones."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
-        if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
-            return False  # level 4 only looks at what has just been grouped
         changed = False
         token = context.cancellation
         stack: list[tuple[_Frame, Iterator[ir.Value | ir.Graph]]] = [(_Frame(graph, token), _walk(graph, token))]
