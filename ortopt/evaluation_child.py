@@ -129,6 +129,7 @@ def main(folder: Path) -> None:
     limit_memory(space=job["memory"], data=job["data"])
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -214,6 +214,7 @@ def main(requests: TextIO, answers: TextIO) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
-    import onnxruntime  # noqa: F401 -- while nobody waits for it
+    import onnxruntime  # while nobody waits for it
 
+    onnxruntime.disable_telemetry_events()
     main(sys.stdin, sys.stdout)
