@@ -10,7 +10,8 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
   one's.
 
 A zero of the other sign is a difference, too (its reciprocal is the other infinity), unless a copy of the original that
-differs from it by rounding only has such zeros in the same output: then their signs are the kernels' whim.
+differs from it by rounding only has such zeros in the same output, or gives other numbers where they are: then their
+signs are the kernels' whim. Nor does it count where inputs hold many zeros: whole sums are of zeros then.
 """
 
 from __future__ import annotations
@@ -392,6 +393,13 @@ def _judged(row: OutputRow) -> OutputRow:
     return dataclasses.replace(row, doubtful=doubtful)
 
 
+def regardless_of_signs(row: OutputRow) -> OutputRow:
+    """A row whose zeros may have either sign."""
+    if not row.zeros or math.isinf(row.worst):
+        return row
+    return _judged(dataclasses.replace(row, zeros=0, first_zero=(), agrees=True, detail="", doubtful=False))
+
+
 def _zeros(row: OutputRow) -> str:
     places = f"{row.zeros} places, the first at " if row.zeros > 1 else ""
     return f"a zero has the other sign at {places}{list(row.first_zero)}"
@@ -409,7 +417,8 @@ def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> Output
         row: The row.
         noise: The greatest error that the original makes itself, relative to the scale.
         mean: The root mean square of these errors.
-        zeros: How many zeros of copies of the original have another sign than its own.
+        zeros: How many zeros of copies of the original have another sign than its own, or any number where its zeros
+            are sums that cancel out (`are_cancelled`).
     """
     limits = LIMITS[row.tolerance]
     allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), limits.cap)
@@ -424,6 +433,28 @@ def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> Output
     if row.zeros and not zeros:
         return dataclasses.replace(row, agrees=False, detail=_zeros(row))
     return row
+
+
+def are_cancelled(expected: Any, got: Any, others: Sequence[Any]) -> bool:
+    """Whether zeros that have come out with the other sign are sums that cancel out: their sign means nothing.
+
+    Args:
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave whose inputs and weights differ in their last place.
+
+    Returns:
+        Whether at each such place a copy gives something else than that zero; zeros that are there for another reason,
+        as those of a Relu, stay.
+    """
+    arrays = [one for one in others if isinstance(one, np.ndarray) and one.shape == getattr(expected, "shape", None)]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f" or expected.dtype != got.dtype:
+        return False
+    turned = (expected == 0) & (got == 0) & (np.signbit(expected) != np.signbit(got))
+    moved = np.zeros_like(turned)
+    for one in arrays:
+        moved |= (one != 0) | (np.signbit(one) != np.signbit(expected))
+    return bool(moved[turned].all())
 
 
 def expected_elsewhere(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
@@ -477,8 +508,10 @@ __all__ = [
     "TOLERANCES",
     "Comparison",
     "OutputRow",
+    "are_cancelled",
     "expected_elsewhere",
     "random_outputs",
+    "regardless_of_signs",
     "settled",
     "tolerances",
     "worst_of",

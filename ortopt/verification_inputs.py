@@ -7,6 +7,7 @@ stands, an index into a table of 512 rows is below 512, a mask is of zeros and o
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -240,6 +241,11 @@ class Interface:
                 arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
             drawn[one.name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
         return drawn
+
+    def elements(self, sizes: Mapping[str, int] | None, how: Draw) -> int:
+        """How many elements `draw` would draw; of sequences, of one of their tensors."""
+        bound = self._bound(sizes, how)
+        return sum(math.prod(bound.shape(one)) for one in self._taken)
 
     def sizes(self, sizes: Mapping[str, int] | None, how: Draw) -> dict[str, int]:
         """The sizes of all symbols that `draw` takes."""

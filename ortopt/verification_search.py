@@ -46,7 +46,10 @@ class InputSet:
         label: What is particular about the set, for people.
         seconds: How long the original took.
         elements: How many the inputs have.
+        signs: Whether the signs of zeros count.
     """
+
+    signs = True
 
     def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
         self.source = source
@@ -201,8 +204,10 @@ class Search:
             sized = way.size is not None or way.odd is not None
             how = way if sized else dataclasses.replace(self._first, floats=way.floats, integers=way.integers)
             try:
+                if pace * interface.elements(self._given, how) > budget:
+                    continue
                 drawn = self._fresh(how)
-                if drawn is None or pace * elements(drawn) > budget:
+                if drawn is None:
                     continue
                 sizes = interface.sizes(self._given, how).items()
                 one = self._attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
@@ -212,6 +217,7 @@ class Search:
                 if error.died or error.late:
                     break
                 continue
+            one.signs = way.floats != "coarse"
             budget -= one.seconds
             if one.is_plain:
                 sets.append(one)

@@ -40,8 +40,10 @@ from ortopt.verification_comparison import (
     TOLERANCES,
     Comparison,
     OutputRow,
+    are_cancelled,
     expected_elsewhere,
     random_outputs,
+    regardless_of_signs,
     settled,
     tolerances,
     worst_of,
@@ -498,6 +500,7 @@ class _Run:
                 if name in kept.wanted:
                     expected, given = restore(one.target, one.rows[i]), restore(target, got)
                     row = kept.comparison.of(name, type_, expected, given)
+                    row = row if one.signs else regardless_of_signs(row)
                     compared[name].append(self._settled(row, number, i, given, kept) if row.doubtful else row)
             if any(not rows[-1].agrees for rows in compared.values()):
                 wrong.append(number)
@@ -521,11 +524,14 @@ class _Run:
             return expected_elsewhere(row, expected, given, others)
         spread = {}
         zeros = 0
+        others = []
         for kind in ("jitter0", "jitter1", "wide", "optimized"):
             copy = self._copy(kind, number)
             if copy is None:
                 continue
             other = _in_dtype_of(restore(copy.folder, copy.rows[i]), expected, type_)
+            if kind != "optimized":
+                others.append(other)
             compared = kept.comparison.of(row.name, type_, expected, other)
             if math.isfinite(compared.worst):
                 zeros = max(zeros, compared.zeros)
@@ -536,6 +542,8 @@ class _Run:
         noise, mean = (max((one[k] for one in spread.values()), default=0.0) for k in (0, 1))
         if optimized is not None and (not spread or optimized[0] <= verification_noise.TRUSTED_TIMES * noise):
             noise, mean = max(noise, optimized[0]), max(mean, optimized[1])
+        if row.zeros and are_cancelled(expected, given, others):
+            zeros = max(zeros, row.zeros)
         return settled(row, noise, mean, zeros)
 
     def _copy(self, kind: str, number: int) -> _Evidence | None:

@@ -10,7 +10,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.verification_comparison import LIMITS, TOLERANCES, Comparison, OutputRow, expected_elsewhere, settled
+from ortopt.verification_comparison import (
+    LIMITS,
+    TOLERANCES,
+    Comparison,
+    OutputRow,
+    are_cancelled,
+    expected_elsewhere,
+    settled,
+)
 from ortopt.verification_inputs import Draw, Interface, further
 from ortopt.verification_noise import jittered, jittered_inputs, widened, widened_inputs
 from ortopt.verify import Verification, verify
@@ -338,3 +346,40 @@ def test_half_precision_is_given_no_large_numbers(monkeypatch: pytest.MonkeyPatc
     assert (found.status, found.input_sets) == ("verified", 5), (
         "the natural one, of one element, of none, of another size, of halves"
     )
+
+
+def test_the_sign_of_a_sum_that_cancels_out_means_nothing() -> None:
+    head = "main (float[N,2] x) => (float[N,1] y) <float[1] minus = {-1}"
+    original = f"{head}, float[2,1] w = {{1, -1}}> {{ s = MatMul (x, w) y = Mul (s, minus) }}"
+    result = f"{head}, float[2,1] w = {{-1, 1}}> {{ y = MatMul (x, w) }}".replace("<float[1] minus = {-1}, ", "<")
+    given = {"x": np.array([[1.3, 1.3]] + [[1, 2.7]] * 15, np.float32)}
+    assert compared(original, result, inputs=given).status == "verified"
+    zeros = {"x": np.array([[0, 0]] + [[1, 2.7]] * 15, np.float32)}
+    assert compared(original, result, inputs=zeros).status == "differs", "these zeros are no rounding"
+
+
+@pytest.mark.parametrize(
+    ("others", "cancelled"),
+    [
+        ([[1e-9, 0.0]], True),
+        ([[0.0, 1e-9]], False),
+        ([[-0.0, 0.0]], True),
+        ([[0.0, 0.0], [-1e-9, 0.0]], True),
+        ([], False),
+    ],
+)
+def test_zeros_that_cancel_out_move_with_rounding(others: list[list[float]], cancelled: bool) -> None:
+    expected, got = np.float32([0.0, 0.0]), np.float32([-0.0, 0.0])
+    assert are_cancelled(expected, got, [np.float32(one) for one in others]) is cancelled
+    assert not are_cancelled([expected], [got], [])
+
+
+def test_where_inputs_hold_many_zeros_their_signs_do_not_count() -> None:
+    """Whole sums are of zeros then, as no sum of drawn numbers is."""
+    head = "main (float[N,2] x) => (float[N,1] y) <float[1] minus = {-1}"
+    original = f"{head}, float[2,1] w = {{5, 6}}> {{ s = MatMul (x, w) y = Mul (s, minus) }}"
+    result = f"{head}, float[2,1] w = {{-5, -6}}> {{ y = MatMul (x, w) }}".replace("<float[1] minus = {-1}, ", "<")
+    found = verify(parsed(original), parsed(result), sizes={"N": 50}, in_process=True)
+    assert found.status == "verified"
+    exact = "main (float[N] x) => (float[N] y) {{ {} }}"
+    assert compared(exact.format("z = Sub (x, x) y = Neg (z)"), exact.format("y = Sub (x, x)")).status == "differs"
