@@ -23,6 +23,7 @@ from ortopt.semantics import GROUP_DOMAIN
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions
+_STANDARD: Final = frozenset({"", "ai.onnx.ml"})
 
 _NODE_WORK: Final = 1_000
 """How many weights a node without weights counts for, where threads are dealt out."""
@@ -371,6 +372,8 @@ class Library:
             identifier = node.op_identifier()
             function = self._model.functions.get(identifier)
             if function is None:
+                if node.domain in _STANDARD:  # no library adds to them; schemas are 5 MB that most models do not need
+                    continue
                 if kernels.schema(node.domain, node.op_type, imports.get(node.domain, 1)) is None:
                     return True
             elif identifier not in opened:
