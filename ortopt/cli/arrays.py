@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -51,10 +50,14 @@ def candidates(
 
         yield dict(zoo.inputs(argument.zoo, seed)), True
     else:
-        yield interface.draw(seed=seed, sizes=sizes), True
-        for how in attempts():
-            with contextlib.suppress(UsageError):  # some are large
-                yield interface.draw(seed=seed, sizes=sizes, how=how), True
+        for i, how in enumerate(attempts()):
+            try:
+                drawn = interface.draw(seed=seed, sizes=sizes, how=how)
+            except UsageError:
+                if i == 0:
+                    raise
+                continue  # some are large
+            yield drawn, True
 
 
 def check_sizes(interface: Interface, sizes: Mapping[str, int], path: str | None) -> None:

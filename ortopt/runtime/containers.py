@@ -86,7 +86,7 @@ def _strings(array: Any) -> Any:
     found = array.reshape(-1).tolist()
     texts = found if array.dtype.kind == "S" else [str(one).encode() for one in found]
     tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=array.shape, string_data=texts)
-    return _opened(
+    return opened(
         _model([onnx.helper.make_node("Constant", [], ["y"], value=tensor)], [], _type(8))
     ).run_with_ort_values({}, ["y"], None)[0]
 
@@ -101,24 +101,24 @@ def _session(what: str, details: tuple[str, ...]) -> Any:
     """A session that makes one kind of value."""
     node = onnx.helper.make_node
     if what == "none":
-        return _opened(_model([node("Identity", ["x"], ["y"])], [("x", _type(1))], _type(1)))
+        return opened(_model([node("Identity", ["x"], ["y"])], [("x", _type(1))], _type(1)))
     type_ = _read(details[0])
     if what == "nothing":
         inner = type_.optional_type.elem_type if type_.HasField("optional_type") else type_
-        return _opened(_model([node("Optional", [], ["y"], type=inner)], [], _optional(inner)))
+        return opened(_model([node("Optional", [], ["y"], type=inner)], [], _optional(inner)))
     sequence = onnx.helper.make_sequence_type_proto(type_)
     if what == "empty":
-        return _opened(_model([node("SequenceEmpty", [], ["y"], dtype=type_.tensor_type.elem_type)], [], sequence))
+        return opened(_model([node("SequenceEmpty", [], ["y"], dtype=type_.tensor_type.elem_type)], [], sequence))
     count = int(details[1])
     if what == "sequence":
         names = [f"x{i}" for i in range(count)]
-        return _opened(_model([node("SequenceConstruct", names, ["y"])], [(name, type_) for name in names], sequence))
+        return opened(_model([node("SequenceConstruct", names, ["y"])], [(name, type_) for name in names], sequence))
     nodes = [
         node("SequenceInsert", [f"s{i}" if i else "x0", f"x{i + 1}"], [f"s{i + 1}" if i + 1 < count else "y"])
         for i in range(count)
     ]
     inputs = [("x0", sequence), *((f"x{i + 1}", type_) for i in range(count))]
-    return _opened(_model(nodes, inputs, sequence))
+    return opened(_model(nodes, inputs, sequence))
 
 
 def _model(
@@ -129,7 +129,8 @@ def _model(
     return onnx.helper.make_model(graph, ir_version=_IR, opset_imports=[onnx.helper.make_opsetid("", _OPSET)])
 
 
-def _opened(model: onnx.ModelProto) -> Any:
+def opened(model: onnx.ModelProto) -> Any:
+    """A session of ONNX Runtime's own for a small model that computes nothing: on the CPU, quiet, without threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -158,4 +159,4 @@ def _read(text: str) -> onnx.TypeProto:
     return proto
 
 
-__all__ = ["contents", "wrapped"]
+__all__ = ["contents", "opened", "wrapped"]

@@ -13,9 +13,9 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
-from ortopt.evaluate import use_one_thread
+from ortopt.runtime.containers import opened
 from ortopt.runtime.recipes import free_prefix
-from ortopt.runtime.values import PLAIN, binding, elements
+from ortopt.runtime.values import PLAIN, elements
 
 _IR: Final = 10
 _OPSET: Final = 21
@@ -62,7 +62,6 @@ class RunAdapters:
         }
 
     def _made(self) -> Any:
-        import onnxruntime
 
         info = onnx.helper.make_tensor_value_info
         proto = onnx.ModelProto(ir_version=_IR)
@@ -76,13 +75,7 @@ class RunAdapters:
         constant = f"{free_prefix(self._types)}constant"  # a model has a node
         graph.node.append(onnx.helper.make_node("Constant", [], [constant], value_int=1))
         graph.output.append(info(constant, onnx.TensorProto.INT64, []))
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        use_one_thread(options)
-        options.log_severity_level = 4
-        session = binding().InferenceSession(options, proto.SerializeToString(), False, False)
-        session.initialize_session(["CPUExecutionProvider"], [{}], set())
-        return session
+        return opened(proto)
 
 
 __all__ = ["RunAdapters"]
