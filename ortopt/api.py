@@ -23,7 +23,7 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerE
 from ortopt.graph import scope
 from ortopt.manager import HistoryEntry
 from ortopt.observers import Again, Observer, RewriteLimit
-from ortopt.options import Options, Target
+from ortopt.options import Options, Target, whole_number
 from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
 from ortopt.transformer import GraphTransformer
 
@@ -272,13 +272,15 @@ def optimize(
     for option, names in {"providers": providers, "disable": disable, "enable": enable, "only": only}.items():
         if isinstance(names, str):  # whose letters would be taken for names
             raise UsageError(f"{option} takes a list of names, not {names!r}")
+    if dims is not None and not isinstance(dims, Mapping):
+        raise UsageError(f"dims maps names of dimensions to sizes, e.g. {{'batch': 1}}, not {dims!r}")
     options = make_options(
         level=level,
         providers=tuple(providers),
         target=target,
         native=native,
         opset=opset,
-        dims=dict(dims or {}),
+        dims=dims or {},
         disable=tuple(disable),
         enable=tuple(enable),
         only=tuple(only),
@@ -306,16 +308,19 @@ def make_options(**values: Any) -> Options:
     Raises:
         UsageError: If one makes no sense.
     """
+    values["level"] = whole_number("level", values["level"])
     if values["level"] not in range(5):
         raise UsageError(f"the level must be 0 to 4, not {values['level']}")
     if values["target"] not in ("onnx", "ort"):
         raise UsageError(f"the target must be onnx or ort, not {values['target']!r}")
-    if values["steps"] < 1:
-        raise UsageError(f"steps must be at least 1, not {values['steps']}")
-    if values.get("limit") is not None and values["limit"] < 0:
-        raise UsageError(f"the limit must not be negative, but it is {values['limit']}")
-    if values.get("timeout") is not None and not 0 < values["timeout"] < math.inf:
-        raise UsageError(f"the timeout must be a positive number, not {values['timeout']}")
+    values["steps"] = whole_number("steps", values["steps"], least=1)
+    for option, least in (("limit", 0), ("opset", 1), ("max_growth", 0)):
+        if values.get(option) is not None:
+            values[option] = _size_or_count(option, values[option], least)
+    values["dims"] = _sizes(values.get("dims") or {})
+    timeout = values.get("timeout")
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
+        raise UsageError(f"the timeout must be a positive number of seconds, not {timeout!r}")
     if values["passes"] is not None and values["only"]:
         raise UsageError("give either a pipeline or a selection (only), not both")
     values["target"] = Target(values["target"])
@@ -323,6 +328,21 @@ def make_options(**values: Any) -> Options:
     if not values["providers"]:
         raise UsageError("at least one execution provider is needed")
     return Options(**values)
+
+
+def _size_or_count(option: str, value: object, least: int) -> int:
+    if option == "max_growth" and isinstance(value, str):
+        raise UsageError(f"max_growth is a number of bytes, e.g. {registry.parse_size(value)}, not the text {value!r}")
+    return whole_number(option, value, least=least)
+
+
+def _sizes(dims: Mapping[str, int]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, size in dims.items():
+        if not isinstance(name, str):
+            raise UsageError(f"dims maps names of dimensions to sizes, e.g. {{'batch': 1}}; {name!r} is no name")
+        sizes[name] = whole_number(f"the size of dimension {name}", size)
+    return sizes
 
 
 class Optimization:

@@ -17,7 +17,7 @@ from ortopt.graph.text import quoted
 from ortopt.graph.validate import label, validate
 from ortopt.observers import Again, Defect, Observer
 from ortopt.rule import RewriteRule
-from ortopt.semantics import subgraphs
+from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.transformer import GraphTransformer
 
 _Signature = tuple[tuple[object, ...], ...]
@@ -106,11 +106,18 @@ class CheckEach(Observer):
 
 def is_sound(model: ir.Model) -> bool:
     """Whether a model's structure is whole: for graphs whose editor was stopped in the midst of its work."""
+    return what_is_unsound(model) is None
+
+
+def what_is_unsound(model: ir.Model) -> str | None:
+    """The first thing that is wrong with a model's structure; None where it is whole. Linear in its nodes."""
     try:
         validate(model)
-        return next(_inconsistent(model), None) is None
-    except Exception:  # a graph that is torn may break whoever reads it
-        return False
+        return next(_inconsistent(model), None)
+    except InvalidModelError as error:
+        return str(error)
+    except Exception as error:  # a graph that is torn may break whoever reads it
+        return f"it cannot be read: {type(error).__name__}: {error}"
 
 
 def _signature_of(model: ir.Model) -> _Signature:
@@ -143,6 +150,10 @@ def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator
     for graph in scope.graphs(model, token):
         for node in token.watch(graph):
             members.add(node)
+            if node.domain == GROUP_DOMAIN and (function := model.functions.get(node.op_identifier())) is not None:
+                has, takes = len(node.inputs), len(function.inputs)
+                if has != takes:
+                    yield f"{label(node)} gives {has} arguments to a group that takes {takes}"
             for value in node.inputs:
                 if value is not None:
                     uses[value] = uses.get(value, 0) + 1
@@ -205,4 +216,4 @@ def _dims(dims: Iterable[object]) -> str:
     return f"[{', '.join(str(dim) if isinstance(dim, int) else '?' for dim in dims)}]"
 
 
-__all__ = ["CheckEach", "is_sound"]
+__all__ = ["CheckEach", "is_sound", "what_is_unsound"]

@@ -13,13 +13,14 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError
+from ortopt.check_each import what_is_unsound
+from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.observers import Again, Defect, Observer, Observers
-from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
+from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
 from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
-from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, name_key
+from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, check_instance, name_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class GraphTransformerManager:
 
     Attributes:
         failures: The transformers left out, with their errors.
-        bound_reached: The levels that still changed something in their last step, or whose rules found no end.
+        bound_reached: The levels that still changed something in their last step, or whose rules found no end, in the
+            last call of `apply_transformers`.
     """
 
     def __init__(
@@ -106,11 +108,9 @@ class GraphTransformerManager:
             steps: At least 1.
 
         Raises:
-            ValueError: If it is less.
+            UsageError: If it is less, or no whole number.
         """
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, not {steps}")
-        self._steps = steps
+        self._steps = whole_number("steps", steps, least=1)
 
     @property
     def is_graph_modified(self) -> bool:
@@ -134,12 +134,14 @@ class GraphTransformerManager:
             level: Where it runs; None is every level that its class declares.
 
         Raises:
-            RegistrationError: If its name is taken at a level; names both.
+            RegistrationError: If it is no instance, its declarations make no sense, or its name is taken at a level.
+            UsageError: If there is no such level.
         """
+        check_instance(transformer)
         check_contract(transformer)
         if isinstance(transformer, RewriteRule):
             check_rule(transformer)
-        levels = type(transformer).levels if level is None else (TransformerLevel(level),)
+        levels = type(transformer).levels if level is None else (_level(level),)
         key = name_key(transformer.name)
         for at in levels:
             taken = self._by_level[at].get(key)
@@ -156,8 +158,9 @@ class GraphTransformerManager:
 
         Raises:
             RegistrationError: If their ``after`` lists form a circle.
+            UsageError: If there is no such level.
         """
-        registered = list(self._by_level[TransformerLevel(level)].values())
+        registered = list(self._by_level[_level(level)].values())
         return tuple(registered) if self.keep_order else tuple(in_order(registered))
 
     def apply_transformers(
@@ -178,13 +181,22 @@ class GraphTransformerManager:
             Whether anything changed.
 
         Raises:
+            UsageError: If the model is no `ir.Model`, or there is no such level.
             TransformerError: If a transformer raised, and errors are not skipped.
+            InvalidModelError: If the model is broken.
             OptimizationCancelled: If it was stopped; the model holds exactly the rewrites that had completed.
         """
+        if not isinstance(model, ir.Model):
+            raise UsageError(
+                f"apply_transformers takes an onnx_ir.Model, which it changes in place, not {type(model).__name__}"
+                " (onnx_ir.load and onnx_ir.from_proto make one; ortopt.optimize takes files and protos)"
+            )
+        wanted = _level(level)
         token = cancellation or NEVER
+        self.bound_reached.clear()
         workspace = Workspace(model, self.options, token=token)
         try:
-            return self.run(workspace, TransformerLevel(level), token)
+            return self.run(workspace, wanted, token)
         except OptimizationCancelled:
             workspace.settle()
             raise
@@ -207,6 +219,8 @@ class GraphTransformerManager:
         """
         self._modified = False
         self._endless = ""
+        if not closing:  # an earlier round's bound does not hold any more once all of the level runs again
+            self.bound_reached = [reached for reached in self.bound_reached if reached is not level]
         slots = self._slots_of(workspace, level)
         for step in range(1, self._steps + 1):
             changed = False
@@ -310,6 +324,8 @@ class GraphTransformerManager:
             slot.swept.pop(graph, None)
             if isinstance(cause, Again) and whole:
                 return True
+            if whole and (wrong := what_is_unsound(workspace.model)) is not None:
+                raise InvalidModelError(f"{culprit.name} found the model broken: {wrong}") from cause
             self._fail(culprit, cause, level, step, graph, torn=not whole)
             return slot.is_rules
         seconds = time.perf_counter() - started
@@ -551,6 +567,18 @@ def _label(graph: ir.Graph) -> str:
         return scope.label(graph)
     except Exception:  # whatever a broken graph answers
         return graph.name or "?"
+
+
+def _level(level: TransformerLevel | int) -> TransformerLevel:
+    """A level of transformers.
+
+    Raises:
+        UsageError: If there is no such level.
+    """
+    try:
+        return TransformerLevel(level)
+    except ValueError:
+        raise UsageError(f"transformers run at levels 1 to 4; there is no level {level!r}") from None
 
 
 def _where(transformer: GraphTransformer) -> str:

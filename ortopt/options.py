@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from ortopt.errors import UsageError
 
 
 class TransformerLevel(enum.IntEnum):
@@ -33,6 +36,28 @@ class Numerics(enum.Enum):
     EXACT = "exact"
     REORDERED = "reordered"
     APPROXIMATE = "approximate"
+
+
+def whole_number(option: str, value: object, *, least: int = 0) -> int:
+    """An option's value, if it is a whole number; a bool is none.
+
+    Args:
+        option: Its name, for messages.
+        value: What was passed.
+        least: The smallest that makes sense.
+
+    Raises:
+        UsageError: If it is none, or too small.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        raise UsageError(f"{option} must be a whole number, not {value!r}")
+    if number < least:
+        raise UsageError(f"{option} must be at least {least}, not {number}")
+    return number
 
 
 MEGABYTE = 1_000_000

@@ -17,7 +17,7 @@ from typing import Any
 from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
 from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.rule import RewriteRule, check_rule
-from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, name_key
+from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_instance, name_key
 
 ENTRY_POINTS = "ortopt.transformers"
 Kind = type[GraphTransformer]
@@ -153,21 +153,21 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
 
     Args:
         options: What the run wants.
-        extra: Instances that the user brings; they run whatever the names say, unless disabled by name.
+        extra: Instances that the user brings; they run without being named, unless ``options.disable`` names them.
 
     Returns:
         Instances with their levels; in the order of ``options.passes`` if that is given, else by name.
 
     Raises:
         UnknownTransformerError: If a name is unknown.
-        UsageError: If a pipeline cannot be read, a transformer does not take an option, or one that is asked for by
-            name does not run.
-        RegistrationError: If an extra transformer bears a taken name.
+        UsageError: If a pipeline cannot be read, a transformer does not take an option, or one that is asked for, by
+            name or by being handed over, does not run.
+        RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or bears a taken name.
     """
     registry = Registry()
     for kind in installed():
         registry.add(kind, installed().origin(kind.name))
-    own = list(extra)
+    own = _instances(extra)
     for transformer in own:
         registry.add(_handed_over(transformer), "the call")
     disabled = _level_names(options.disable, registry)
@@ -193,14 +193,37 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
         levels = tuple(level for level in type(transformer).levels if level <= options.level and level not in off)
         if levels:
             selected.append(Selected(transformer, levels))
-    named = [registry.find(name).name for name in (*options.only, *options.settings)]
-    named += [transformer.name for transformer in wanted] if options.passes is not None else []
+    named = [registry.find(name).name for name in (*options.only, *options.enable, *options.settings)]
+    named += [transformer.name for transformer in (*own, *(wanted if options.passes is not None else ()))]
     running = {chosen.transformer.name for chosen in selected}
     for name in named:
         if name not in running and name_key(name) not in disabled:
-            known = ", ".join(str(level.value) for level in registry.find(name).levels)
-            raise UsageError(f"{name} (level {known}) does not run with these options")
+            raise UsageError(_why_idle(registry.find(name), options))
     return selected
+
+
+def _why_idle(kind: Kind, options: Options) -> str:
+    """Why a transformer that was asked for does not run, and what would let it run."""
+    levels = " and ".join(str(level.value) for level in kind.levels)
+    if min(kind.levels) > options.level:
+        return f"{kind.name} runs at level {levels}, and this run ends at level {options.level}"
+    if options.passes is not None:
+        return f"{kind.name} (level {levels}) does not run: the pipeline does not name it"
+    return f"{kind.name} (level {levels}) does not run: it is not among the only ones that may"
+
+
+def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransformer]:
+    """What a caller has handed over, if these are instances of transformers.
+
+    Raises:
+        RegistrationError: If one is something else; the message says what to pass.
+    """
+    if isinstance(transformers, GraphTransformer) or inspect.isclass(transformers):
+        raise RegistrationError("transformers takes a list of instances, e.g. [MyRule()]")
+    instances = list(transformers)
+    for transformer in instances:
+        check_instance(transformer)
+    return instances
 
 
 def _handed_over(transformer: GraphTransformer) -> Kind:

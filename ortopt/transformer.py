@@ -117,6 +117,22 @@ def is_tuple_of(declared: object, kind: type) -> bool:
     return isinstance(declared, tuple) and all(isinstance(one, kind) for one in declared)
 
 
+def check_instance(transformer: object) -> None:
+    """Refuse what is no instance of a transformer.
+
+    Raises:
+        RegistrationError: If it is none; the message says what to pass.
+    """
+    if isinstance(transformer, GraphTransformer):
+        return
+    if isinstance(transformer, type) and issubclass(transformer, GraphTransformer):
+        raise RegistrationError(f"pass an instance, {transformer.__name__}(), not the class {transformer.__name__}")
+    raise RegistrationError(
+        f"pass an instance of GraphTransformer or RewriteRule, not {type(transformer).__name__} (ortopt.adapters"
+        " makes transformers of onnx-ir's passes and onnxscript's rules)"
+    )
+
+
 def check_contract(transformer: GraphTransformer) -> None:
     """Refuse a transformer whose declarations make no sense.
 

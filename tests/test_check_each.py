@@ -16,6 +16,7 @@ from tests.wrong_passes import (
     Raises,
     RenamesOutput,
     Tears,
+    TearsAGroupCall,
     TearsInARule,
     WrongType,
 )
@@ -55,6 +56,20 @@ def test_a_result_that_is_broken_is_made_again_with_checks(kind: type[GraphTrans
     result = optimize(parse(MODEL), transformers=[kind()], only=[kind.name], strict=False, verify=False)
     assert [failure.transformer for failure in result.summary.failures] == [kind.name]
     assert len(list(result.model.graph)) == 5
+
+
+@pytest.mark.parametrize("check_each", [False, True])
+def test_a_call_of_a_group_that_somebody_broke_is_not_blamed_on_who_reads_it(check_each: bool) -> None:
+    text = "main (float[N,4] x, float[N,4] z) => (float[N,4] y) { a = Exp (x) b = MatMul (a, w) y = Add (b, z) }"
+    model = parse(text.replace("{ a", "<float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> { a"))
+    wrong = TearsAGroupCall()
+    result = optimize(
+        model, level=4, transformers=[wrong], settings={"group_fusion": {"deny": "Exp"}}, strict=False,
+        check_each=check_each, verify=False,
+    )  # fmt: skip
+    assert [failure.transformer for failure in result.summary.failures] == [wrong.name]
+    assert "gives 1 arguments to a group that takes" in result.summary.failures[0].reason
+    assert any(entry.transformer == "group_fusion" and entry.modified for entry in result.history)
 
 
 def test_a_rule_that_raises_costs_only_itself() -> None:

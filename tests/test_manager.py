@@ -6,9 +6,11 @@ import threading
 import time
 from typing import ClassVar
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx_ir.passes.common import IdentityEliminationPass
 
 from ortopt import (
     CancellationToken,
@@ -173,8 +175,11 @@ def test_steps_can_be_set_and_read() -> None:
     assert manager.steps == 10
     manager.set_steps(4)
     assert manager.steps == 4
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(UsageError, match="at least 1"):
         manager.set_steps(0)
+    with pytest.raises(UsageError, match=r"steps must be a whole number, not 1\.5"):
+        manager.set_steps(1.5)  # type: ignore[arg-type]
+    assert manager.steps == 4
 
 
 def test_transformers_run_by_after_then_name_and_circles_are_refused() -> None:
@@ -408,7 +413,7 @@ def test_free_dimensions_are_overridden_by_name_or_denotation_and_conflicts_are_
         optimize(denoted, level=1, dims={"DATA_BATCH": 5, "N": 4})
     with pytest.raises(UsageError, match="no input has a dimension named K; the names: M, N"):
         optimize(parse(text), level=1, dims={"K": 3})
-    with pytest.raises(UsageError, match="cannot be -1"):
+    with pytest.raises(UsageError, match="the size of dimension N must be at least 0, not -1"):
         optimize(parse(text), level=1, dims={"N": -1})
     with pytest.raises(UsageError, match="cannot be 9223372036854775808"):
         optimize(parse(text), level=1, dims={"N": 1 << 63})
@@ -423,11 +428,95 @@ def test_a_name_alone_is_no_list_of_names() -> None:
 
 def test_what_is_asked_for_by_name_runs_or_is_an_error() -> None:
     model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
-    for options in ({"only": ["group_fusion"]}, {"passes": "group_fusion"}, {"settings": {"group_fusion": {}}}):
-        with pytest.raises(UsageError, match="does not run with these options"):
+    asked = ({"only": ["group_fusion"]}, {"passes": "group_fusion"}, {"settings": {"group_fusion": {}}})
+    for options in (*asked, {"enable": ["group_fusion"]}, {"transformers": [LevelFour()]}):
+        with pytest.raises(UsageError, match=r"runs at level 4, and this run ends at level 1"):
             optimize(model, level=1, **options)  # type: ignore[arg-type]
+        optimize(model, level=4, verify=False, **options)  # type: ignore[arg-type]
+    optimize(model, level=1, transformers=[LevelFour()], disable=["level_four"], verify=False)
+    with pytest.raises(UsageError, match=r"level_four .* it is not among the only ones that may"):
+        optimize(model, level=4, transformers=[LevelFour()], only=["identity_elimination"])
+    with pytest.raises(UsageError, match=r"level_four .* the pipeline does not name it"):
+        optimize(model, level=4, transformers=[LevelFour()], passes="identity_elimination")
     with pytest.raises(UsageError, match="belong into the pipeline"):
         optimize(model, level=4, passes="group_fusion", settings={"group_fusion": {"policy": "literal"}})
+
+
+class LevelFour(GraphTransformer):
+    """Nothing becomes something else."""
+
+    levels = (TransformerLevel.LEVEL4,)
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        return False
+
+
+WRONG_ARGUMENTS: list[tuple[dict[str, object], str]] = [
+    ({"transformers": [LevelFour]}, r"pass an instance, LevelFour\(\), not the class LevelFour"),
+    ({"transformers": LevelFour()}, "a list of instances"),
+    ({"transformers": LevelFour}, "a list of instances"),
+    ({"transformers": ["level_four"]}, "pass an instance of GraphTransformer or RewriteRule, not str"),
+    ({"dims": {"N": 0.5}}, r"the size of dimension N must be a whole number, not 0\.5"),
+    ({"dims": {"N": True}}, "the size of dimension N must be a whole number, not True"),
+    ({"dims": {0: 1}}, "0 is no name"),
+    ({"dims": "N=1"}, "dims maps names of dimensions to sizes"),
+    ({"steps": 1.5}, r"steps must be a whole number, not 1\.5"),
+    ({"steps": 0}, "steps must be at least 1, not 0"),
+    ({"limit": "2"}, "limit must be a whole number, not '2'"),
+    ({"opset": 18.0}, r"opset must be a whole number, not 18\.0"),
+    ({"level": 2.5}, r"level must be a whole number, not 2\.5"),
+    ({"max_growth": "10MB"}, r"a number of bytes, e\.g\. 10000000, not the text '10MB'"),
+    ({"max_growth": 1e6}, r"max_growth must be a whole number, not 1000000\.0"),
+    ({"timeout": "1s"}, "the timeout must be a positive number of seconds, not '1s'"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), WRONG_ARGUMENTS)
+def test_values_of_a_wrong_kind_are_refused_at_the_call(options: dict[str, object], says: str) -> None:
+    model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
+    with pytest.raises(UsageError, match=says):
+        optimize(model, **{"level": 4, **options})  # type: ignore[arg-type]
+
+
+def test_integers_of_numpy_are_whole_numbers() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
+    result = optimize(model, dims={"N": np.int64(3)}, steps=np.int32(2), verify=False)  # type: ignore[arg-type]
+    assert result.model.graph.inputs[0].shape == ir.Shape([3])
+
+
+def test_the_manager_says_what_to_pass() -> None:
+    manager = GraphTransformerManager()
+    with pytest.raises(UsageError, match=r"pass an instance, LevelFour\(\), not the class"):
+        manager.register(LevelFour)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"not IdentityEliminationPass .*ortopt\.adapters"):
+        manager.register(IdentityEliminationPass())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there is no level 7"):
+        manager.register(LevelFour(), 7)
+    with pytest.raises(UsageError, match=r"takes an onnx_ir\.Model, which it changes in place, not ModelProto"):
+        manager.apply_transformers(ir.to_proto(parse(CHAIN)), 1)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there is no level 0"):
+        manager.apply_transformers(parse(CHAIN), 0)
+
+
+def test_a_bound_reached_is_that_of_the_last_call() -> None:
+    class Grows(RewriteRule[Root]):
+        """Relu becomes another Relu."""
+
+        roots = ("Relu",)
+
+        def match(self, root: ir.Node) -> Root:
+            return Root((root,), values(root, 1)[0])
+
+        def rewrite(self, found: Root) -> ir.Node:
+            return ir.node("Relu", [found.value])
+
+    manager = GraphTransformerManager()
+    manager.register(Grows())
+    with pytest.warns(RuntimeWarning, match="were not done"):
+        manager.apply_transformers(parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"), 1)
+    assert manager.bound_reached == [TransformerLevel.LEVEL1]
+    manager.apply_transformers(parse("main (float[N] x) => (float[N] y) { y = Abs (x) }"), 1)
+    assert manager.bound_reached == []
 
 
 def test_rules_run_only_on_nodes_placed_on_their_providers() -> None:

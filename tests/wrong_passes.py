@@ -11,6 +11,7 @@ from ortopt import Context, GraphTransformer, RewriteRule, TransformerLevel
 from ortopt.graph.edit import constant
 from ortopt.graph.match import need, values
 from ortopt.rule import Root
+from ortopt.semantics import GROUP_DOMAIN
 
 
 class Swap(RewriteRule[Root]):
@@ -264,4 +265,18 @@ class LeavesAUser(GraphTransformer):
         if self.kept or not graph.inputs:
             return False
         self.kept.append(ir.node("Relu", [graph.inputs[0]]))
+        return False
+
+
+class TearsAGroupCall(GraphTransformer):
+    """A group's call loses its last argument."""
+
+    levels = (TransformerLevel.LEVEL4,)
+    after = ("group_fusion",)
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        for node in graph:
+            if node.domain == GROUP_DOMAIN and len(node.inputs) == 2:
+                context.edit.set_inputs(node, node.inputs[:1])
+                return True
         return False
