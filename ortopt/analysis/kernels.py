@@ -342,7 +342,10 @@ def _expands(provider: str, op: _Op, types: _Signature, body: onnx.FunctionProto
                 one.CopyFrom(actual_attribute)
                 one.name = attribute.name
     model = onnx.ModelProto(ir_version=8, graph=graph, opset_import=body.opset_import)
-    inferred = onnx.shape_inference.infer_shapes(model).graph
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError:  # a body that imports no opset of a domain it uses, for one
+        return False
     of = {one.name: _proto_type(one.type) for one in (*inferred.input, *inferred.value_info)}
     of.update(zip(body.output, (one or _UNKNOWN for one in types.outputs), strict=False))
     opsets = {one.domain: one.version for one in body.opset_import} | {op.domain: op.opset}
