@@ -8,12 +8,13 @@ FUZZ_MODELS ?= 5000
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0
 FUZZ ?=
+FOREIGN ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +57,9 @@ fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ
 
 fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into groups in many ways
 	$(TEST)/python -m fuzzing.groups --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
+foreign: $(VENV_TEST)/.installed ## models of others at every level, unverified; FOREIGN="FOLDER ARCHIVE" adds more
+	$(TEST)/python -m fuzzing.foreign $(FOREIGN)
 
 faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
 	$(TEST)/python -m fuzzing.faults $(FUZZ)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -148,6 +148,7 @@ def campaign(
     out: Path | None = None,
     say: Callable[[str], None] = print,
     worker: str = "fuzzing",
+    arguments: Sequence[str] = (),
 ) -> Tally:
     """Check seeds in a worker that is started again whenever it ends.
 
@@ -158,6 +159,7 @@ def campaign(
         out: The folder for findings.
         say: Told of each failure.
         worker: The module that checks seeds.
+        arguments: Further arguments of its command line.
 
     Returns:
         What was done.
@@ -167,27 +169,36 @@ def campaign(
     seed = first
     while seed < first + count and (seconds is None or time.monotonic() - start < seconds):
         left = None if seconds is None else seconds - (time.monotonic() - start)
-        seed = _one_worker(worker, seed, first + count - seed, left, out, tally, say)
+        command = _Command(worker, out, tuple(arguments))
+        seed = _one_worker(command, seed, first + count - seed, left, tally, say)
     tally.seconds = time.monotonic() - start
     return tally
 
 
-def _command(worker: str, first: int, count: int, out: Path | None) -> list[str]:
-    return [sys.executable, "-m", worker, "--worker", str(first), str(count), str(out or "")]
+@dataclass(frozen=True)
+class _Command:
+    """How a worker is started."""
+
+    worker: str
+    out: Path | None
+    arguments: tuple[str, ...]
+
+    def of(self, first: int, count: int, *, keeps: bool = True) -> list[str]:
+        out = str(self.out or "") if keeps else ""
+        return [sys.executable, "-m", self.worker, "--worker", str(first), str(count), out, *self.arguments]
 
 
 def _one_worker(
-    worker: str,
+    command: _Command,
     first: int,
     count: int,
     seconds: float | None,
-    out: Path | None,
     tally: Tally,
     say: Callable[[str], None],
 ) -> int:
     """Let a worker check seeds; the seed to go on with."""
     process = subprocess.Popen(
-        _command(worker, first, count, out),
+        command.of(first, count),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -213,7 +224,7 @@ def _one_worker(
         what = "the original" if stage in ("original", "draw") else stage.split(" ")[0]
         tally.crashes[what] += 1
         if what not in ("the original", "minimize"):
-            alone = "but not alone" if _ends_well(worker, seed) else "alone too"
+            alone = "but not alone" if _ends_well(command, seed) else "alone too"
             text = f"seed {seed}: the process ended with {process.returncode} at: {stage}, {alone}"
             tally.found.append((seed, text))
             say(text)
@@ -221,10 +232,10 @@ def _one_worker(
     return seed
 
 
-def _ends_well(worker: str, seed: int) -> bool:
+def _ends_well(command: _Command, seed: int) -> bool:
     """Whether a worker that has nothing else to do gets to the end of a seed."""
     try:
-        subprocess.run(_command(worker, seed, 1, None), capture_output=True, check=True, timeout=PATIENCE)
+        subprocess.run(command.of(seed, 1, keeps=False), capture_output=True, check=True, timeout=PATIENCE)
     except subprocess.SubprocessError:
         return False
     return True

@@ -100,7 +100,11 @@ def _rounded(node: NodeProto, kinds: Mapping[str, int]) -> Iterator[NodeProto]:
 
 def _typed(model: ModelProto) -> ModelProto:
     """A copy without functions that tells the types of its values."""
-    return onnx.shape_inference.infer_shapes(onnx.inliner.inline_local_functions(model))
+    inlined = onnx.inliner.inline_local_functions(model)
+    try:
+        return onnx.shape_inference.infer_shapes(inlined)
+    except onnx.shape_inference.InferenceError:  # of domains that it does not know
+        return inlined
 
 
 def _replaced(node: NodeProto, i: int, kind: int) -> Iterator[NodeProto]:
