@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 import onnx_ir as ir
 
 from ortopt import registry, semantics
-from ortopt.analysis import dimensions
+from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
 from ortopt.check_each import CheckEach
@@ -113,6 +113,7 @@ class Summary:
         failures: Transformers that raised and were left out, with the reasons.
         rewrites: How many rewrites were offered.
         too_large: What transformers left as it is because the file would have grown too much.
+        requires: What the result needs to be loaded.
     """
 
     before: ModelFigures
@@ -123,6 +124,7 @@ class Summary:
     failures: tuple[TransformerError, ...]
     rewrites: int
     too_large: tuple[SizeRefusal, ...] = ()
+    requires: releases.Requirement = releases.UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def optimize(
     target: Literal["onnx", "ort"] = "ort",
     native: bool = False,
     opset: int | None = None,
+    min_onnxruntime: str | None = None,
     dims: Mapping[str, int] | None = None,
     disable: Sequence[str] = (),
     enable: Sequence[str] = (),
@@ -230,7 +233,9 @@ def optimize(
         providers: Execution providers in order of preference: ``"cpu"``, ``"cuda"``, or ONNX Runtime's names.
         target: ``"onnx"`` keeps to the official opsets, ``"ort"`` may use contrib ops.
         native: Whether the result may be tied to this very processor.
-        opset: Raise the opset of ai.onnx to this version.
+        opset: Raise the opset of ai.onnx to this version, and no further.
+        min_onnxruntime: The oldest version of ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset
+            and no newer op comes into the model. None is the installed version.
         dims: Values for symbolic input dimensions, by name or denotation.
         disable: Transformers to leave out: ``NAME``, or ``NAME@LEVEL``.
         enable: Transformers to put in that are off unless asked for.
@@ -280,6 +285,7 @@ def optimize(
         target=target,
         native=native,
         opset=opset,
+        min_onnxruntime=min_onnxruntime,
         dims=dims or {},
         disable=tuple(disable),
         enable=tuple(enable),
@@ -318,6 +324,8 @@ def make_options(**values: Any) -> Options:
         if values.get(option) is not None:
             values[option] = _size_or_count(option, values[option], least)
     values["dims"] = _sizes(values.get("dims") or {})
+    oldest = values.get("min_onnxruntime")
+    values["min_onnxruntime"] = None if oldest is None else releases.parse_release(oldest)
     timeout = values.get("timeout")
     if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
         raise UsageError(f"the timeout must be a positive number of seconds, not {timeout!r}")
@@ -696,6 +704,7 @@ class Optimization:
             (*self._failures, *self._attempt.manager.failures),
             self._attempt.offered,
             self._size_refusals(),
+            releases.requirement(self.model),
         )
         return OptimizeResult(
             self.model, self._attempt.manager.history, summary, verification, self.stopped, tuple(self.repairs)

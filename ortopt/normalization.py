@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import scope
+from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     BFLOAT16,
     DOUBLE,
@@ -95,6 +97,104 @@ class Affine(NamedTuple):
     scale: ir.Value | None
     bias: ir.Value | None
     y: ir.Value
+
+
+class Normalization(NamedTuple):
+    """A layer or root-mean-square normalization that is spelled out, and what one op takes and gives in its place.
+
+    Attributes:
+        nodes: All nodes of it, the root among them.
+        x: What is normalized.
+        scale: Has the shape of the normalized axes; None if there is none.
+        bias: Likewise; None for a root-mean-square normalization.
+        epsilon: What is added to the mean of the squares.
+        dims: The normalized dimensions.
+        y: The result, which stands below the root.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    scale: ir.Value | None
+    bias: ir.Value | None
+    epsilon: float
+    dims: tuple[int, ...]
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The result."""
+        return (self.y,)
+
+
+def layer_normalization(root: ir.Node) -> Normalization:
+    """The layer normalization around its square root.
+
+    The deviation from the mean is above the root; the quotient, scale and bias are below it.
+
+    Raises:
+        Refusal: If it is none.
+    """
+    found = quotient(root)
+    nodes: list[ir.Node] = []
+    mean = _deviation(found.base, nodes)
+    need(mean.axis == found.axis, "the means are over different axes", mean.node)
+    if found.numerator is not found.base:
+        other = _deviation(found.numerator, nodes)
+        need(other[1:] == mean[1:], "another difference is divided", found.numerator)
+    below = affine(found, mean.of, with_bias=True)
+    return Normalization(
+        tuple(dict.fromkeys((*nodes, *found.nodes, *below.nodes))),
+        below.x,
+        below.scale,
+        below.bias,
+        found.epsilon,
+        static_dims_from(below.x, mean.axis),
+        below.y,
+    )
+
+
+def rms_normalization(root: ir.Node) -> Normalization:
+    """The root-mean-square normalization around its square root.
+
+    The mean of the squares is above the root; the quotient and the scale are below it.
+
+    Raises:
+        Refusal: If it is none.
+    """
+    found = quotient(root)
+    x = found.base
+    if found.numerator is not x:
+        need(cast_source(x) is found.numerator, "something else is divided", found.numerator)
+        x = found.numerator
+    below = affine(found, x, with_bias=False)
+    nodes = tuple(dict.fromkeys((*found.nodes, *below.nodes)))
+    dims_ = static_dims_from(below.x, found.axis)
+    return Normalization(nodes, below.x, below.scale, None, found.epsilon, dims_, below.y)
+
+
+def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
+    """The mean of x behind ``x - mean(x)``; takes up the nodes."""
+    node = producer(uncast(value, nodes), "Sub")
+    x, average = values(node, 2)
+    mean = mean_over_last_axes(average)
+    need(mean.of is x, "the mean of something else is subtracted", node)
+    nodes += [node, mean.node]
+    return mean
+
+
+def attributes_of(found: Normalization) -> dict[str, int | float]:
+    """The attributes of LayerNormalization or RMSNormalization in the place of what was found."""
+    attributes: dict[str, int | float] = {"axis": -len(found.dims), "epsilon": found.epsilon}
+    if dtype(found.x) == DOUBLE:
+        attributes["stash_type"] = DOUBLE.value
+    elif scope.of(scope.graph_of(found.nodes[0])).in_function:
+        attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
+    return attributes
+
+
+def scale_of(found: Normalization) -> ir.Value:
+    """The scale, which the op must have; ones where there is none."""
+    return constant(np.ones(found.dims), dtype(found.x)) if found.scale is None else found.scale
 
 
 def mean_over_last_axes(value: ir.Value) -> Mean:
@@ -375,12 +475,17 @@ __all__ = [
     "ROOTS",
     "Affine",
     "Mean",
+    "Normalization",
     "Quotient",
     "Skip",
     "affine",
+    "attributes_of",
     "cast_source",
+    "layer_normalization",
     "mean_over_last_axes",
     "quotient",
+    "rms_normalization",
+    "scale_of",
     "skip_above",
     "skip_node",
     "static_dims_from",

@@ -75,6 +75,8 @@ class Options:
         target: What will run the result.
         native: Whether the result may be tied to this very processor.
         opset: The opset of ai.onnx that the result should have; None keeps the model's.
+        min_onnxruntime: The oldest release of ONNX Runtime that the result must run on, as (major, minor); None is the
+            installed one.
         dims: Values for symbolic dimensions of the inputs, by name or denotation.
         disable: Transformers left out, as ``NAME`` or ``NAME@LEVEL``.
         enable: Transformers put in that are off unless asked for.
@@ -98,6 +100,7 @@ class Options:
     target: Target = Target.ORT
     native: bool = False
     opset: int | None = None
+    min_onnxruntime: tuple[int, int] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()

@@ -76,6 +76,11 @@ def as_dict(
         "initializers": {"before": before.initializers, "after": after.initializers},
         "functions": {"before": before.functions, "after": after.functions},
         "constant_bytes": {"before": before.nbytes, "after": after.nbytes},
+        "requires": {
+            "onnxruntime": summary.requires.onnxruntime,
+            "any_runtime": summary.requires.any_runtime,
+            "ops": list(summary.requires.only_onnxruntime),
+        },
         "file_bytes": {
             "before": None if origin is None else origin.nbytes,
             "after": None if saved is None else saved.nbytes,
@@ -275,6 +280,7 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
         )
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
+    yield f"runs on: {_runs_on(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {taken:.2f}" for phase, taken in data["seconds"].items())
     output = data["output"]
     if output is None:
@@ -328,6 +334,14 @@ def _fixed_point(data: Mapping[str, Any]) -> str:
         levels = ", ".join(map(str, data["bound_reached"]))
         return f"not reached, level {levels} ended at the bound of steps (see --steps) or of rewrites"
     return "reached"
+
+
+def _runs_on(requires: Mapping[str, Any]) -> str:
+    first = requires["onnxruntime"]
+    onnxruntime = "an ONNX Runtime with the caller's own ops" if first is None else f"ONNX Runtime {first} or newer"
+    if requires["any_runtime"]:
+        return f"{onnxruntime}, and any other runtime that has its opset"
+    return f"{onnxruntime} only, for {', '.join(map(one_line, requires['ops']))}"
 
 
 def _verification(outcome: Mapping[str, Any] | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx_ir as ir
 
-from ortopt.analysis import kernels, shapes
+from ortopt.analysis import kernels, releases, shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, UsageError
 from ortopt.graph import scope
@@ -410,6 +410,9 @@ class Context:
             raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
         if self.level == TransformerLevel.LEVEL1 or self.options.target is Target.ONNX:
             raise Conflict(f"{node.op_type} is no op of the ONNX specification")
+        needed, least = releases.of_op(node.domain, node.op_type), releases.least(self.options)
+        if needed > least:
+            raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}")
 
     def _check_runnable(self, node: ir.Node) -> None:
         """Refuse a new node that no chosen provider can run, where what it replaces could be run."""

@@ -29,6 +29,7 @@ LAYERS = (
         "body_inlining",
         "convolution",
         "normalization",
+        "opset_raising",
         "activation",
         "slicing",
     },

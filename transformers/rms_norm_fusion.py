@@ -1,68 +1,47 @@
 """Root-mean-square normalization, as Llama and T5 spell it, becomes one kernel that reads its input twice."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph import scope
-from ortopt.graph.edit import constant
-from ortopt.graph.match import DOUBLE, FLOAT, dtype, need, opset
-from ortopt.normalization import ROOTS, affine, cast_source, quotient, static_dims_from
+from ortopt.graph.match import need, opset
+from ortopt.normalization import ROOTS, Normalization, attributes_of, rms_normalization, scale_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
-    """The nodes, and what the normalization takes and gives."""
+@dataclass(frozen=True)
+class RmsNormFusionOptions:
+    """What may be emitted.
 
-    nodes: tuple[ir.Node, ...]
-    op: str
-    x: ir.Value
-    scale: ir.Value | None
-    epsilon: float
-    dims: tuple[int, ...]
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result, which stands below the root."""
-        return (self.y,)
-
-
-class RmsNormFusion(RewriteRule[Found]):
-    """``scale · x / Sqrt(mean(x²) + ε)`` → ``RMSNormalization(x, scale)``.
-
-    Level 1 emits the standard op of opset 23; level 2, for ONNX Runtime, its own SimplifiedLayerNormalization before.
+    Attributes:
+        private_op: Whether level 2 emits, below opset 23, ONNX Runtime's private SimplifiedLayerNormalization in
+            ai.onnx: ONNX Runtime loads such a file, and onnx's checker and other runtimes refuse it.
     """
 
+    private_op: bool = False
+
+
+class RmsNormFusion(RewriteRule[Normalization]):
+    """``scale · x / Sqrt(mean(x²) + ε)`` → ``RMSNormalization(x, scale)``."""
+
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
-    after = ("cast_elimination", "constant_folding", "layer_norm_fusion")
+    after = ("cast_elimination", "constant_folding", "layer_norm_fusion", "opset_conversion")
     roots = ROOTS
     reach = 6
     wide = True
     produces = (("", "SimplifiedLayerNormalization"),)
     numerics = Numerics.REORDERED
+    Options = RmsNormFusionOptions
 
-    def match(self, root: ir.Node) -> Found:
-        """The mean of the squares above the root; the quotient and the scale below it."""
-        found = quotient(root)
-        x = found.base
-        if found.numerator is not x:
-            need(cast_source(x) is found.numerator, "something else is divided", found.numerator)
-            x = found.numerator
-        below = affine(found, x, with_bias=False)
-        op = "RMSNormalization" if opset(root) >= 23 else "SimplifiedLayerNormalization"
-        nodes = tuple(dict.fromkeys((*found.nodes, *below.nodes)))
-        return Found(nodes, op, below.x, below.scale, found.epsilon, static_dims_from(below.x, found.axis), below.y)
+    def match(self, root: ir.Node) -> Normalization:
+        """The normalization, if the opset has an op for it."""
+        found = rms_normalization(root)
+        have = opset(root)
+        need(have >= 23 or self.options.private_op, f"opset {have} has no RMSNormalization", root)
+        return found
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+    def rewrite(self, found: Normalization) -> dict[ir.Value, ir.Value]:
         """Build the normalization; it must have a scale."""
-        kind = dtype(found.x)
-        scale = constant(np.ones(found.dims), kind) if found.scale is None else found.scale
-        attributes: dict[str, int | float] = {"axis": -len(found.dims), "epsilon": found.epsilon}
-        if kind == DOUBLE:
-            attributes["stash_type"] = DOUBLE.value
-        elif scope.of(scope.graph_of(found.nodes[0])).in_function:
-            attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
-        return {found.y: ir.node(found.op, [found.x, scale], attributes).outputs[0]}
+        op = "RMSNormalization" if opset(found.nodes[0]) >= 23 else "SimplifiedLayerNormalization"
+        return {found.y: ir.node(op, [found.x, scale_of(found)], attributes_of(found)).outputs[0]}

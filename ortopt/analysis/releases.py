@@ -1,0 +1,165 @@
+"""Which release of ONNX Runtime reads a model: by its opset, its IR version, and ONNX Runtime's own ops in it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.analysis import kernels
+from ortopt.errors import UsageError
+from ortopt.graph import scope
+from ortopt.options import Options
+from ortopt.semantics import STANDARD_DOMAINS
+
+Release: TypeAlias = tuple[int, int]
+"""Major and minor version: patches read what their release reads."""
+
+_DATA: Final = Path(__file__).parent / "data" / "onnxruntime-releases.json"
+_OWN: Final = "com.microsoft"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a model needs to be loaded.
+
+    Attributes:
+        onnxruntime: The first release of ONNX Runtime that reads it; None where ops of others leave that open.
+        only_onnxruntime: Ops that the ONNX specification does not have, as ``com.microsoft::Gelu``; empty where any
+            runtime that has the opset will do.
+    """
+
+    onnxruntime: str | None
+    only_onnxruntime: tuple[str, ...]
+
+    @property
+    def any_runtime(self) -> bool:
+        """Whether the model keeps to the ONNX specification."""
+        return not self.only_onnxruntime
+
+
+UNKNOWN: Final = Requirement(None, ())
+
+
+def parse_release(text: str) -> Release:
+    """A version as a release, e.g. ``1.23`` or ``1.23.2``.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    found = re.match(r"(\d+)\.(\d+)(?:\.\w+)*(?:[+-].*)?$", text.strip())
+    if found is None:
+        raise UsageError(f"{text!r} is no version of ONNX Runtime; write e.g. 1.23")
+    return int(found[1]), int(found[2])
+
+
+def shown(release: Release) -> str:
+    """A release as people write it."""
+    return f"{release[0]}.{release[1]}"
+
+
+@functools.cache
+def installed() -> Release:
+    """The release that is installed, read from its files without importing it; the newest known one without any."""
+    spec = importlib.util.find_spec("onnxruntime")
+    for folder in () if spec is None else spec.submodule_search_locations or ():
+        stated = Path(folder) / "__init__.py"
+        try:
+            found = re.search(r'^__version__ = "([\d.]+)', stated.read_text(encoding="utf-8"), re.MULTILINE)
+        except OSError:
+            continue
+        if found is not None:
+            return parse_release(found[1])
+    return parse_release(_data()["newest"])
+
+
+def least(options: Options) -> Release:
+    """The oldest release that a result must run on; the installed one, unless the run says so."""
+    return options.min_onnxruntime or installed()
+
+
+def of_opset(version: int) -> Release:
+    """The first release that reads an opset of ai.onnx."""
+    return _first(_data()["opset"], version)
+
+
+def of_ir(version: int) -> Release:
+    """The first release that reads an IR version."""
+    return _first(_data()["ir"], version)
+
+
+def of_op(domain: str, op: str) -> Release:
+    """The first release that knows an op of ONNX Runtime's own."""
+    text = _data()["ops"].get(f"{domain}::{op}")
+    return (1, 0) if text is None else parse_release(text)
+
+
+def requirement(model: ir.Model) -> Requirement:
+    """What a model needs to be loaded; linear in its nodes.
+
+    Args:
+        model: The model.
+    """
+    own: dict[str, Release] = {}
+    foreign: set[str] = set()
+    for domain, op, version in _ops(model):
+        if kernels.is_official(domain, op, version):
+            continue
+        name = f"{domain or 'ai.onnx'}::{op}"
+        if domain == _OWN or domain in STANDARD_DOMAINS:
+            own[name] = of_op(domain, op)
+        else:
+            foreign.add(name)
+    bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    opsets = [of_opset(imports[""]) for imports in bodies if "" in imports]
+    first = max([of_ir(model.ir_version), *opsets, *own.values()], default=(1, 0))
+    return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
+
+
+def _ops(model: ir.Model) -> Iterator[tuple[str, str, int]]:
+    """The ops of a model, each once for each opset, calls of its own functions apart."""
+    seen: set[tuple[str, str, int]] = set()
+    for graph in scope.graphs(model):
+        imports = scope.of(graph).opset_imports
+        for node in graph:
+            key = node.domain, node.op_type, imports.get(node.domain, 1)
+            if key not in seen and node.op_identifier() not in model.functions:
+                seen.add(key)
+                yield key
+
+
+def _first(table: Mapping[str, str], version: int) -> Release:
+    """The entry of the least listed version that is not below a version."""
+    known = sorted(map(int, table))
+    at = next((one for one in known if one >= version), None)
+    if at is None:  # newer than what the table knows: whatever comes after it
+        major, minor = parse_release(_data()["newest"])
+        return major, minor + 1
+    return parse_release(table[str(at)])
+
+
+@functools.cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return data
+
+
+__all__ = [
+    "Release",
+    "Requirement",
+    "installed",
+    "least",
+    "of_ir",
+    "of_op",
+    "of_opset",
+    "parse_release",
+    "requirement",
+    "shown",
+]

@@ -1,0 +1,111 @@
+"""A newer opset has one op for what this model spells out in many."""
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from ortopt import opset_raising
+from ortopt.analysis import releases
+from ortopt.graph import scope
+from ortopt.graph.match import Refusal
+from ortopt.normalization import ROOTS, layer_normalization, rms_normalization
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+
+
+def _rms_alone(root: ir.Node) -> None:
+    """A root-mean-square normalization that is no part of a layer normalization, as `rms_norm_fusion` meets it.
+
+    Raises:
+        Refusal: If it is none.
+    """
+    rms_normalization(root)
+    try:
+        layer_normalization(root)
+    except Refusal:
+        return
+    raise Refusal("it is a layer normalization")
+
+
+_WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (
+    (17, "LayerNormalization", ROOTS, layer_normalization),
+    (23, "RMSNormalization", ROOTS, _rms_alone),
+)
+"""The opset that has an op, the op, the roots of its pattern, and the pattern."""
+
+
+class OpsetConversion(GraphTransformer):
+    """A model that spells out an op of a newer opset → the same model in that opset, if every node stays what it is.
+
+    An opset that was asked for is never exceeded, nor what the least ONNX Runtime reads that the result must run on.
+    """
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("cast_elimination", "constant_folding")
+    apply_once = True
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Raise the opset of the whole model, the highest that is wanted and possible first."""
+        if graph is not context.model.graph:
+            return False
+        for version, op, root in reversed(_demands(context)):
+            reason = _raised(version, context, f"it has an op for {op}")
+            if not reason:
+                return True
+            context.refuse(root, f"{op} needs opset {version}: {reason}")
+        return False
+
+
+def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
+    """The opsets that are wanted, each with the op and a node that shows the need; lowest first."""
+    found = []
+    for version, op, roots, pattern in _WANTED:
+        if any(imports.get("", version) < version for imports in _imports(context.model)):
+            root = next(filter(_matches(pattern, version), _candidates(context, roots)), None)
+            if root is not None:
+                found.append((version, op, root))
+    return found
+
+
+def _imports(model: ir.Model) -> list[dict[str, int]]:
+    return [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+
+
+def _candidates(context: Context, roots: tuple[str, ...]) -> list[ir.Node]:
+    index = context.edit.index
+    return [node for graph in index.graphs() for op in roots for node in index.nodes(graph, op)]
+
+
+def _matches(pattern: Callable[[ir.Node], object], version: int) -> Callable[[ir.Node], bool]:
+    """Whether a node is the root of a pattern in a graph of an older opset."""
+
+    def matches(root: ir.Node) -> bool:
+        if scope.of(scope.graph_of(root)).opset_imports.get("", version) >= version:
+            return False
+        try:
+            pattern(root)
+        except Refusal:
+            return False
+        return True
+
+    return matches
+
+
+def _raised(version: int, context: Context, why: str) -> str:
+    """Raise the opset; why not, or nothing."""
+    if context.options.opset is not None:
+        return f"opset {context.options.opset} was asked for"
+    needed = max(releases.of_opset(version), releases.of_ir(opset_raising.least_ir_version(version)))
+    least = releases.least(context.options)
+    if needed > least:
+        return f"ONNX Runtime {releases.shown(least)} does not read it, {releases.shown(needed)} does"
+    steps = opset_raising.plan(context.model, version, context.cancellation)
+    if isinstance(steps, str):
+        return steps
+    if not context.rewrite([step.node for step in steps], f"opset {version}: {why}"):
+        return "it was left out"
+    opset_raising.apply(context.edit, context.model, version, steps)
+    context.observers.rewrote(context.transformer, [step.node for step in steps], context.workspace.offered)
+    context.mark = context.edit.version
+    return ""
