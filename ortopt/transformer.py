@@ -140,6 +140,14 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(f"{where}: produces must be a tuple of (domain, op type)")
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
+    if (
+        kind.numerics is Numerics.REORDERED
+        and kind.edits == "log"
+        and not (kind.offers_rewrites or kind.keeps_elementwise)
+    ):
+        raise RegistrationError(
+            f"{where}: what may round otherwise must offer its rewrites (offers_rewrites): some must round as they did"
+        )
     if kind.edits not in ("log", "raw"):
         raise RegistrationError(f"{where}: edits must be 'log' or 'raw'")
     if not (kind.__doc__ or "").strip():
