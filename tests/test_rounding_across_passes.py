@@ -6,6 +6,8 @@ integers, its results to integers.
 
 from __future__ import annotations
 
+from string import Template
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -36,15 +38,19 @@ REORDERED = sorted(
 ENDS_THE_PATH = {
     "bias_gelu_fusion": "Gelu is transcendental",
     "bn_conv_fusion": "what it gives comes out of a convolution",
+    "conv_activation_fusion": "what it takes comes out of a convolution",
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
     "conv_mul_fusion": "what it scales comes out of a convolution",
+    "gemm_activation_fusion": "what it takes comes out of a Gemm",
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_reassociation": "what it gives comes out of a MatMul",
+    "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
+    "slice_concat_to_space_to_depth": "it keeps elementwise arithmetic",
     "transpose_optimizer": "it keeps elementwise arithmetic",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
@@ -182,6 +188,75 @@ def test_what_overflows_or_vanishes_still_does(far: str, level: int) -> None:
     for number in (x, -x, np.nan, np.inf, 0.0, 1.0):
         feed = np.full(3, number, dtype)
         np.testing.assert_array_equal(answer(model, x=feed), answer(result, x=feed))
+
+
+FAR_APART = "a value that disappears"
+
+SCALED = {
+    "constant_reassociation": "($T[N] x) => ($T[N] y) <$T a = {$A}, $T b = {$B}> { t = Mul (x, a) y = Mul (t, b) }",
+    "scale_folding": """($T[N,2] x) => ($T[N,2] y) <$T[2,2] w = {$A, $A, $A, $A}, $T b = {$B}> {
+        t = MatMul (x, w) y = Mul (t, b) }""",
+    "matmul_reassociation": """($T[N,2] x) => ($T[N,2] y) <$T[2,2] w = {$A, $A, $A, $A}, $T[2,2] v = {$B, $B, $B, $B}> {
+        t = MatMul (x, w) y = MatMul (t, v) }""",
+    "conv_mul_fusion": """($T[1,1,N] x) => ($T[1,1,N] y) <$T[1,1,1] w = {$A}, $T b = {$B}> {
+        t = Conv (x, w) y = Mul (t, b) }""",
+    "conv_bn_fusion": """($T[1,1,N] x) => ($T[1,1,N] y) <$T[1,1,1] w = {$A}, $T[1] b = {$B},
+        $T[1] o = {1}, $T[1] z = {0}> {
+        t = Conv (x, w) y = BatchNormalization <epsilon = 0.0> (t, b, z, z, o) }""",
+    "gemm_bn_fusion": """($T[N,1] x) => ($T[N,1] y) <$T[1,1] w = {$A}, $T[1] b = {$B}, $T[1] o = {1}, $T[1] z = {0}> {
+        t = Gemm (x, w) y = BatchNormalization <epsilon = 0.0> (t, b, z, z, o) }""",
+    "matmul_bn_fusion": """($T[N,1] x) => ($T[N,1] y) <$T[1,1] w = {$A}, $T[1] b = {$B}, $T[1] o = {1}, $T[1] z = {0}> {
+        t = MatMul (x, w) y = BatchNormalization <epsilon = 0.0> (t, b, z, z, o) }""",
+    "bn_bn_fusion": """($T[N,1] x) => ($T[N,1] y) <$T[1] a = {$A}, $T[1] b = {$B}, $T[1] o = {1}, $T[1] z = {0}> {
+        t = BatchNormalization <epsilon = 0.0> (x, a, z, z, o)
+        y = BatchNormalization <epsilon = 0.0> (t, b, z, z, o) }""",
+    "bn_conv_fusion": """($T[1,1,N] x) => ($T[1,1,N] y) <$T[1,1,1] w = {$B}, $T[1] a = {$A},
+        $T[1] o = {1}, $T[1] z = {0}> {
+        t = BatchNormalization <epsilon = 0.0> (x, a, z, z, o) y = Conv (t, w) }""",
+}
+"""Patterns in which a value that is A times x disappears, and one stays that is B times as large."""
+
+NEAR_OR_FAR = [
+    ("float", 2.0**30, 2.0**-30, False),
+    ("float", 2.0**-30, 2.0**30, False),
+    ("float", 2.0**23, 2.0**-30, True),
+    ("float", 2.0**-30, 2.0**23, True),
+    ("float", 2.0**23, 2.0**23, True),
+    ("double", 2.0**30, 2.0**-30, False),
+    ("double", 2.0**20, 2.0**-30, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "a", "b", "near"), NEAR_OR_FAR)
+@pytest.mark.parametrize("name", SCALED)
+def test_scales_move_within_bounds(name: str, kind: str, a: float, b: float, near: bool) -> None:
+    near = near and (name != "scale_folding" or 2.0**-24 <= b <= 2.0**24)  # it looks at the factor alone
+    text = "main " + Template(SCALED[name]).substitute(T=kind, A=f"{a:.20f}", B=f"{b:.20f}")
+    if near:
+        check_rewrites(name, text, numbers=kind == "float" or "Conv" not in text)  # of double there is no kernel
+    else:
+        check_keeps(name, text, FAR_APART)
+
+
+@pytest.mark.parametrize(("a", "b", "near"), [(32.0, 0.03125, False), (8.0, 0.03125, True), (32.0, 0.125, True)])
+def test_half_floats_have_less_room(a: float, b: float, near: bool) -> None:
+    text = "main (float16[N] x) => (float16[N] y) { t = Mul (x, a) y = Mul (t, b) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {text}')
+    for name, number in (("a", a), ("b", b)):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(number, np.float16), name))
+    changed, explanation = run("constant_reassociation", loaded := load(model))
+    assert changed is near
+    assert near or any("2^4 times" in refusal.reason for refusal in explanation.refusals)
+    assert len(loaded.graph) == (1 if near else 2)
+
+
+BIAS = """main (float[1,1,N] x) => (float[1,1,N] y) <float[1,1,1] w = {{1}}, float[1] k = {{{0}}}, float c = {{{1}}}> {{
+    t = Conv (x, w, k) y = Add (t, c) }}"""
+
+
+def test_a_summand_that_swallows_the_others_stays() -> None:
+    check_keeps("conv_add_fusion", BIAS.format(1e30, -1e30), FAR_APART)
+    check_rewrites("conv_add_fusion", BIAS.format(3.0, -2.5))
 
 
 # -- a transformer of the user ---------------------------------------------------------------------------------------
