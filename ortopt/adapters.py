@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class _Adapter(GraphTransformer):
-    """Works on a clone of the whole model: what it calls edits onnx-ir directly."""
+    """Works on a clone of the whole model: what it calls edits onnx-ir directly.
+
+    So the framework is not asked before a change, and keeps it away from nothing: what it rounds otherwise it rounds
+    otherwise on the way from integers to a discrete step, too.
+    """
 
     edits: ClassVar[Literal["log", "raw"]] = "raw"
     numerics = Numerics.REORDERED

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -107,14 +108,16 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
         shift: One number an output channel; None is 0.
 
     Raises:
-        Refusal: If the bias is no constant, or a number is not finite in the weights' type.
+        Refusal: If the bias is no constant, a number is not finite in the weights' type, or what the convolution gives
+            may overflow or vanish long before what stays.
     """
     channels = channels_of(convolution)
     old = optional(convolution, 2)
     need(old is None or is_constant(old), "the bias is not a constant", old)
-    dtype = tensor_of(convolution.inputs[1]).dtype.numpy()
+    kind = tensor_of(convolution.inputs[1]).dtype
+    dtype = kind.numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        bias = np.zeros(channels) if old is None else vector(old, channels)
+        given = bias = np.zeros(channels) if old is None else vector(old, channels)
         if scale is not None:
             bias = bias * scale
         if shift is not None:
@@ -123,7 +126,21 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
         weight = None if scale is None else _scaled(convolution, scale).astype(dtype)
     finite = _is_finite(rounded) and (scale is None or bool(np.isfinite(scale).all()))
     need(finite and (weight is None or _is_finite(weight)), "a folded number would not be finite", convolution)
+    if scale is not None:
+        need_scaled_near(lambda: _gain(convolution), scale, kind, convolution)
+    need_no_larger(np.abs(given), (1.0, bias, lambda: _gain(convolution)), kind, old)
     return Folded((convolution, after), weight, rounded)
+
+
+def _gain(convolution: ir.Node) -> Array:
+    """The largest magnitude of each output channel, without bias, for inputs of magnitude 1."""
+    weight = np.abs(array_of(convolution.inputs[1])).astype(np.float64)
+    if convolution.op_type == "Conv":
+        return np.asarray(weight.sum(axis=tuple(range(1, weight.ndim))))
+    group = attribute(convolution, "group", 1)
+    inputs, outputs = weight.shape[:2]
+    by_group = weight.reshape(group, inputs // group, outputs, -1)
+    return np.asarray(by_group.sum(axis=(1, 3)).reshape(-1))
 
 
 def _scaled(convolution: ir.Node, scale: Array) -> Array:

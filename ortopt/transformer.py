@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import onnx_ir as ir
 
 from ortopt.analysis import kernels, releases, shapes
+from ortopt.analysis.exactness import Exactness
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, UsageError
 from ortopt.graph import scope
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ortopt.observers import Observers
 
 PASSES_PACKAGE = "ortopt.transformers"
+EXACT_PATH = "it is computed from integers, and its rounding decides about a discrete step"
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
 
 
@@ -57,7 +59,10 @@ class GraphTransformer(abc.ABC):
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which a node must be placed; empty is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
-        numerics: What it may do to numbers; approximate ones are off unless asked for.
+        numerics: What it may do to numbers; approximate ones are off unless asked for. All but exact ones are kept
+            away from values whose rounding decides about integers (see `Context.rewrite`).
+        keeps_elementwise: Whether it leaves elementwise arithmetic as it is, whatever its numerics: what it may round
+            otherwise are sums and matrix products alone.
         enabled: Whether it runs without being asked for.
         edits: ``"log"``: through the editor. ``"raw"``: on onnx-ir directly; it then works on a clone of the whole
             model, once per step, and the clone is swapped in on success.
@@ -73,6 +78,7 @@ class GraphTransformer(abc.ABC):
     providers: ClassVar[tuple[str, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
     numerics: ClassVar[Numerics] = Numerics.EXACT
+    keeps_elementwise: ClassVar[bool] = False
     enabled: ClassVar[bool] = True
     edits: ClassVar[Literal["log", "raw"]] = "log"
     offers_rewrites: ClassVar[bool] = False
@@ -150,6 +156,14 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(f"{where}: produces must be a tuple of (domain, op type)")
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
+    if (
+        kind.numerics is Numerics.REORDERED
+        and kind.edits == "log"
+        and not (kind.offers_rewrites or kind.keeps_elementwise)
+    ):
+        raise RegistrationError(
+            f"{where}: what may round otherwise must offer its rewrites (offers_rewrites): some must round as they did"
+        )
     if kind.edits not in ("log", "raw"):
         raise RegistrationError(f"{where}: edits must be 'log' or 'raw'")
     if not (kind.__doc__ or "").strip():
@@ -194,11 +208,19 @@ class Workspace:
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
         self._unsettled: int | None = None
+        self._exactness: tuple[Editor, Exactness] | None = None
         self.edit = self._start(0, token)
 
     def refresh(self, token: CancellationToken = NEVER) -> None:
         """Learn everything about the model anew: after edits that did not go through the editor."""
         self.edit = self._start(self.edit.added_bytes, token)
+
+    @property
+    def exactness(self) -> Exactness:
+        """The values whose rounding decides about integers; found when first asked for, and kept current."""
+        if self._exactness is None or self._exactness[0] is not self.edit:
+            self._exactness = self.edit, Exactness(self.model, self.edit.index, self.edit.touched)
+        return self._exactness[1]
 
     @property
     def calls_are_outdated(self) -> bool:
@@ -326,6 +348,9 @@ class Context:
     def rewrite(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
         """Offer one independent change before it is made.
 
+        A transformer whose numerics are not exact is told no, with the reason, where a result of these nodes is
+        computed from integers and decides about a discrete step: another rounding would be another integer.
+
         Args:
             nodes: The nodes that will go or change.
             why: What for, in a few words; the formula if empty.
@@ -338,6 +363,8 @@ class Context:
         """
         self.mark = self.edit.version
         self.cancellation.check()
+        if self._must_round_as_before(nodes):
+            return False
         self.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
         candidate = (self.transformer.name, tuple(nodes))
         if candidate in self.workspace.left_out:
@@ -347,6 +374,20 @@ class Context:
             self.workspace.left_out.add(candidate)
             return False
         self.rewrites += 1
+        return True
+
+    def _must_round_as_before(self, nodes: Sequence[ir.Node]) -> bool:
+        """Whether other rounding in some nodes could show as another integer; says so."""
+        kind = type(self.transformer)
+        if kind.numerics is Numerics.EXACT or kind.keeps_elementwise:
+            return False
+        found = self.workspace.exactness.step_behind(nodes)
+        if found is None:
+            return False
+        value, step = found
+        producer = value.producer()
+        assert producer is not None
+        self.refuse(producer, f"{EXACT_PATH}: {step} ({value.name})")
         return True
 
     def refuse(self, node: ir.Node, reason: str | Exception) -> None:

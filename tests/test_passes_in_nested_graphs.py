@@ -7,12 +7,8 @@ of the example by itself, and the numbers stay.
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import onnx
@@ -23,68 +19,14 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from ortopt import registry
 from ortopt.api import figures
 from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.options import Options, Target, TransformerLevel
-from ortopt.testing import DEFAULT_OPSET, parse, run
+from ortopt.testing import run
 from ortopt.verify import verify
+from tests.pass_examples import FOLDER, examples
 
 PASSES = [kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels and kind.name]
-FOLDER = Path(__file__).parent / "passes"
 MOST_EXAMPLES = 4
 INSIDE = "inside_"
-
-
-class Recorded(Exception):  # noqa: N818 -- ends a test when it has said what it would check
-    """An example has been written down."""
-
-
-def module_of(name: str) -> ModuleType | None:
-    path = FOLDER / f"test_{name}.py"
-    if not path.exists():  # tests/test_architecture.py says so
-        return None
-    spec = importlib.util.spec_from_file_location(f"examples_of_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def arguments(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """The sets of arguments that a test is parametrized with."""
-    choices: list[list[dict[str, Any]]] = []
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name != "parametrize":
-            continue
-        names = [n.strip() for n in mark.args[0].split(",")] if isinstance(mark.args[0], str) else list(mark.args[0])
-        rows = [getattr(row, "values", row) if not isinstance(row, dict) else row for row in mark.args[1]]
-        choices.append([dict(zip(names, (row,) if len(names) == 1 else row, strict=False)) for row in rows])
-    for chosen in itertools.product(*choices):
-        yield {name: value for one in chosen for name, value in one.items()}
-
-
-def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
-    """Models that a pass rewrites, with what else its tests give: level, target, options."""
-    module = module_of(name)
-    found: list[tuple[ModelProto, dict[str, Any]]] = []
-    if module is None:
-        return found
-
-    def record(transformer: object, before: str | ir.Model, after: object = None, **more: Any) -> None:
-        model = parse(before, more.get("opset", DEFAULT_OPSET)) if isinstance(before, str) else load(before)
-        found.append((onnx.load_from_string(to_bytes(model)), more))
-        raise Recorded
-
-    module.check_rewrites = record  # type: ignore[attr-defined]
-    for test_name, test in vars(module).items():
-        if not test_name.startswith("test_"):
-            continue
-        for given in itertools.islice(arguments(test), 2):
-            try:
-                test(**given)
-            except Exception:  # a test that needs more than its arguments gives no example
-                continue
-    return [(model, more) for model, more in found if can_be_wrapped(model)]
 
 
 def can_be_wrapped(model: ModelProto) -> bool:
@@ -254,6 +196,8 @@ def rewritten(
 def test_in_nested_graphs(name: str) -> None:
     tried = 0
     for model, more in examples(name):
+        if not can_be_wrapped(model):
+            continue
         changed, flat = rewritten(name, model, more)
         if not changed or more.get("options") is not None:
             continue

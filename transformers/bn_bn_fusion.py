@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.batch_normalization import scale_and_shift
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, dtype, is_used_once, need, producer, tensor_of, values
@@ -46,6 +47,8 @@ class BnBnFusion(RewriteRule[Found]):
             moved = (shift * scale_after + shift_after).astype(kind.numpy())
         finite = all(bool(np.isfinite(one.astype(np.float64)).all()) for one in (both, moved))
         need(finite, "a folded number would not be finite", root)
+        need_near(scale, (1.0, scale * scale_after), kind, first)
+        need_no_larger(np.abs(shift), (1.0, scale, moved.astype(np.float64)), kind, first)
         return Found((first, root), both, moved)
 
     def rewrite(self, found: Found) -> ir.Node:

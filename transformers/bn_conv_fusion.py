@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.batch_normalization import scale_and_shift
 from ortopt.convolution import vector
 from ortopt.graph.edit import constant
@@ -75,6 +76,9 @@ class BnConvFusion(RewriteRule[Found]):
             new = scaled.reshape(content.shape).astype(tensor.dtype.numpy()), moved.astype(tensor.dtype.numpy())
         finite = all(bool(np.isfinite(one.astype(np.float64)).all()) for one in new)
         need(finite, "a folded number would not be finite", root)
+        behind = np.abs(scaled).sum(axis=(1, 3)).reshape(-1)  # what comes of each input channel of magnitude 1
+        need_near(scale, (1.0, behind), tensor.dtype, normalization)
+        need_no_larger(np.abs(shift), (1.0, scale), tensor.dtype, normalization)
         return Found((normalization, root), *new)
 
     def rewrite(self, found: Found) -> ir.Node:

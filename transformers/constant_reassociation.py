@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -44,7 +45,7 @@ class ConstantReassociation(RewriteRule[Found]):
     """``(x + a) + b`` → ``x + (a + b)``, ``(x * a) * b`` → ``x * (a * b)``, with ``-`` and, among floats, ``/`` too.
 
     Whole numbers wrap around, so their sums and products stay the same in any order. Floats must have one sign in a
-    sum (``(x + 2²³) - 2²³`` rounds x), and no product may overflow or vanish that did not before.
+    sum (``(x + 2²³) - 2²³`` rounds x), and no product may go away that would overflow or vanish long before what stays.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -133,6 +134,7 @@ def _product(a: np.ndarray, b: np.ndarray, divides: tuple[bool, bool], kind: ir.
         product = np.asarray(outer * inner)
     for factor in (outer, inner, product):
         _check_range(factor, kind)
+    need_near(inner, (1.0, product), kind)
     return product
 
 

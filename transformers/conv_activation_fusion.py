@@ -18,7 +18,7 @@ from ortopt.graph.match import (
     scalar,
     values,
 )
-from ortopt.options import TransformerLevel
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.quantization import is_unit
 from ortopt.rule import RewriteRule
 
@@ -39,6 +39,7 @@ class ConvActivationFusion(RewriteRule[Found]):
     """``Activation(Conv(x, w, b))`` → ``com.microsoft.FusedConv<activation>(x, w, b)``."""
 
     levels = (TransformerLevel.LEVEL2,)
+    numerics = Numerics.REORDERED
     roots = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedConv"),)

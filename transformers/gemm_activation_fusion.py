@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, attribute, dtype, need, plain_attributes, producer, values
-from ortopt.options import TransformerLevel
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -38,6 +38,7 @@ class GemmActivationFusion(RewriteRule[Found]):
     """``Activation(Gemm(a, b, c))`` → ``com.microsoft.FusedGemm<activation>(a, b, c)``."""
 
     levels = (TransformerLevel.LEVEL2,)
+    numerics = Numerics.REORDERED
     roots = tuple(PARAMETERS)
     opsets = (7, NEWEST_OPSET)  # before, Gemm broadcasts by an attribute
     providers = (CPU,)

@@ -61,6 +61,7 @@ class GroupFusion(GraphTransformer):
     after = ("sibling_matmul_fusion",)
     apply_once = True
     numerics = Numerics.REORDERED
+    keeps_elementwise = True
     offers_rewrites = True
     produces = ((GROUP_DOMAIN, "group_K"),)
     Options = GroupFusionOptions

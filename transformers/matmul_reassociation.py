@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, array_of, dtype, is_used_once, need, producer, tensor_of, values
 from ortopt.options import Numerics, TransformerLevel
@@ -51,6 +52,8 @@ class MatmulReassociation(RewriteRule[Found]):
             exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
             weight = exact.astype(one.dtype.numpy())  # rounded once
         need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", first)
+        gain = np.abs(array_of(first).astype(np.float64)).sum(axis=0)  # of the middle, for an x of magnitude 1
+        need_near(gain, (1.0, np.abs(exact).sum(axis=0).max(initial=0.0)), one.dtype, middle)
         return Found((product, root), x, weight)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -19,7 +19,7 @@ from ortopt.graph.match import (
     scalar,
     values,
 )
-from ortopt.options import TransformerLevel
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 PADS_ARE_AN_INPUT = 11
@@ -40,6 +40,7 @@ class PadFusion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
+    numerics = Numerics.REORDERED
     roots = ("AveragePool", "Conv")
     opsets = (7, NEWEST_OPSET)  # before, an AveragePool never counted its padding
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -44,10 +45,13 @@ SMALL_BYTES = 1 << 14
 
 
 class Found(NamedTuple):
-    """The scaling, the layer above it and what stands between; and the layer's constants, old to new."""
+    """The scaling, the layer above it and what stands between; and where which constants are scaled.
+
+    By place, not by value: the same constant may be multiplied by the weights that it is.
+    """
 
     nodes: tuple[ir.Node, ...]
-    scaled: Mapping[ir.Value, np.ndarray]
+    scaled: Mapping[tuple[ir.Node, int], np.ndarray]
 
 
 class ScaleFolding(RewriteRule[Found]):
@@ -69,10 +73,10 @@ class ScaleFolding(RewriteRule[Found]):
         path = [root, _producer_for_it_alone(at, root)]
         while path[-1].op_type in MOVING and len(path) <= MOST_MOVES:
             path.append(_producer_for_it_alone(values(path[-1], 1)[0], root))
-        constants = []
+        places = []
         if is_op(path[-1], "Add"):
-            bias, product = operand_constant(path[-1])
-            constants.append(bias)
+            _, product = operand_constant(path[-1])
+            places.append((path[-1], 1 if path[-1].inputs[0] is product else 0))
             path.append(_producer_for_it_alone(product, root))
         layer = path[-1]
         need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
@@ -82,23 +86,29 @@ class ScaleFolding(RewriteRule[Found]):
         need(fits(number, at), "the factor would raise the rank", number)
         if is_op(root, "Div"):
             factor = 1 / factor
-        constants.append(values(layer, 2)[1])
-        bias_of_gemm = optional(layer, 2)
-        if bias_of_gemm is not None and attribute(layer, "beta", 1.0) != 0:
-            constants.append(bias_of_gemm)
-        scaled = {value: _scaled(value, factor) for value in constants}
+        places.append((layer, 1))
+        if optional(layer, 2) is not None and attribute(layer, "beta", 1.0) != 0:
+            places.append((layer, 2))
+        scaled = {(node, position): _scaled(node.inputs[position], factor) for node, position in places}
+        need_near(1.0, (factor,), dtype(at), number)
         return Found(tuple(reversed(path)), scaled)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the layer and what follows it, up to the scaling."""
-        new: dict[ir.Value, ir.Value] = {
-            old: constant(content, tensor_of(old).dtype) for old, content in found.scaled.items()
-        }
+        constants: dict[ir.Value | None, ir.Value] = {}
+        for (old, position), content in found.scaled.items():
+            value = old.inputs[position]
+            if value not in constants:
+                constants[value] = constant(content, tensor_of(value).dtype)
         node = found.nodes[0]
+        above: dict[ir.Value | None, ir.Value] = {}
         for old in found.nodes[:-1]:
-            inputs = [None if value is None else new.get(value, value) for value in old.inputs]
+            inputs = [
+                constants[value] if (old, position) in found.scaled else above.get(value, value)
+                for position, value in enumerate(old.inputs)
+            ]
             node = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
-            new[old.outputs[0]] = node.outputs[0]
+            above[old.outputs[0]] = node.outputs[0]
         return node
 
 
@@ -115,9 +125,10 @@ def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
     return node
 
 
-def _scaled(value: ir.Value, factor: float) -> np.ndarray:
+def _scaled(value: ir.Value | None, factor: float) -> np.ndarray:
     """A scaled constant, if every number of it stays one with all its digits."""
-    need(is_constant(value), "the weights are no constant", value)
+    if value is None or not is_constant(value):
+        raise Refusal("the weights are no constant", value)
     tensor = tensor_of(value)
     need(tensor.dtype in FLOATS, "the weights are no floats", value)
     private = use_count(value) == 1 or tensor.nbytes <= SMALL_BYTES

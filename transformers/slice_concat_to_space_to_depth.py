@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     values,
 )
 from ortopt.graph.onnx_ir_internals import use_count
-from ortopt.options import TransformerLevel
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.slicing import TO_THE_END, cuts
 
@@ -56,6 +56,8 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
+    numerics = Numerics.REORDERED
+    keeps_elementwise = True
     after = ("slice_chain",)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)

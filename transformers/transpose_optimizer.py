@@ -31,6 +31,7 @@ class TransposeOptimizer(GraphTransformer):
         "transpose_elimination",
     )
     numerics = Numerics.REORDERED
+    keeps_elementwise = True
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

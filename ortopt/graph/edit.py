@@ -330,6 +330,8 @@ class Editor:
         graph.outputs[position] = value
         self._position[value] = position
         self._did(graph.outputs.__setitem__, position, old)
+        if (producer := value.producer()) is not None:
+            self.touched.append(producer)  # what its result goes into is another one
 
     def _positions(self, graph: ir.Graph, value: ir.Value) -> list[int]:
         """The places of a value among the outputs of a graph, of which there may be thousands."""

@@ -1,8 +1,12 @@
 """A factor goes into the weights above it, through what only moves elements."""
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.graph.load import load
+from ortopt.graph.match import tensor_of
+from ortopt.testing import check_keeps, check_rewrites, run
 
 PASS = "scale_folding"
 HEADS = """main (float[N,S,4] x) => (float[N,2,S,2] y)
@@ -85,3 +89,40 @@ def test_keeps_large_weights_that_are_shared() -> None:
 def test_a_bias_that_is_shared() -> None:
     text = HEADS.replace("y)", "y, float[N,S,4] z)", 1).replace("y = Mul", "z = Add (x, b) y = Mul")
     check_rewrites(PASS, text, ops={"Mul": 0, "Add": 2})
+
+
+SQUARES = {
+    "the weights of themselves": "m = MatMul (w, w) y = Mul (m, c)",
+    "with a bias that they are": "m = MatMul (w, w) a = Add (m, w) y = Mul (a, c)",
+    "a Gemm of one matrix": "m = Gemm (w, w, w) y = Mul (c, m)",
+    "a Gemm without a C that counts": "m = Gemm <beta = 0.0> (w, w, w) y = Mul (c, m)",
+    "a quotient": "m = MatMul (w, w) a = Add (w, m) y = Div (a, c)",
+    "a bias that is the weights": "m = MatMul (x, w) a = Add (m, w) y = Mul (a, c)",
+}
+
+
+@pytest.mark.parametrize("square", SQUARES)
+def test_one_constant_at_several_places(square: str) -> None:
+    check_rewrites(
+        PASS,
+        f"""main (float[2,2] x) => (float[2,2] y)
+            <float[2,2] w = {{1, 2, 3, 4}}, float c = {{4}}> {{ {SQUARES[square]} }}""",
+        ops={"Mul": 0, "Div": 0},
+    )
+
+
+def test_bfloat16_that_is_not_folded() -> None:
+    w = ir.Value(name="w", const_value=ir.tensor([[1, 2], [3, 4]], dtype=ir.DataType.BFLOAT16))
+    c = ir.Value(name="c", const_value=ir.tensor(4, dtype=ir.DataType.BFLOAT16))
+    product = ir.node("MatMul", [w, w])
+    scaled = ir.node("Mul", [product.outputs[0], c])
+    scaled.outputs[0].name, product.outputs[0].name = "y", "m"
+    scaled.outputs[0].dtype, scaled.outputs[0].shape = ir.DataType.BFLOAT16, ir.Shape([2, 2])
+    graph = ir.Graph([], scaled.outputs, nodes=[product, scaled], initializers=[w, c], opset_imports={"": 17}, name="g")
+    model = load(ir.Model(graph, ir_version=10))
+    changed, _ = run(PASS, model)
+    assert changed
+    (left,) = model.graph
+    one, other = (np.asarray(tensor_of(value).numpy(), np.float32) for value in left.inputs)
+    assert one.tolist() == [[1, 2], [3, 4]]
+    assert other.tolist() == [[4, 8], [12, 16]]

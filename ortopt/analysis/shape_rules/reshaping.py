@@ -129,8 +129,8 @@ def _remaining(source: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
             del left[match]
     by = symbolic.product(divisor)
     whole = symbolic.product(left)
-    if isinstance(by, int) and by == 0:
-        return None
+    if any(isinstance(dim, int) and dim == 0 for dim in (by, *others)):
+        return None  # without elements, any number fits
     exact = symbolic.quotient_exact(whole, by)
     if exact is not None:
         return exact

@@ -1,0 +1,81 @@
+"""The examples that the tests of each pass rewrite, for tests that ask something else of all passes."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import onnx
+import onnx_ir as ir
+from onnx import ModelProto
+
+from ortopt import testing
+from ortopt.graph.load import load
+from ortopt.graph.save import to_bytes
+from ortopt.testing import DEFAULT_OPSET, parse
+
+FOLDER = Path(__file__).parent / "passes"
+
+
+class Recorded(Exception):  # noqa: N818 -- ends a test when it has said what it would check
+    """An example has been written down."""
+
+
+def module_of(name: str) -> ModuleType | None:
+    path = FOLDER / f"test_{name}.py"
+    if not path.exists():  # tests/test_architecture.py says so
+        return None
+    spec = importlib.util.spec_from_file_location(f"examples_of_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """The sets of arguments that a test is parametrized with."""
+    choices: list[list[dict[str, Any]]] = []
+    for mark in getattr(test, "pytestmark", []):
+        if mark.name != "parametrize":
+            continue
+        names = [n.strip() for n in mark.args[0].split(",")] if isinstance(mark.args[0], str) else list(mark.args[0])
+        rows = [getattr(row, "values", row) if not isinstance(row, dict) else row for row in mark.args[1]]
+        choices.append([dict(zip(names, (row,) if len(names) == 1 else row, strict=False)) for row in rows])
+    for chosen in itertools.product(*choices):
+        yield {name: value for one in chosen for name, value in one.items()}
+
+
+def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
+    """Models that a pass rewrites, with what else its tests give: level, target, options."""
+    found: list[tuple[ModelProto, dict[str, Any]]] = []
+
+    def record(transformer: object, before: str | ir.Model, after: object = None, **more: Any) -> None:
+        model = parse(before, more.get("opset", DEFAULT_OPSET)) if isinstance(before, str) else load(before)
+        found.append((onnx.load_from_string(to_bytes(model)), more))
+        raise Recorded
+
+    def skip(*_: Any, **__: Any) -> None:
+        raise Recorded
+
+    with (  # before it is loaded: some tests bind their first arguments then
+        mock.patch.object(testing, "check_rewrites", record),
+        mock.patch.object(testing, "check_keeps", skip),
+    ):
+        module = module_of(name)
+    if module is None:
+        return found
+    for test_name, test in vars(module).items():
+        if not test_name.startswith("test_"):
+            continue
+        for given in itertools.islice(arguments(test), 2):
+            try:
+                test(**given)
+            except Exception:  # a test that needs more than its arguments gives no example
+                continue
+    return found
