@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     {"errors"},
-    {"cancellation", "memory", "temporary"},
+    {"cancellation", "child_streams", "memory", "temporary"},
     {"options"},
     {"semantics"},
     {"graph"},

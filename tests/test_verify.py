@@ -9,6 +9,7 @@ import pytest
 
 from ortopt import verification_process, verification_start, verification_worker
 from ortopt import verify as verify_module
+from ortopt.child_streams import GREETING
 from ortopt.errors import UsageError
 from ortopt.verification_comparison import TOLERANCES, Comparison, tolerances
 from ortopt.verify import Verification, draw_inputs, verify
@@ -26,6 +27,7 @@ class Thread:
     @staticmethod
     def _serve(*arguments):
         with arguments[-2], arguments[-1]:
+            arguments[-1].write(GREETING.decode())
             verification_worker.main(*arguments)
 
     def kill(self):
