@@ -513,6 +513,7 @@ class Optimization:
         Args:
             inputs: Inputs by name; seeded ones if None.
         """
+        from ortopt.verification_inputs import Interface
         from ortopt.verify import Reference
 
         begun, self._begun = self._begun, None
@@ -520,14 +521,23 @@ class Optimization:
             return begun
         original = self._original
         source: Path | ir.Model
+        interface: Interface | None = None
         if self.options.dims or not isinstance(original, str | os.PathLike):
             source = self._pipeline.load(self.token.renewed(None))
+            interface = Interface(source, self.token.renewed(None)) if self.options.dims else None
             dimensions.override(source, self.options.dims)
         elif Path(original).is_file():
             source = Path(original)
         else:
             raise InvalidModelError(f"{original}: the file has gone")
-        return Reference(source, inputs=inputs, providers=self.options.providers, token=self.token)
+        return Reference(
+            source,
+            inputs=inputs,
+            sizes=self.options.dims,
+            interface=interface,
+            providers=self.options.providers,
+            token=self.token,
+        )
 
     def _verified(self, reference: Reference) -> Verification:
         """Compare, repair, and in the end, or where there is no time left, have a model that can be written."""

@@ -26,6 +26,11 @@ Array = np.ndarray[Any, Any]
 Inputs: TypeAlias = dict[str, Any]
 """By input: an array, or a list of arrays for a sequence."""
 
+
+class Recorded(dict[str, Any]):
+    """Inputs that were recorded for a model, by name: where they do not fit, others are drawn."""
+
+
 IntegerRange: TypeAlias = Literal["natural", "signed", "small", "binary", "zero", "one"]
 FloatRange: TypeAlias = Literal["normal", "unit", "wide", "coarse"]
 
@@ -129,6 +134,7 @@ class _Taken:
         name: Its name.
         type: Its type.
         dims: Its dimensions.
+        denotations: What each stands for, as far as the model says it.
         below: The size of the smallest table that its integers are indices into.
         telling: An integer for which a condition holds that compares the input with a constant; for inputs of one
             element only, where a branch may hang on it.
@@ -137,6 +143,7 @@ class _Taken:
     name: str
     type: ir.TypeProtocol | None
     dims: list[symbolic.Dim]
+    denotations: list[str | None]
     below: int | None
     telling: int | None
 
@@ -167,7 +174,7 @@ class Interface:
         nodes = (node for graph in scope.graphs(model, token) for node in token.watch(graph))
         self.takes_nothing = not any(_is_lost_without_elements(node) for node in nodes)
         self._taken = [
-            _Taken(value.name or "", value.type, _dims(value), *_integers(value))
+            _Taken(value.name or "", value.type, _dims(value), _denotations(value), *_integers(value))
             for value in model.graph.inputs
             if not value.is_initializer()
         ]
@@ -209,7 +216,7 @@ class Interface:
 
         Args:
             seed: Two seeds give different numbers of the same shapes.
-            sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
+            sizes: Sizes of symbolic dimensions, by the symbol's name or a denotation; the others are chosen.
             how: One of `attempts`, `further`, or another.
 
         Returns:
@@ -250,6 +257,49 @@ class Interface:
     def sizes(self, sizes: Mapping[str, int] | None, how: Draw) -> dict[str, int]:
         """The sizes of all symbols that `draw` takes."""
         return self._bound(sizes, how).sizes
+
+    def resized(self, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The shapes that inputs of some shapes get where symbols have other sizes.
+
+        Args:
+            shapes: By input; a symbol is as large as it is there, unless that follows from ``sizes``.
+            sizes: As `draw` takes them.
+        """
+        known: dict[str, int] = {}
+        for one in self._taken:
+            for dim, size in zip(one.dims, shapes.get(one.name, ()), strict=False):
+                for name in symbolic.symbols(dim):
+                    if symbolic.substitute(dim, {name: size}) == size:
+                        known.setdefault(name, size)
+        bound = _Sizes(self._taken, dict(sizes), Draw(), known)
+        return {
+            one.name: tuple(
+                size if symbolic.symbols(dim) or denotation in sizes else shapes[one.name][axis]
+                for axis, (dim, denotation, size) in enumerate(
+                    zip(one.dims, one.denotations, bound.shape(one), strict=True)
+                )
+            )
+            for one in self._taken
+            if len(shapes.get(one.name, ())) == len(one.dims)
+        }
+
+    def check(self, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """Refuse inputs whose shapes are others than sizes that the caller has chosen.
+
+        Args:
+            inputs: Arrays by name.
+            sizes: As `draw` takes them.
+
+        Raises:
+            UsageError: They contradict each other.
+        """
+        shapes = {name: np.shape(value) for name, value in inputs.items() if not isinstance(value, list)}
+        for name, shape in self.resized(shapes, sizes).items():
+            if shape != shapes[name]:
+                said = ", ".join(f"{key}={size}" for key, size in sizes.items())
+                raise UsageError(
+                    f"input {quoted(name)} has the shape {list(shapes[name])}, but where {said} it is {list(shape)}"
+                )
 
     def _bound(self, sizes: Mapping[str, int] | None, how: Draw) -> _Sizes:
         given = dict(sizes or {})
@@ -295,26 +345,55 @@ def _may_be_negative(node: ir.Node) -> bool:
 
 
 class _Sizes:
-    """One size for each symbol, over all inputs."""
+    """One size for each symbol, over all inputs.
 
-    def __init__(self, inputs: list[_Taken], given: dict[str, int], how: Draw) -> None:
+    Args:
+        inputs: All.
+        given: Sizes that the caller has chosen, by the symbol's name or a denotation.
+        how: How the others are chosen.
+        known: What they are instead, as far as that is known.
+    """
+
+    def __init__(
+        self, inputs: list[_Taken], given: dict[str, int], how: Draw, known: Mapping[str, int] | None = None
+    ) -> None:
         self._how = how
+        self._given = given
         names = list(dict.fromkeys(_symbols(inputs)))
-        self.sizes: dict[str, int] = dict(given)
+        self.sizes: dict[str, int] = _by_denotation(inputs, given) | given
+        wanted = {
+            name: known[name] if known and name in known else _wanted(name, i, how) for i, name in enumerate(names)
+        }
+        for name in names:
+            if name in self.sizes:
+                self._share(self.sizes[name], _is_sum(name, names), wanted)
         if how.length is not None:
             last = (name for one in inputs if len(one.dims) > 1 for name in symbolic.symbols(one.dims[-1]))
             self.sizes = dict.fromkeys(last, how.length) | self.sizes
-        for i, name in enumerate(names):
+        for name in names:
             if name not in self.sizes and not _is_sum(name, names):
-                self.sizes[name] = how.size if how.size is not None else _size(name, i, how.odd)
+                self.sizes[name] = wanted[name]
         for name in names:
             if name not in self.sizes:
                 self.sizes[name] = sum(self.sizes[part] for part in _is_sum(name, names))
+
+    def _share(self, total: int, parts: list[str], wanted: Mapping[str, int]) -> None:
+        """Give the parts of a sum sizes: the wanted ones as far as they fit, none 0 if they can; the first the rest."""
+        fixed = [self.sizes[part] for part in parts if part in self.sizes]
+        free = [part for part in parts if part not in self.sizes]
+        rest = total - sum(fixed)
+        for i in reversed(range(len(free))):
+            share = rest if i == 0 else max(min(wanted[free[i]], rest - i), min(rest, 1))
+            self.sizes[free[i]] = max(share, 0)
+            rest -= share
 
     def shape(self, one: _Taken) -> tuple[int, ...]:
         shape = []
         for axis, dim in enumerate(one.dims):
             size = symbolic.substitute(dim, {name: self.sizes[name] for name in symbolic.symbols(dim)})
+            denotation = one.denotations[axis]
+            if not isinstance(size, int) and denotation is not None and denotation in self._given:
+                size = self._given[denotation]
             if not isinstance(size, int):
                 size = self._open(axis, axis == len(one.dims) - 1)
             shape.append(max(size, 0))
@@ -341,6 +420,23 @@ def _dims(value: ir.Value) -> list[symbolic.Dim]:
     return [symbolic.canonical(dim if isinstance(dim, int) else dim.value) for dim in value.shape]
 
 
+def _denotations(value: ir.Value) -> list[str | None]:
+    if value.shape is None:
+        return [None, None]
+    return [value.shape.get_denotation(axis) for axis in range(len(value.shape))]
+
+
+def _by_denotation(inputs: list[_Taken], given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of symbols whose dimensions have a denotation that the caller has given a size."""
+    found: dict[str, int] = {}
+    for one in inputs:
+        for dim, denotation in zip(one.dims, one.denotations, strict=True):
+            if denotation is not None and denotation in given:
+                names = symbolic.symbols(dim)
+                found.update({name: given[denotation] for name in names if symbolic.substitute(dim, {name: 7}) == 7})
+    return found
+
+
 def _is_sum(name: str, names: list[str]) -> list[str]:
     """The symbols whose sum an attention mask's length is, in the names that exporters give."""
     parts = name.split("_plus_") if "_plus_" in name else []
@@ -352,11 +448,13 @@ def _is_sum(name: str, names: list[str]) -> list[str]:
     return parts if parts and all(part in names and part != name for part in parts) else []
 
 
-def _size(name: str, position: int, odd: int | None) -> int:
+def _wanted(name: str, position: int, how: Draw) -> int:
+    if how.size is not None:
+        return how.size
     natural = _natural_size(name, position)
-    if odd is None:
+    if how.odd is None:
         return natural
-    return 1 if position % 2 == odd else natural + (32 if natural == 32 else 3)
+    return 1 if position % 2 == how.odd else natural + (32 if natural == 32 else 3)
 
 
 def _natural_size(name: str, position: int) -> int:
@@ -472,4 +570,4 @@ def _draw_signed(rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shap
     return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
 
 
-__all__ = ["Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]
+__all__ = ["Draw", "Inputs", "Interface", "Recorded", "attempts", "draw_inputs", "further"]

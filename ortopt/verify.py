@@ -48,7 +48,7 @@ from ortopt.verification_comparison import (
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import Draw, Inputs, Interface, draw_inputs
+from ortopt.verification_inputs import Draw, Inputs, Interface, Recorded, draw_inputs
 from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
 from ortopt.verification_search import MOST_DEATHS, InputSet, Search, elements, in_memory, inputs_from, store_inputs
 from ortopt.verification_worker import restore
@@ -152,6 +152,8 @@ class Reference:
         inputs: As `verify` takes them, and the others too.
         seed: The seed of what is drawn.
         sizes: Sizes of symbolic dimensions of the inputs.
+        interface: What the original took before it was given these sizes, where they are its own by now: which sizes
+            belong together is told by the names that have gone.
         providers: Full names.
         rtol: As `verify` takes it.
         atol: As `verify` takes it.
@@ -172,6 +174,7 @@ class Reference:
         providers: Sequence[str] = (CPU,),
         rtol: float | None = None,
         atol: float | None = None,
+        interface: Interface | None = None,
         in_process: bool = False,
         token: CancellationToken = NEVER,
     ) -> None:
@@ -181,10 +184,16 @@ class Reference:
                 raise UsageError(f"{provider} does not work here: {reason}")
         check_distributions()
         self._original = original
-        self._inputs = None if inputs is None else dict(inputs)
+        self._inputs = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
         self._token = token.renewed(None)
         self._plan_of = functools.partial(
-            _Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol, token=self._token
+            _Plan,
+            seed=seed,
+            sizes=dict(sizes or {}),
+            rtol=rtol,
+            atol=atol,
+            interface=interface,
+            token=self._token,
         )
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(temporary_folder("ortopt-verify-")))
@@ -390,11 +399,16 @@ class _Run:
             original: A path or a model.
             plan: What is to be known of it.
             inputs: What it is given; None draws it.
+
+        Raises:
+            UsageError: The inputs lack one of the model, or have other sizes than the caller has chosen.
         """
         if inputs is not None:
             missing = [name for name in plan.interface.names if name not in inputs]
             if missing:
                 raise UsageError(f"the inputs lack {', '.join(quoted(one) for one in missing)}")
+            if not isinstance(inputs, Recorded):
+                plan.interface.check(inputs, plan.sizes)
         self._original = original
         search = Search(plan.interface, plan.draw, self.attempt, fine=plan.is_fine, given=plan.sizes)
         while True:
@@ -406,6 +420,12 @@ class _Run:
                     names, types = tuple(before.names), tuple(before.types)
                     break
             except WorkerError as error:
+                if isinstance(inputs, Recorded):
+                    inputs = None
+                    continue
+                if inputs is not None and not error.late:
+                    reason = f"the original does not run on the inputs that were given: {error}"
+                    return Verification("impossible", reason, attempts=self._tried)
                 if not deaths < search.deaths < MOST_DEATHS:
                     reason = f"the original does not run here: {search.error or error}"
                     return Verification("impossible", reason, attempts=self._tried)
@@ -611,6 +631,7 @@ class _Plan:
         sizes: Sizes of symbolic dimensions.
         rtol: As `Comparison` takes it.
         atol: As `Comparison` takes it.
+        interface: What it took before it was given the sizes; None if they are not its own.
         token: Who may stop it from being made.
     """
 
@@ -621,9 +642,10 @@ class _Plan:
         sizes: Mapping[str, int],
         rtol: float | None,
         atol: float | None,
+        interface: Interface | None,
         token: CancellationToken,
     ) -> None:
-        self.interface = Interface(model, token)
+        self.interface = Interface(model, token) if interface is None else interface
         self.comparison = Comparison(tolerances(model, token), random_outputs(model, token), rtol, atol)
         self.seed = seed
         self.sizes = dict(sizes)

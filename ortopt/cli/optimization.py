@@ -61,7 +61,9 @@ class Run:
             raise UsageError(f"--external-data {given['external_data']} writes beside a file, not beside a stream")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": given["inputs"]})
         files.check_outputs(reports, {"the model": self._argument.path})
-        self._inputs = models.verification_inputs(given["inputs"], self._argument) if given["verify"] else None
+        self._inputs = None
+        if given["verify"]:
+            self._inputs = models.verification_inputs(given["inputs"], self._argument, options.dims)
         self._talk = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
 

@@ -53,7 +53,7 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     sizes = dims(given["dim"])
     loaded, _ = [load(argument.source) for argument in (first, second)]  # what is broken is said of the file that is
     arrays.check_sizes(Interface(loaded), sizes, given["inputs"])
-    inputs = models.verification_inputs(given["inputs"], first)
+    inputs = models.verification_inputs(given["inputs"], first, sizes)
     found = verify(
         first.source,
         second.source,
