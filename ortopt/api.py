@@ -210,7 +210,7 @@ def optimize(
     max_growth: int | None = None,
     steps: int = 10,
     timeout: float | None = None,
-    verify: bool = True,
+    verify: bool | Literal["thorough"] = True,
     inputs: Mapping[str, np.ndarray] | None = None,
     strict: bool = True,
     check_each: bool = False,
@@ -243,7 +243,7 @@ def optimize(
         timeout: Seconds until no more is done: the best verified so far is returned, marked `stopped`. Verification
             and repair may take as long again, and 60 s in any case. A transformer that loops is stopped; one that is in
             a call outside of Python is waited for.
-        verify: Whether to run the result against the original.
+        verify: Whether to run the result against the original; ``"thorough"`` on many more input sets.
         inputs: Inputs to verify with, by name; seeded ones if None.
         strict: Whether a transformer that raises ends the run; else it is left out.
         check_each: Whether the model is looked at after every transformer (`ortopt.check_each`): one that breaks it has
@@ -272,6 +272,8 @@ def optimize(
     for option, names in {"providers": providers, "disable": disable, "enable": enable, "only": only}.items():
         if isinstance(names, str):  # whose letters would be taken for names
             raise UsageError(f"{option} takes a list of names, not {names!r}")
+    if verify not in (True, False, "thorough"):
+        raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(
         level=level,
         providers=tuple(providers),
@@ -377,6 +379,7 @@ class Optimization:
         self._bisection: Bisection | None = None
         self._not_repaired = ""
         self._begun: Reference | None = None
+        self.is_thorough = False
 
     @property
     def model(self) -> ir.Model:
@@ -388,20 +391,23 @@ class Optimization:
         """Whether the deadline cut the run short."""
         return self._attempt.stopped
 
-    def run(self, *, verify: bool = True, inputs: Mapping[str, np.ndarray] | None = None) -> OptimizeResult:
+    def run(
+        self, *, verify: bool | Literal["thorough"] = True, inputs: Mapping[str, np.ndarray] | None = None
+    ) -> OptimizeResult:
         """Transform, validate, verify.
 
         Args:
-            verify: Whether to run the result against the original.
+            verify: Whether to run the result against the original, and how thoroughly.
             inputs: Inputs to verify with.
 
         Returns:
             The result.
         """
         with contextlib.closing(self):
+            self.is_thorough = verify == "thorough"
             if verify:
                 self.begin_verification(inputs)
-            return self._run(verify=verify, inputs=inputs)
+            return self._run(verify=bool(verify), inputs=inputs)
 
     def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
         """Let the original run, in a process of its own, while it is transformed here: `verify` has less to do then.
@@ -535,6 +541,7 @@ class Optimization:
             inputs=inputs,
             sizes=self.options.dims,
             interface=interface,
+            thorough=self.is_thorough,
             providers=self.options.providers,
             token=self.token,
         )

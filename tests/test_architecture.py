@@ -36,7 +36,14 @@ LAYERS = (
     {"transformers"},
     {"registry", "manager", "watchdog"},
     {"opset_conversion", "opset_conversion_child"},
-    {"verify", "verification_comparison", "verification_inputs", "verification_noise"}
+    {
+        "verify",
+        "verification_comparison",
+        "verification_inputs",
+        "verification_noise",
+        "verification_numbers",
+        "verification_randomness",
+    }
     | {"verification_process", "verification_search", "verification_start", "verification_worker"},
     {"pipeline"},
     {"bisection"},
