@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
 from fuzzing.campaign import campaign, work
+from ortopt.child_streams import taken
 
 
 def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, out = sys.argv[2:5]
-        work(int(first), int(count), 1, Path(out) if out else None, sys.stdout)
+        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+            work(int(first), int(count), 1, Path(out) if out else None, answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

@@ -22,6 +22,7 @@ from fuzzing.generator import Case, generate
 from fuzzing.minimize import minimize
 from fuzzing.oracle import Failure, Oracle, Rejected, failures
 from fuzzing.writer import Array, Unsuitable
+from ortopt.child_streams import skip_to_answers
 
 PATIENCE: Final = 120.0
 """Seconds without a word after which a worker hangs."""
@@ -202,6 +203,7 @@ def _one_worker(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        errors="replace",
         env=os.environ,
     )
     end = None if seconds is None else time.monotonic() + seconds
@@ -220,6 +222,8 @@ def _one_worker(
     finally:
         process.kill()
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
     if seed < first + count:  # it died over this seed
         what = "the original" if stage in ("original", "draw") else stage.split(" ")[0]
         tally.crashes[what] += 1
@@ -244,10 +248,12 @@ def _ends_well(command: _Command, seed: int) -> bool:
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
     """What a worker says; it is ended when it says nothing for long."""
     assert process.stdout is not None
+    greeted = False
     while True:
         timer = threading.Timer(PATIENCE, process.kill)
         timer.daemon = True
         timer.start()
+        greeted = greeted or skip_to_answers(process.stdout)
         line = process.stdout.readline()
         timer.cancel()
         if not line:

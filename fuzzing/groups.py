@@ -7,6 +7,7 @@ written, by ONNX Runtime and by ortopt.InferenceSession, and grouped on the fly 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import sys
@@ -30,6 +31,7 @@ from fuzzing.oracle import Failure, Oracle, Rejected, Way, session
 from fuzzing.protos import nodes_of
 from fuzzing.writer import Unsuitable
 from ortopt import InferenceSession
+from ortopt.child_streams import taken
 from ortopt.graph.load import load
 from ortopt.graph.save import to_bytes
 from ortopt.partition.partitioning import group
@@ -259,7 +261,8 @@ def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, out = sys.argv[2:5]
-        work(int(first), int(count), Path(out) if out else None, sys.stdout)
+        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+            work(int(first), int(count), Path(out) if out else None, answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.groups", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

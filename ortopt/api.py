@@ -213,7 +213,7 @@ def optimize(
     max_growth: int | None = None,
     steps: int = 10,
     timeout: float | None = None,
-    verify: bool = True,
+    verify: bool | Literal["thorough"] = True,
     inputs: Mapping[str, np.ndarray] | None = None,
     strict: bool = True,
     check_each: bool = False,
@@ -248,7 +248,7 @@ def optimize(
         timeout: Seconds until no more is done: the best verified so far is returned, marked `stopped`. Verification
             and repair may take as long again, and 60 s in any case. A transformer that loops is stopped; one that is in
             a call outside of Python is waited for.
-        verify: Whether to run the result against the original.
+        verify: Whether to run the result against the original; ``"thorough"`` on many more input sets.
         inputs: Inputs to verify with, by name; seeded ones if None.
         strict: Whether a transformer that raises ends the run; else it is left out.
         check_each: Whether the model is looked at after every transformer (`ortopt.check_each`): one that breaks it has
@@ -279,6 +279,8 @@ def optimize(
             raise UsageError(f"{option} takes a list of names, not {names!r}")
     if dims is not None and not isinstance(dims, Mapping):
         raise UsageError(f"dims maps names of dimensions to sizes, e.g. {{'batch': 1}}, not {dims!r}")
+    if verify not in (True, False, "thorough"):
+        raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(
         level=level,
         providers=tuple(providers),
@@ -405,6 +407,7 @@ class Optimization:
         self._bisection: Bisection | None = None
         self._not_repaired = ""
         self._begun: Reference | None = None
+        self.is_thorough = False
 
     @property
     def model(self) -> ir.Model:
@@ -416,20 +419,23 @@ class Optimization:
         """Whether the deadline cut the run short."""
         return self._attempt.stopped
 
-    def run(self, *, verify: bool = True, inputs: Mapping[str, np.ndarray] | None = None) -> OptimizeResult:
+    def run(
+        self, *, verify: bool | Literal["thorough"] = True, inputs: Mapping[str, np.ndarray] | None = None
+    ) -> OptimizeResult:
         """Transform, validate, verify.
 
         Args:
-            verify: Whether to run the result against the original.
+            verify: Whether to run the result against the original, and how thoroughly.
             inputs: Inputs to verify with.
 
         Returns:
             The result.
         """
         with contextlib.closing(self):
+            self.is_thorough = verify == "thorough"
             if verify:
                 self.begin_verification(inputs)
-            return self._run(verify=verify, inputs=inputs)
+            return self._run(verify=bool(verify), inputs=inputs)
 
     def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
         """Let the original run, in a process of its own, while it is transformed here: `verify` has less to do then.
@@ -541,6 +547,7 @@ class Optimization:
         Args:
             inputs: Inputs by name; seeded ones if None.
         """
+        from ortopt.verification_inputs import Interface
         from ortopt.verify import Reference
 
         begun, self._begun = self._begun, None
@@ -548,14 +555,24 @@ class Optimization:
             return begun
         original = self._original
         source: Path | ir.Model
+        interface: Interface | None = None
         if self.options.dims or not isinstance(original, str | os.PathLike):
             source = self._pipeline.load(self.token.renewed(None))
+            interface = Interface(source, self.token.renewed(None)) if self.options.dims else None
             dimensions.override(source, self.options.dims)
         elif Path(original).is_file():
             source = Path(original)
         else:
             raise InvalidModelError(f"{original}: the file has gone")
-        return Reference(source, inputs=inputs, providers=self.options.providers, token=self.token)
+        return Reference(
+            source,
+            inputs=inputs,
+            sizes=self.options.dims,
+            interface=interface,
+            thorough=self.is_thorough,
+            providers=self.options.providers,
+            token=self.token,
+        )
 
     def _verified(self, reference: Reference) -> Verification:
         """Compare, repair, and in the end, or where there is no time left, have a model that can be written."""

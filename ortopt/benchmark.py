@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.analysis.providers import CPU
+from ortopt.child_streams import answers_in
 from ortopt.errors import InvalidModelError
 
 GROUPED: Final = 4
@@ -212,14 +213,13 @@ def _measured(version: Version, inputs: Path, effort: Effort, trace: Path | None
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ortopt.benchmark_child"],
-            input=json.dumps(order),
+            input=json.dumps(order).encode(),
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
-            text=True,
             check=False,
             timeout=effort.patience,
         )
-        answer: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(answers_in(done.stdout))
     except subprocess.TimeoutExpired:
         return {"error": f"it took longer than {effort.patience:.0f} s"}
     except ValueError:

@@ -1,18 +1,18 @@
 """The process in which one version of a model is measured, once: creation, memory, calls.
 
-``python -m ortopt.benchmark_child`` reads one JSON object from stdin (see `ortopt.benchmark`) and prints one.
+``python -m ortopt.benchmark_child`` reads one JSON object from stdin (see `ortopt.benchmark`) and answers with one.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ortopt import child_streams
 from ortopt.evaluation_child import end_with
 
 _BATCH = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
@@ -114,10 +114,12 @@ def _difference(after: dict[str, int], before: dict[str, int], key: str, base: s
 
 
 if __name__ == "__main__":
+    requests, answers = child_streams.taken()
     try:
-        order = json.load(sys.stdin)
+        order = json.load(requests)
         end_with(order["parent"])
         answer = measure(order)
     except Exception as error:  # as above
         answer = _failure(error, opens=True)
-    json.dump(answer, sys.stdout)
+    with answers:
+        answers.write(json.dumps(answer).encode())

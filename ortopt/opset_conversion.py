@@ -25,6 +25,7 @@ import onnx_ir as ir
 
 from ortopt.analysis import shapes
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
+from ortopt.child_streams import answers_in
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import use_count
@@ -335,7 +336,7 @@ def _run(requests: Sequence[bytes], version: int, token: CancellationToken) -> l
                         end = f"it took longer than {_SECONDS:g} seconds"
         finally:
             child.kill()  # nobody waits for it any more
-    answers = _answers(data)
+    answers = _answers(answers_in(data))
     return answers if len(answers) == len(requests) else [*answers, end]
 
 

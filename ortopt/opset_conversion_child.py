@@ -6,10 +6,10 @@ serialized model, and answers each with a flag, a length and the converted model
 
 from __future__ import annotations
 
-import os
 import struct
-import sys
 from typing import BinaryIO, Final
+
+from ortopt.child_streams import taken
 
 REQUEST: Final = struct.Struct("<II")
 ANSWER: Final = struct.Struct("<?I")
@@ -43,6 +43,6 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as own:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the converter prints
-        main(sys.stdin.buffer, own)
+    requests, answers = taken()  # the converter prints
+    with answers:
+        main(requests, answers)

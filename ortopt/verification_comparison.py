@@ -9,6 +9,12 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
   ``usual`` where nobody asks. What is computed from something of a coarser dtype, or quantized, is held to that
   one's.
 
+Where an output is uneven, one scale for all would let what is large excuse what is small: a single number of a million,
+a row of coordinates beside a row of probabilities. There an error is measured by the scale of its surroundings, too
+(`OutputRow.local`): the least of the median and of the root mean squares of the slices that it stands in. Numbers that
+cancel out have such errors rightfully, so what is beyond ``usual`` there is held to the noise of the original, which is
+measured alike.
+
 A zero of the other sign is a difference, too (its reciprocal is the other infinity), unless a copy of the original that
 differs from it by rounding only has such zeros in the same output, or gives other numbers where they are: then their
 signs are the kernels' whim. Nor does it count where inputs hold many zeros: whole sums are of zeros then.
@@ -54,6 +60,14 @@ TIMES_THE_NOISE: Final = 8
 _FEW: Final = 0.01
 """The share of an output's integers that may come out differently where the original itself is undecided."""
 
+_UNEVEN: Final = 32
+"""How many times the scale of the surroundings that of the output is, where it is called uneven."""
+
+_UNEVEN_IF_COARSE: Final = 1 << 12
+"""The same for what is quantized or of 16 bits, of which a step may be as large as 1/255 of the greatest number."""
+
+_SAMPLE: Final = 1 << 16  # elements of which a median is taken
+_SLICE: Final = 4  # elements that a slice has at least
 _QUANTIZING: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
 _SHAPES: Final = frozenset({"Shape", "Size"})
@@ -102,6 +116,10 @@ class OutputRow:
         zeros: How many zeros have the other sign.
         first_zero: Where the first of them stands.
         doubtful: Whether the model's own noise decides.
+        local: The greatest error relative to the scale of its surroundings, where the output is uneven and one is
+            greater than is usual.
+        local_detail: That one, in words.
+        shown: Whether it tells anything: NaN everywhere does not.
     """
 
     name: str
@@ -119,6 +137,9 @@ class OutputRow:
     zeros: int = 0
     first_zero: tuple[int, ...] = ()
     doubtful: bool = False
+    local: float = 0.0
+    local_detail: str = ""
+    shown: bool = True
 
 
 def worst_of(rows: list[OutputRow], name: str) -> OutputRow:
@@ -248,7 +269,7 @@ class Comparison:
     rtol: float | None = None
     atol: float | None = None
 
-    def of(self, name: str, type_: str, expected: Any, got: Any) -> OutputRow:
+    def of(self, name: str, type_: str, expected: Any, got: Any, *, extreme: bool = False) -> OutputRow:
         """Compare two outputs: arrays (bfloat16 and float8 as their bits), lists, dicts or None.
 
         Args:
@@ -256,6 +277,7 @@ class Comparison:
             type_: Its type in ONNX's spelling.
             expected: What the original gave.
             got: What the result gave.
+            extreme: Whether the inputs were such that only the noise of the original can tell what is an error.
         """
         if type(expected) is not type(got):
             return _incomparable(name, "only one of the two is there")
@@ -263,7 +285,13 @@ class Comparison:
             return self._sequences(name, type_, expected, got)
         if isinstance(expected, dict):
             return self._maps(name, expected, got)
-        return OutputRow(name) if expected is None else self._arrays(name, type_, expected, got)
+        if expected is None:
+            return OutputRow(name)
+        row = self._arrays(name, type_, expected, got)
+        if not extreme or self.rtol is not None or self.atol is not None or expected.shape != got.shape:
+            return row
+        usual = row.agrees and row.local <= LIMITS[row.tolerance].cap if row.local else row.agrees
+        return dataclasses.replace(row, doubtful=not usual and expected.dtype == got.dtype)
 
     def _sequences(self, name: str, type_: str, expected: list[Any], got: list[Any]) -> OutputRow:
         if len(expected) != len(got):
@@ -288,10 +316,17 @@ class Comparison:
         if dtype is None:
             return _exact(name, np.atleast_1d(expected), np.atleast_1d(got))
         numbers = _numbers(expected, dtype), _numbers(got, dtype)
+        if np.isnan(numbers[0]).all() and np.isnan(numbers[1]).all():
+            return OutputRow(name, shown=False)
         if self.rtol is not None or self.atol is not None:
             return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol or 0.0)
         row = _measured(name, *numbers, max(self.tolerances.get(name, 0.0), TOLERANCES[dtype]))
         return row if math.isinf(row.worst) else _judged(row)
+
+
+def is_float(value: Any, type_: str) -> bool:
+    """Whether an output is an array of floats that numpy has; its type in ONNX's spelling."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and "seq(" not in type_
 
 
 def _incomparable(name: str, detail: str) -> OutputRow:
@@ -379,13 +414,52 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
         got=texts[1],
         zeros=zeros,
         first_zero=_first(turned) if zeros else (),
+        **_locally(wanted, given, differences, scale, tolerance),
     )
+
+
+def _locally(wanted: Array, given: Array, differences: Array, scale: float, tolerance: float) -> dict[str, Any]:
+    """The greatest error by the scale of its surroundings, for an `OutputRow`; nothing where it is usual."""
+    sizes = np.abs(wanted)
+    suspect = differences > tolerance * sizes  # the scale of the surroundings can only forgive more
+    if not suspect.any():
+        return {}
+    local = _surroundings(sizes)
+    uneven = local * (_UNEVEN if tolerance <= TOLERANCES[ir.DataType.FLOAT] else _UNEVEN_IF_COARSE) < scale
+    suspect &= uneven
+    if not suspect.any():
+        return {}
+    errors = np.where(suspect, differences / np.maximum(np.maximum(local, sizes), np.finfo(np.float64).tiny), 0)
+    where = tuple(int(one) for one in np.unravel_index(int(errors.argmax()), errors.shape))
+    if errors[where] <= tolerance:
+        return {}
+    texts = _texts(wanted[where], given[where])
+    said = f"{texts[1]} instead of {texts[0]} at {list(where)}: an error of {errors[where]:.2g} of what is around it"
+    return {"local": float(errors[where]), "local_detail": said}
+
+
+def _surroundings(sizes: Array) -> Array:
+    """For each place the scale of what is around it: the least of the median and of its slices' root mean squares."""
+    flat = sizes.reshape(-1)
+    some = flat[:: max(1, flat.size // _SAMPLE)]
+    some = some[some > 0]
+    median = float(np.median(some)) if some.size else math.inf
+    found = np.full(sizes.shape, median)
+    for axis, size in enumerate(sizes.shape):
+        if size < 2 or sizes.size // size < _SLICE:
+            continue
+        others = tuple(one for one in range(sizes.ndim) if one != axis)
+        most = sizes.max(axis=others, keepdims=True)
+        safe = np.where(most > 0, most, 1)
+        means = most * np.sqrt(np.mean((sizes / safe) ** 2, axis=others, keepdims=True))
+        found = np.minimum(found, np.where(means > 0, means, math.inf))
+    return found
 
 
 def _judged(row: OutputRow) -> OutputRow:
     """A row by what is usual; doubtful if the noise may say otherwise."""
     limits = LIMITS[row.tolerance]
-    doubtful = row.worst <= limits.cap and (row.worst > limits.sure or row.zeros > 0)
+    doubtful = row.worst <= limits.cap and (row.worst > limits.sure or row.zeros > 0 or row.local > 0)
     if row.worst > row.tolerance:
         return dataclasses.replace(row, agrees=False, detail=_allowed(row), doubtful=doubtful)
     if row.zeros:
@@ -410,7 +484,9 @@ def _allowed(row: OutputRow) -> str:
     return f"{where}: an error of {row.worst:.2g} of the output's scale, where {row.tolerance:.2g} is allowed"
 
 
-def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> OutputRow:
+def settled(
+    row: OutputRow, noise: float, mean: float, zeros: int = 0, *, local: float = 0.0, extreme: bool = False
+) -> OutputRow:
     """A doubtful row of floats, once the model's own noise is known.
 
     Args:
@@ -419,9 +495,12 @@ def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> Output
         mean: The root mean square of these errors.
         zeros: How many zeros of copies of the original have another sign than its own, or any number where its zeros
             are sums that cancel out (`are_cancelled`).
+        local: The greatest error that the original makes itself, relative to its surroundings.
+        extreme: Whether no error is too large to be noise.
     """
     limits = LIMITS[row.tolerance]
-    allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), limits.cap)
+    usual = row.tolerance
+    allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), math.inf if extreme else limits.cap)
     mean_allowed = max(limits.sure, TIMES_THE_NOISE * mean)
     row = dataclasses.replace(row, tolerance=allowed, noise=noise, doubtful=False, agrees=True, detail="")
     if row.worst > allowed:
@@ -430,6 +509,9 @@ def settled(row: OutputRow, noise: float, mean: float, zeros: int = 0) -> Output
     if row.mean > mean_allowed:
         said = f"the errors are {row.mean:.2g} of the output's scale on average, where {mean_allowed:.2g} is allowed"
         return dataclasses.replace(row, agrees=False, detail=f"{said} (the model's own noise is {mean:.2g})")
+    if row.local > max(usual, TIMES_THE_NOISE * local):
+        said = f"{row.local_detail}, where the output is uneven (the model's own noise is {local:.2g} there)"
+        return dataclasses.replace(row, agrees=False, detail=said)
     if row.zeros and not zeros:
         return dataclasses.replace(row, agrees=False, detail=_zeros(row))
     return row
@@ -486,6 +568,51 @@ def expected_elsewhere(row: OutputRow, expected: Any, got: Any, others: Sequence
     )
 
 
+def allowing_elsewhere(expected: Any, got: Any, others: Sequence[Any]) -> Any:
+    """What was expected, with what was got wherever NaN or infinities tell the two apart but a copy gives such too.
+
+    Args:
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave.
+    """
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f" or expected.shape != got.shape:
+        return expected
+    differ = _kinds(expected) != _kinds(got)
+    explained = np.zeros_like(differ)
+    for one in others:
+        if isinstance(one, np.ndarray) and one.shape == expected.shape and one.dtype.kind == "f":
+            explained |= _kinds(one) == _kinds(got)
+    return np.where(differ & explained, got, expected)
+
+
+def _kinds(array: Array) -> Array:
+    """Finite numbers, NaN and either infinity as what tells them apart."""
+    return np.where(np.isnan(array), 2, np.where(np.isinf(array), np.sign(array), 3))
+
+
+def expected_nearby(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
+    """A row of integers that differ on extreme inputs: right if copies of the original are as far from it.
+
+    Args:
+        row: The row.
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave.
+    """
+    arrays = [one for one in others if isinstance(one, np.ndarray) and one.shape == getattr(expected, "shape", None)]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "iub" or not arrays:
+        return dataclasses.replace(row, doubtful=False)
+    spread = max(_distance(expected, one) for one in arrays)
+    if _distance(expected, got) > TIMES_THE_NOISE * spread:
+        return dataclasses.replace(row, doubtful=False)
+    return dataclasses.replace(row, worst=0.0, agrees=True, detail="", doubtful=False)
+
+
+def _distance(one: Array, other: Array) -> float:
+    return float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+
+
 def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float) -> OutputRow:
     """A row by the measure of numpy's ``allclose``."""
     if math.isinf(row.worst):
@@ -508,8 +635,11 @@ __all__ = [
     "TOLERANCES",
     "Comparison",
     "OutputRow",
+    "allowing_elsewhere",
     "are_cancelled",
     "expected_elsewhere",
+    "expected_nearby",
+    "is_float",
     "random_outputs",
     "regardless_of_signs",
     "settled",

@@ -7,6 +7,7 @@ stands, an index into a table of 512 rows is below 512, a mask is of zeros and o
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,13 +22,26 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
+from ortopt.verification_numbers import (
+    FAR,
+    FARTHEST,
+    NEAR,
+    FloatRange,
+    IntegerRange,
+    drawn_of,
+    integers_of,
+    is_free_integer,
+    is_wide_integer,
+)
 
 Array = np.ndarray[Any, Any]
 Inputs: TypeAlias = dict[str, Any]
 """By input: an array, or a list of arrays for a sequence."""
 
-IntegerRange: TypeAlias = Literal["natural", "signed", "small", "binary", "zero", "one"]
-FloatRange: TypeAlias = Literal["normal", "unit", "wide", "coarse"]
+
+class Recorded(dict[str, Any]):
+    """Inputs that were recorded for a model, by name: where they do not fit, others are drawn."""
+
 
 _ELEMENTS_AT_MOST: Final = 1 << 28
 _LONG_AT_MOST: Final = 1 << 22  # elements of an input whose last dimension is tried to be long
@@ -36,11 +50,21 @@ _KEPT_BY: Final = frozenset(
     | {"Concat", "Split", "Clip", "Where", "Add"}
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
-_MOST_SIZES: Final = 10  # so few integers may be dimensions, or tell how often something is done
-_SMALL: Final = 8
-_LARGE: Final = 1 << 17
-_OCTAVES: Final = 4  # by which wide floats are larger or smaller than normal ones
 _COMPARED: Final = {"Equal": 0, "Greater": 1, "GreaterOrEqual": 0, "Less": -1, "LessOrEqual": 0}  # beyond the constant
+_SHAPES: Final = frozenset({"Shape", "Size"})
+_SIZED_BY_THE_FIRST: Final = frozenset(
+    {"Range", "ConstantOfShape", "Loop", "If", "Scan", "AffineGrid", "BlackmanWindow", "HammingWindow", "HannWindow"}
+    | {"MelWeightMatrix", "SequenceMap"}
+)
+_ALL_ARE_DATA: Final = frozenset(
+    {"Add", "Sub", "Mul", "Pow", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where", "Max", "Min"}
+    | {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Sum", "Mean", "Concat", "MatMul", "MatMulInteger"}
+    | {"Gemm", "Clip", "PRelu", "Einsum", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
+)
+"""Ops none of whose inputs says how large something is."""
+
+_OTHERS: Final[tuple[FloatRange, ...]] = ("normal", "unit", "coarse", "nan", "inf")
+_OTHER_INTEGERS: Final[tuple[IntegerRange, ...]] = ("signed", "extreme", "small", "binary", "zero", "one")
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
 
 
@@ -54,9 +78,12 @@ class Draw:
         length: The size of the last dimension of each input of several, as far as it is open: of a signal's samples,
             say, of which a frame takes hundreds. Other symbols are natural, what else is open is 1.
         integers: ``natural`` respects what is known of an input's use, ``signed`` counts from the end, too, and is
-            larger where nothing is known; the others are what to try instead.
-        floats: ``normal``, uniform between 0 and 1, ``wide``: from a sixteenth to sixteen times as large as normal, or
-            ``coarse``: halves, so that there are zeros, ones, ties, and numbers at a threshold.
+            larger where nothing is known, ``extreme`` goes to the bounds of the dtype where the model may survive that;
+            the others are what to try instead.
+        floats: ``normal``, uniform between 0 and 1 (``unit``), ``wide``: magnitudes on a log scale, the largest of them
+            negative, ``positive``: likewise without a sign, ``coarse``: halves, so that there are zeros, ones, ties,
+            and numbers at a threshold, or normal with ``nan`` or infinities (``inf``) in single places.
+        octaves: How far the magnitudes of ``wide`` and ``positive`` floats go from 1, both ways.
         told: Whether inputs of one element that are compared with a constant are such that the comparison holds, and
             bools are true: branches hang on them.
         empty: The symbol that is 0.
@@ -68,32 +95,76 @@ class Draw:
     length: int | None = None
     integers: IntegerRange = "natural"
     floats: FloatRange = "normal"
+    octaves: int = NEAR
     told: bool = True
     empty: str | None = None
     odd: Literal[0, 1] | None = None
 
+    @property
+    def is_extreme(self) -> bool:
+        """Whether numbers are such that results may differ legitimately: large errors, overflow, NaN."""
+        far = self.floats in ("wide", "positive") and self.octaves > NEAR
+        return far or self.floats in ("nan", "inf") or self.integers == "extreme"
 
-def further(*, wide: bool, symbols: int, floating: bool = False, integers: bool = False) -> Iterator[Draw]:
+    @property
+    def milder(self) -> Draw | None:
+        """What to draw where the model does not take this, or overflows."""
+        integers: IntegerRange = "signed" if self.integers == "extreme" else self.integers
+        found = dataclasses.replace(self, octaves=min(self.octaves, NEAR), integers=integers)
+        return None if found == self or self.floats in ("positive", "nan", "inf") else found
+
+
+def further(
+    *, fine: bool, symbols: int, floating: bool = False, integers: bool = False, free: bool = False
+) -> Iterator[Draw]:
     """Ways to draw that show what the natural ones may hide: wrong bounds, broadcasting of one size only, signs, ties.
 
     The last is the cheapest, in the place of the others where none of them can be afforded.
 
     Args:
-        wide: Whether floats may be large.
+        fine: Whether nothing is computed in less than single precision, which large numbers would overflow.
         symbols: How many there are.
         floating: Whether there are floats.
         integers: Whether there are integers that natural draws leave positive.
+        free: Whether some of them may be anything.
     """
-    floats: FloatRange = "wide" if wide else "normal"
-    yield Draw(floats=floats, odd=1)
-    if symbols > 1:
-        yield Draw(floats=floats, odd=0)
+    wide: FloatRange = "wide" if fine else "normal"
+    far = FAR if fine else NEAR
+    yield Draw(floats=wide, octaves=far, odd=1)
+    if floating and fine:
+        yield Draw(floats="positive", octaves=far, odd=0 if symbols > 1 else None)
+    elif symbols > 1:
+        yield Draw(odd=0)
     if floating:
         yield Draw(floats="coarse")
+        yield Draw(floats="nan")
     if integers:
-        yield Draw(integers="signed")
+        yield Draw(integers="extreme" if free else "signed")
     if symbols:
-        yield Draw(floats=floats, size=1)
+        yield Draw(floats=wide, size=1)
+
+
+def thorough(*, fine: bool, symbols: int) -> Iterator[Draw]:
+    """Many more ways, for who asks for them.
+
+    Args:
+        fine: As `further` takes it.
+        symbols: As `further` takes it.
+    """
+    sizes: tuple[Literal[0, 1] | None, ...] = (None, 1, 0) if symbols > 1 else (None, 1)
+    for odd in sizes:
+        for octaves in (NEAR, FAR, FARTHEST) if fine else (NEAR,):
+            yield Draw(floats="wide", octaves=octaves, odd=odd)
+            yield Draw(floats="positive", octaves=octaves, odd=odd)
+        for floats in _OTHERS:
+            yield Draw(floats=floats, odd=odd)
+        for integers in _OTHER_INTEGERS:
+            if integers == "extreme" and not fine:
+                continue
+            yield Draw(integers=integers, odd=odd)
+        yield Draw(told=False, odd=odd)
+    for size in (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33):
+        yield Draw(size=size)
 
 
 def attempts() -> Iterator[Draw]:
@@ -129,7 +200,9 @@ class _Taken:
         name: Its name.
         type: Its type.
         dims: Its dimensions.
+        denotations: What each stands for, as far as the model says it.
         below: The size of the smallest table that its integers are indices into.
+        sizes: Whether its integers may be sizes, counts or positions of something.
         telling: An integer for which a condition holds that compares the input with a constant; for inputs of one
             element only, where a branch may hang on it.
     """
@@ -137,8 +210,10 @@ class _Taken:
     name: str
     type: ir.TypeProtocol | None
     dims: list[symbolic.Dim]
+    denotations: list[str | None]
     below: int | None
     telling: int | None
+    sizes: bool
 
     @property
     def is_single(self) -> bool:
@@ -167,7 +242,14 @@ class Interface:
         nodes = (node for graph in scope.graphs(model, token) for node in token.watch(graph))
         self.takes_nothing = not any(_is_lost_without_elements(node) for node in nodes)
         self._taken = [
-            _Taken(value.name or "", value.type, _dims(value), *_integers(value))
+            _Taken(
+                value.name or "",
+                value.type,
+                _dims(value),
+                _denotations(value),
+                *_integers(value),
+                _sizes_something(value),
+            )
             for value in model.graph.inputs
             if not value.is_initializer()
         ]
@@ -191,7 +273,16 @@ class Interface:
     @property
     def has_wide_integers(self) -> bool:
         """Whether an input's integers have more than 8 bits, of which all values are drawn anyway, and are no mask."""
-        return any(_is_wide_integer(one) for one in self._taken)
+        return any(is_wide_integer(one.name, one.type.dtype) for one in self._taken if one.type is not None)
+
+    @property
+    def has_free_integers(self) -> bool:
+        """Whether some of these are neither indices nor sizes, as far as can be seen."""
+        return any(
+            is_free_integer(one.name, one.type.dtype, below=one.below, sizes=one.sizes)
+            for one in self._taken
+            if one.type is not None
+        )
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -209,7 +300,7 @@ class Interface:
 
         Args:
             seed: Two seeds give different numbers of the same shapes.
-            sizes: Sizes of symbolic dimensions, by the symbol's name; the others are chosen.
+            sizes: Sizes of symbolic dimensions, by the symbol's name or a denotation; the others are chosen.
             how: One of `attempts`, `further`, or another.
 
         Returns:
@@ -236,11 +327,21 @@ class Interface:
             if one.is_single and one.is_bool:
                 arrays = [np.full(shape, how.told)] * count
             elif type_.dtype.is_integer():
-                arrays = [_draw_integers(rng, one, type_.dtype, shape, how) for _ in range(count)]
+                arrays = [self._integers(rng, one, type_.dtype, shape, how) for _ in range(count)]
             else:
-                arrays = [_draw(rng, type_.dtype, shape, how) for _ in range(count)]
+                arrays = [drawn_of(rng, type_.dtype, shape, how.floats, how.octaves) for _ in range(count)]
             drawn[one.name] = arrays if isinstance(type_, ir.SequenceType) else arrays[0]
         return drawn
+
+    @staticmethod
+    def _integers(
+        rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
+    ) -> Array:
+        natural = how.integers not in ("small", "binary", "zero", "one", "signed", "extreme")
+        if natural and one.is_single and one.telling is not None and how.told:
+            told = min(max(one.telling, int(dtype.min)), int(dtype.max))
+            return np.full(shape, told).astype(dtype.numpy())
+        return integers_of(rng, dtype, shape, how.integers, name=one.name, below=one.below, sizes=one.sizes)
 
     def elements(self, sizes: Mapping[str, int] | None, how: Draw) -> int:
         """How many elements `draw` would draw; of sequences, of one of their tensors."""
@@ -250,6 +351,49 @@ class Interface:
     def sizes(self, sizes: Mapping[str, int] | None, how: Draw) -> dict[str, int]:
         """The sizes of all symbols that `draw` takes."""
         return self._bound(sizes, how).sizes
+
+    def resized(self, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The shapes that inputs of some shapes get where symbols have other sizes.
+
+        Args:
+            shapes: By input; a symbol is as large as it is there, unless that follows from ``sizes``.
+            sizes: As `draw` takes them.
+        """
+        known: dict[str, int] = {}
+        for one in self._taken:
+            for dim, size in zip(one.dims, shapes.get(one.name, ()), strict=False):
+                for name in symbolic.symbols(dim):
+                    if symbolic.substitute(dim, {name: size}) == size:
+                        known.setdefault(name, size)
+        bound = _Sizes(self._taken, dict(sizes), Draw(), known)
+        return {
+            one.name: tuple(
+                size if symbolic.symbols(dim) or denotation in sizes else shapes[one.name][axis]
+                for axis, (dim, denotation, size) in enumerate(
+                    zip(one.dims, one.denotations, bound.shape(one), strict=True)
+                )
+            )
+            for one in self._taken
+            if len(shapes.get(one.name, ())) == len(one.dims)
+        }
+
+    def check(self, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """Refuse inputs whose shapes are others than sizes that the caller has chosen.
+
+        Args:
+            inputs: Arrays by name.
+            sizes: As `draw` takes them.
+
+        Raises:
+            UsageError: They contradict each other.
+        """
+        shapes = {name: np.shape(value) for name, value in inputs.items() if not isinstance(value, list)}
+        for name, shape in self.resized(shapes, sizes).items():
+            if shape != shapes[name]:
+                said = ", ".join(f"{key}={size}" for key, size in sizes.items())
+                raise UsageError(
+                    f"input {quoted(name)} has the shape {list(shapes[name])}, but where {said} it is {list(shape)}"
+                )
 
     def _bound(self, sizes: Mapping[str, int] | None, how: Draw) -> _Sizes:
         given = dict(sizes or {})
@@ -295,26 +439,55 @@ def _may_be_negative(node: ir.Node) -> bool:
 
 
 class _Sizes:
-    """One size for each symbol, over all inputs."""
+    """One size for each symbol, over all inputs.
 
-    def __init__(self, inputs: list[_Taken], given: dict[str, int], how: Draw) -> None:
+    Args:
+        inputs: All.
+        given: Sizes that the caller has chosen, by the symbol's name or a denotation.
+        how: How the others are chosen.
+        known: What they are instead, as far as that is known.
+    """
+
+    def __init__(
+        self, inputs: list[_Taken], given: dict[str, int], how: Draw, known: Mapping[str, int] | None = None
+    ) -> None:
         self._how = how
+        self._given = given
         names = list(dict.fromkeys(_symbols(inputs)))
-        self.sizes: dict[str, int] = dict(given)
+        self.sizes: dict[str, int] = _by_denotation(inputs, given) | given
+        wanted = {
+            name: known[name] if known and name in known else _wanted(name, i, how) for i, name in enumerate(names)
+        }
+        for name in names:
+            if name in self.sizes:
+                self._share(self.sizes[name], _is_sum(name, names), wanted)
         if how.length is not None:
             last = (name for one in inputs if len(one.dims) > 1 for name in symbolic.symbols(one.dims[-1]))
             self.sizes = dict.fromkeys(last, how.length) | self.sizes
-        for i, name in enumerate(names):
+        for name in names:
             if name not in self.sizes and not _is_sum(name, names):
-                self.sizes[name] = how.size if how.size is not None else _size(name, i, how.odd)
+                self.sizes[name] = wanted[name]
         for name in names:
             if name not in self.sizes:
                 self.sizes[name] = sum(self.sizes[part] for part in _is_sum(name, names))
+
+    def _share(self, total: int, parts: list[str], wanted: Mapping[str, int]) -> None:
+        """Give the parts of a sum sizes: the wanted ones as far as they fit, none 0 if they can; the first the rest."""
+        fixed = [self.sizes[part] for part in parts if part in self.sizes]
+        free = [part for part in parts if part not in self.sizes]
+        rest = total - sum(fixed)
+        for i in reversed(range(len(free))):
+            share = rest if i == 0 else max(min(wanted[free[i]], rest - i), min(rest, 1))
+            self.sizes[free[i]] = max(share, 0)
+            rest -= share
 
     def shape(self, one: _Taken) -> tuple[int, ...]:
         shape = []
         for axis, dim in enumerate(one.dims):
             size = symbolic.substitute(dim, {name: self.sizes[name] for name in symbolic.symbols(dim)})
+            denotation = one.denotations[axis]
+            if not isinstance(size, int) and denotation is not None and denotation in self._given:
+                size = self._given[denotation]
             if not isinstance(size, int):
                 size = self._open(axis, axis == len(one.dims) - 1)
             shape.append(max(size, 0))
@@ -341,6 +514,23 @@ def _dims(value: ir.Value) -> list[symbolic.Dim]:
     return [symbolic.canonical(dim if isinstance(dim, int) else dim.value) for dim in value.shape]
 
 
+def _denotations(value: ir.Value) -> list[str | None]:
+    if value.shape is None:
+        return [None, None]
+    return [value.shape.get_denotation(axis) for axis in range(len(value.shape))]
+
+
+def _by_denotation(inputs: list[_Taken], given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of symbols whose dimensions have a denotation that the caller has given a size."""
+    found: dict[str, int] = {}
+    for one in inputs:
+        for dim, denotation in zip(one.dims, one.denotations, strict=True):
+            if denotation is not None and denotation in given:
+                names = symbolic.symbols(dim)
+                found.update({name: given[denotation] for name in names if symbolic.substitute(dim, {name: 7}) == 7})
+    return found
+
+
 def _is_sum(name: str, names: list[str]) -> list[str]:
     """The symbols whose sum an attention mask's length is, in the names that exporters give."""
     parts = name.split("_plus_") if "_plus_" in name else []
@@ -352,11 +542,13 @@ def _is_sum(name: str, names: list[str]) -> list[str]:
     return parts if parts and all(part in names and part != name for part in parts) else []
 
 
-def _size(name: str, position: int, odd: int | None) -> int:
+def _wanted(name: str, position: int, how: Draw) -> int:
+    if how.size is not None:
+        return how.size
     natural = _natural_size(name, position)
-    if odd is None:
+    if how.odd is None:
         return natural
-    return 1 if position % 2 == odd else natural + (32 if natural == 32 else 3)
+    return 1 if position % 2 == how.odd else natural + (32 if natural == 32 else 3)
 
 
 def _natural_size(name: str, position: int) -> int:
@@ -393,6 +585,31 @@ def _integers(value: ir.Value) -> tuple[int | None, int | None]:
     return smallest, telling
 
 
+def _sizes_something(value: ir.Value) -> bool:
+    """Whether an input's integers may be sizes, counts or positions of something: conservative."""
+    if value.type is None or not value.type.dtype.is_integer():
+        return False
+    assert isinstance(value.graph, ir.Graph)
+    given = set(value.graph.outputs)
+    seen: set[ir.Value] = {value}
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        of_a_body = current.is_graph_output() and current not in given  # which may tell how often something is done
+        if len(seen) > _STEPS or of_a_body:
+            return True
+        for node, index in current.uses():
+            if node.domain or any(True for _ in semantics.subgraphs(node)) or node.op_type in _SIZED_BY_THE_FIRST:
+                return True
+            if index > 0 and node.op_type not in _ALL_ARE_DATA:
+                return True
+            if node.op_type not in _SHAPES:
+                fresh = [output for output in node.outputs if output not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return False
+
+
 def _told_apart(node: ir.Node, index: int) -> int | None:
     """An integer for which a comparison of input ``index`` with a constant holds."""
     beyond = _COMPARED.get(node.op_type)
@@ -419,57 +636,4 @@ def _indexed(node: ir.Node, index: int) -> int | None:
     return dim if isinstance(dim, int) and dim > 0 else None
 
 
-def _draw(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...], how: Draw) -> Array:
-    if dtype == ir.DataType.STRING:
-        return np.asarray(np.array(["a", "the", "onnx", "Zürich", ""], object)[rng.integers(0, 5, shape)], object)
-    if dtype == ir.DataType.BOOL:
-        return np.asarray(rng.integers(0, 2, shape).astype(np.bool_))
-    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
-        return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy())
-    floats = rng.random(shape) if how.floats == "unit" else rng.standard_normal(shape)
-    if how.floats == "wide":
-        floats = floats * 2.0 ** rng.uniform(-_OCTAVES, _OCTAVES, shape)
-    if how.floats == "coarse":
-        floats = np.round(floats * 2) / 2 + 0.0  # no zero is negative: which sign one has is often the kernels' whim
-    return np.asarray(floats).astype(dtype.numpy())
-
-
-def _draw_integers(
-    rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...], how: Draw
-) -> Array:
-    if how.integers == "signed" and _is_wide_integer(one):
-        return _draw_signed(rng, one, dtype, shape)
-    if how.integers not in ("natural", "signed"):
-        low, high = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}[how.integers]
-        return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
-    if one.is_single and one.telling is not None and how.told:
-        told = min(max(one.telling, int(dtype.min)), int(dtype.max))
-        return np.full(shape, told).astype(dtype.numpy())
-    name = one.name.lower()
-    if "mask" in name:
-        mask = np.asarray(rng.random(shape) < 0.9)
-        if mask.ndim:
-            mask[..., :1] = True  # a row of zeros only is no attention at all
-        return mask.astype(dtype.numpy())
-    limit = one.below
-    if limit is None and dtype.bitwidth <= 8:
-        return np.asarray(rng.integers(int(dtype.min), int(dtype.max) + 1, shape)).astype(dtype.numpy())
-    most = min(limit or (8 if "position" in name else 10), int(dtype.max) + 1)
-    return np.asarray(rng.integers(0, most, shape)).astype(dtype.numpy())
-
-
-def _is_wide_integer(one: _Taken) -> bool:
-    type_ = one.type
-    dtype = None if type_ is None else type_.dtype
-    return dtype is not None and dtype.is_integer() and dtype.bitwidth > 8 and "mask" not in one.name.lower()
-
-
-def _draw_signed(rng: np.random.Generator, one: _Taken, dtype: ir.DataType, shape: tuple[int, ...]) -> Array:
-    """Integers of both signs: what may be indices within the table, few numbers small enough for sizes."""
-    few = int(np.prod(shape)) < _MOST_SIZES
-    most = one.below or (_SMALL if few or "position" in one.name.lower() else _LARGE)
-    low, high = max(-most, int(dtype.min)), min(most, int(dtype.max) + 1)
-    return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
-
-
-__all__ = ["Draw", "Inputs", "Interface", "attempts", "draw_inputs", "further"]
+__all__ = ["Draw", "Inputs", "Interface", "Recorded", "attempts", "draw_inputs", "further", "thorough"]

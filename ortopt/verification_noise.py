@@ -73,9 +73,17 @@ def jittered(model: ir.Model, seed: int, units: int = 1, token: CancellationToke
 
 
 def jittered_inputs(
-    inputs: Mapping[str, Any], seed: int, units: int = 1, token: CancellationToken = NEVER
+    inputs: Mapping[str, Any], seed: int, units: int = 1, token: CancellationToken = NEVER, *, small: bool = False
 ) -> dict[str, Any]:
-    """The same for inputs: arrays by name, or lists of them."""
+    """The same for inputs: arrays by name, or lists of them.
+
+    Args:
+        inputs: The inputs.
+        seed: Of what is drawn.
+        units: By how many units in the last place they are moved, at most.
+        token: Who may stop it.
+        small: Whether those of few elements are moved, too.
+    """
     rng = np.random.default_rng(seed)
 
     def moved(value: Any) -> Any:
@@ -83,7 +91,9 @@ def jittered_inputs(
             return [moved(one) for one in value]
         array = np.asarray(value)
         bits = next((bits for dtype, bits in _FLOATS.items() if array.dtype == dtype.numpy()), None)
-        return value if bits is None or array.size < _SMALLEST else _moved(array, bits, rng, units, token)
+        return (
+            value if bits is None or (array.size < _SMALLEST and not small) else _moved(array, bits, rng, units, token)
+        )
 
     return {name: moved(value) for name, value in inputs.items()}
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from ortopt import memory, verification_start
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.child_streams import skip_to_answers
 from ortopt.evaluate import BIG_GRAPH, count_nodes
 from ortopt.temporary import is_lack_of_room, no_room
 from ortopt.verification_worker import open_session, run_stored
@@ -77,6 +78,7 @@ class Worker:
         self._token = token
         self._memory = memory.remaining()
         self._process = verification_start.process()
+        self._greeted = False
 
     def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
         """Let go of the last session, and begin to make one; whoever asks it something waits for that.
@@ -169,6 +171,8 @@ class Worker:
         threading.Thread(target=watch, name="ortopt-patience", daemon=True).start()
         try:
             assert self._process.stdout is not None
+            if not self._greeted:
+                self._greeted = skip_to_answers(self._process.stdout)
             line = self._process.stdout.readline()
         finally:
             answered.set()

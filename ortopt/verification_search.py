@@ -18,7 +18,8 @@ import onnx_ir as ir
 from ortopt.errors import UsageError
 from ortopt.graph.text import quoted
 from ortopt.temporary import said
-from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, further
+from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, further, thorough
+from ortopt.verification_numbers import FAR, FloatRange
 from ortopt.verification_process import Deadline, Worker, WorkerError
 from ortopt.verification_worker import restore, store
 
@@ -33,6 +34,8 @@ _LARGE_ENOUGH: Final = 224  # what is tried where a process has ended: sizes wer
 _FAILING_FOR: Final = 10.0  # seconds of attempts that fail before no more are made
 _FOR_NOTHING: Final = 30.0  # seconds for an input set without elements
 _FURTHER_SECONDS: Final = 0.03  # that further sets, which show what the first may hide, may always take
+_THOROUGH_SECONDS: Final = 60.0  # that the original may take for all further sets where many are wanted
+_KINDS: Final = {"nan": "NaN is among the floats", "inf": "infinities are among the floats"}
 _FURTHER_SHARE: Final = 0.25  # of the time that the original took until then, if that is more
 
 
@@ -47,9 +50,12 @@ class InputSet:
         seconds: How long the original took.
         elements: How many the inputs have.
         signs: Whether the signs of zeros count.
+        extreme: Whether its numbers are such that results may differ legitimately, so that the original's own noise
+            decides on all that is not clearly right.
     """
 
     signs = True
+    extreme = False
 
     def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
         self.source = source
@@ -64,10 +70,10 @@ class InputSet:
         """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
         return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no float is NaN or infinite."""
-        return all(bool(np.isfinite(one).all()) for one in self._floats())
+    @functools.cached_property
+    def plain(self) -> tuple[bool, ...]:
+        """For each output that has floats, whether none is NaN or infinite."""
+        return tuple(bool(np.isfinite(one).all()) for one in self._floats())
 
     def _floats(self) -> list[Any]:
         arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
@@ -83,6 +89,7 @@ class Search:
         attempt: Runs them in a process; the text says what is particular about them.
         fine: Whether nothing is computed in less than single precision, which large numbers would overflow.
         given: Sizes that the caller has chosen.
+        thorough: Whether many more sets are wanted, however long that takes.
 
     Attributes:
         error: Why the first set that failed did.
@@ -97,6 +104,7 @@ class Search:
         *,
         fine: bool,
         given: Mapping[str, int],
+        thorough: bool = False,
     ) -> None:
         self.error: WorkerError | UsageError | None = None
         self.deaths = 0
@@ -105,6 +113,7 @@ class Search:
         self._attempt = attempt
         self._fine = fine
         self._given = given
+        self._thorough = thorough
         self._found: list[InputSet] = []
         self._poor: list[InputSet] = []
         self._seen: set[tuple[Any, ...]] = set()
@@ -139,16 +148,42 @@ class Search:
                     break
         if not self._found and not self._poor:
             raise self.error or WorkerError("no inputs")
-        sets = self._found or self._poor[:1]
+        if not self._found and not self.deaths:
+            self._try_others(worker)
+        some = self._found or self._poor[:1]
+        sets = list(some)
         if self.deaths:  # whatever else is tried may end the process again
             return sets
         if self._took < _SECOND_SET_WITHIN:
             sets += self._try_nothing(worker)
-        if self._found and not worker.dead:
-            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(one.seconds for one in self._found)))
-            pace = min(one.seconds / one.elements for one in self._found)
-            sets += self._try_further(worker, budget, pace)
+        if not worker.dead:
+            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(one.seconds for one in some)))
+            pace = min(one.seconds / one.elements for one in some)
+            sets += self._try_further(worker, budget, pace, some[0].plain)
         return sets
+
+    def _try_others(self, worker: Worker) -> None:
+        """Numbers of other kinds, where what was tried gives hardly any: of a logarithm, say, or of a threshold."""
+        floats: tuple[FloatRange, ...] = ("positive", "unit", "wide")
+        for one in floats if self._took < _SECOND_SET_WITHIN else floats[:1]:
+            how = dataclasses.replace(self._first, floats=one, octaves=FAR)
+            try:
+                drawn = self._fresh(how)
+                if drawn is not None:
+                    self._add(self._attempt(worker, drawn, ""), how)
+            except UsageError:
+                continue
+            except WorkerError as error:
+                if error.died or error.late:
+                    return
+            if self._found:
+                return
+
+    def _add(self, one: InputSet, how: Draw) -> None:
+        one.extreme = how.is_extreme
+        if not self._found and (one.says_something or not self._poor):
+            self._first = how
+        (self._found if one.says_something else self._poor).append(one)
 
     def _try(self, worker: Worker, how: Draw) -> bool:
         """Draw and run a set unless it has been; whether others are worth trying."""
@@ -174,54 +209,81 @@ class Search:
                 self.deaths += not error.late
                 raise
             return True
-        if one.says_something and not self._found:
-            self._first = how
-        (self._found if one.says_something else self._poor).append(one)
+        self._add(one, how)
         self._took = time.monotonic() - start
         if len(self._found) == self._wanted or (self._found and self._took >= _SECOND_SET_WITHIN):
             return False
         return len(self._poor) <= _MOST_POOR
 
-    def _try_further(self, worker: Worker, budget: float, pace: float) -> list[InputSet]:
+    def _try_further(self, worker: Worker, budget: float, pace: float, plain: tuple[bool, ...]) -> list[InputSet]:
         """Other input sets, as far as the model takes them and gives plain numbers for them.
 
         Args:
             worker: Where the original runs.
             budget: Seconds that all may take.
             pace: Seconds that each element of the inputs takes.
+            plain: Which of the outputs hold plain numbers for natural inputs.
         """
         sets: list[InputSet] = []
         interface = self._interface
-        ways = further(
-            wide=self._fine,
-            symbols=len(interface.symbols),
-            floating=interface.has_floats,
-            integers=interface.has_wide_integers,
+        symbols = len(interface.symbols)
+        ways = list(
+            further(
+                fine=self._fine,
+                symbols=symbols,
+                floating=interface.has_floats,
+                integers=interface.has_wide_integers,
+                free=self._fine and interface.has_free_integers,
+            )
         )
-        for way in ways:
-            if sets and way.size is not None:
+        if self._thorough:
+            budget = _THOROUGH_SECONDS
+            ways += thorough(fine=self._fine, symbols=symbols)
+        while ways:
+            way = ways.pop(0)
+            if sets and way.size is not None and not self._thorough:
                 break
-            sized = way.size is not None or way.odd is not None
-            how = way if sized else dataclasses.replace(self._first, floats=way.floats, integers=way.integers)
             try:
-                if pace * interface.elements(self._given, how) > budget:
-                    continue
-                drawn = self._fresh(how)
-                if drawn is None:
-                    continue
-                sizes = interface.sizes(self._given, how).items()
-                one = self._attempt(worker, drawn, " and ".join(f"{quoted(name)} is {size}" for name, size in sizes))
+                one = self._further_set(worker, way, budget, pace)
             except UsageError:
                 continue
             except WorkerError as error:
                 if error.died or error.late:
                     break
+                one = None
+                if way.milder is not None:
+                    ways.insert(0, way.milder)
+            if one is None:
                 continue
-            one.signs = way.floats != "coarse"
             budget -= one.seconds
-            if one.is_plain:
+            if way.floats in ("nan", "inf") or not any(
+                is_plain and not now for is_plain, now in zip(plain, one.plain, strict=False)
+            ):
                 sets.append(one)
+            elif way.milder is not None:
+                ways.insert(0, way.milder)
         return sets
+
+    def _further_set(self, worker: Worker, way: Draw, budget: float, pace: float) -> InputSet | None:
+        """One of them; None if it takes too long, or has been tried."""
+        interface = self._interface
+        sized = way.size is not None or way.odd is not None
+        first = self._first
+        integers = first.integers if way.integers == "natural" else way.integers
+        how = way if sized else dataclasses.replace(way, size=first.size, length=first.length, integers=integers)
+        if pace * interface.elements(self._given, how) > budget:
+            return None
+        drawn = self._fresh(how)
+        if drawn is None:
+            return None
+        sizes = interface.sizes(self._given, how).items()
+        said = [f"{quoted(name)} is {size}" for name, size in sizes]
+        said += [_KINDS[way.floats]] if way.floats in _KINDS else []
+        said += ["integers are at the bounds of their dtype"] if way.integers == "extreme" else []
+        one = self._attempt(worker, drawn, " and ".join(said))
+        one.signs = way.floats != "coarse"
+        one.extreme = way.is_extreme
+        return one
 
     def _try_nothing(self, worker: Worker) -> list[InputSet]:
         """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.

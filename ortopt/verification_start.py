@@ -61,6 +61,7 @@ def _start() -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         encoding="utf-8",
+        errors="replace",  # of what others have printed before the worker takes its descriptors
     )
 
 

@@ -8,6 +8,7 @@ which this one ends.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from ortopt import child_streams
 from ortopt.evaluation_child import Array, Raw, end_with, limit_memory, raw_of, save_array
 from ortopt.graph.wire import field, integer
 
@@ -213,8 +215,9 @@ def main(requests: TextIO, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
+    requests, answers = child_streams.taken()
     end_with(int(sys.argv[1]))
     import onnxruntime  # while nobody waits for it
 
     onnxruntime.disable_telemetry_events()
-    main(sys.stdin, sys.stdout)
+    main(io.TextIOWrapper(requests, "utf-8"), io.TextIOWrapper(answers, "utf-8"))

@@ -15,10 +15,11 @@ import contextlib
 import dataclasses
 import functools
 import math
+import operator
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -40,16 +41,20 @@ from ortopt.verification_comparison import (
     TOLERANCES,
     Comparison,
     OutputRow,
+    allowing_elsewhere,
     are_cancelled,
     expected_elsewhere,
+    expected_nearby,
+    is_float,
     random_outputs,
     regardless_of_signs,
     settled,
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import Draw, Inputs, Interface, draw_inputs
+from ortopt.verification_inputs import Draw, Inputs, Interface, Recorded, draw_inputs
 from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
+from ortopt.verification_randomness import GivenValues
 from ortopt.verification_search import MOST_DEATHS, InputSet, Search, elements, in_memory, inputs_from, store_inputs
 from ortopt.verification_worker import restore
 
@@ -61,8 +66,9 @@ class Verification:
     """How a result compares with its original.
 
     Attributes:
-        status: ``impossible`` where the original cannot be run here.
-        reason: Why it differs or is impossible, and what was left out of the comparison; one line.
+        status: ``not shown`` where both run and no output tells anything: NaN everywhere, or random; ``impossible``
+            where the original cannot be run here.
+        reason: Why it differs or is impossible, and which outputs tell nothing; one line.
         worst: The worst error of all outputs, relative to the output's scale.
         worst_output: The name of that output.
         outputs: A row for each output.
@@ -72,7 +78,7 @@ class Verification:
         seconds: How long it took.
     """
 
-    status: Literal["verified", "differs", "impossible"]
+    status: Literal["verified", "differs", "not shown", "impossible"]
     reason: str = ""
     worst: float = 0.0
     worst_output: str = ""
@@ -100,6 +106,7 @@ def verify(
     timeout: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    thorough: bool = False,
     in_process: bool = False,
 ) -> Verification:
     """Run both models on the same inputs and compare.
@@ -117,11 +124,13 @@ def verify(
         rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; if both are None, see
             `ortopt.verification_comparison`.
         atol: See ``rtol``.
+        thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself.
 
     Raises:
-        UsageError: A provider does not work here, or ``inputs`` lacks an input of the model.
+        UsageError: A provider does not work here, ``inputs`` lacks an input of the model, or it is given and
+            ``thorough`` too.
         InvalidModelError: A path holds no model.
     """
     with Reference(
@@ -132,6 +141,7 @@ def verify(
         providers=providers,
         rtol=rtol,
         atol=atol,
+        thorough=thorough,
         in_process=in_process,
     ) as reference:
         return reference.compare(result, timeout=timeout)
@@ -152,14 +162,17 @@ class Reference:
         inputs: As `verify` takes them, and the others too.
         seed: The seed of what is drawn.
         sizes: Sizes of symbolic dimensions of the inputs.
+        interface: What the original took before it was given these sizes, where they are its own by now: which sizes
+            belong together is told by the names that have gone.
         providers: Full names.
         rtol: As `verify` takes it.
         atol: As `verify` takes it.
+        thorough: As `verify` takes it.
         in_process: Run in this process.
         token: Who may stop whatever it does; a deadline of the token counts for nothing.
 
     Raises:
-        UsageError: A provider does not work here.
+        UsageError: A provider does not work here, or inputs are given that `thorough` would have to draw.
     """
 
     def __init__(
@@ -172,6 +185,8 @@ class Reference:
         providers: Sequence[str] = (CPU,),
         rtol: float | None = None,
         atol: float | None = None,
+        interface: Interface | None = None,
+        thorough: bool = False,
         in_process: bool = False,
         token: CancellationToken = NEVER,
     ) -> None:
@@ -180,18 +195,28 @@ class Reference:
             if not works:
                 raise UsageError(f"{provider} does not work here: {reason}")
         check_distributions()
+        if thorough and inputs is not None and not isinstance(inputs, Recorded):
+            raise UsageError("a thorough verification draws inputs: none can be given")
         self._original = original
-        self._inputs = None if inputs is None else dict(inputs)
+        self._inputs = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
         self._token = token.renewed(None)
         self._plan_of = functools.partial(
-            _Plan, seed=seed, sizes=dict(sizes or {}), rtol=rtol, atol=atol, token=self._token
+            _Plan,
+            seed=seed,
+            sizes=dict(sizes or {}),
+            rtol=rtol,
+            atol=atol,
+            interface=interface,
+            token=self._token,
         )
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(temporary_folder("ortopt-verify-")))
         self._run = _Run(self._folder, tuple(dict.fromkeys((*providers, CPU))), self._token)
         self._stack.callback(self._run.close)
         self._run.in_process = in_process
+        self._run.thorough = thorough
         self._early: Future[Verification | None] | None = None
+        self._given_values: GivenValues | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -227,11 +252,18 @@ class Reference:
         """
         if self._early is not None or self._run.in_process or _nbytes(self._original) > _EARLY_BYTES:
             return
-        plan = self._plan_of(model if model is not None else self._loaded())
+        plan = self._plan_without_randomness(model if model is not None else self._loaded())
         self._early = Future()
         self._run.start()
         thread = threading.Thread(target=self._run_early, args=(plan, self._early), name="ortopt-verify", daemon=True)
         thread.start()
+
+    def _plan_without_randomness(self, model: ir.Model) -> _Plan:
+        """What is to be known of the original, which gives given values from now on where it gave random ones."""
+        if GivenValues.are_needed(model, self._token):
+            self._given_values = GivenValues(model, self._token)
+            self._original = model = self._given_values.original
+        return self._plan_of(model)
 
     def _run_early(self, plan: _Plan, answer: Future[Verification | None]) -> None:
         try:
@@ -282,13 +314,25 @@ class Reference:
                 impossible = Verification("impossible", reason)
         run.deadline = deadline
         if self._early is None and run.kept is None:
-            impossible = run.prepare(self._original, self._plan_of(self._loaded()), self._inputs)
+            plan = self._plan_without_randomness(self._loaded())
+            impossible = run.prepare(self._original, plan, self._inputs)
         if impossible is None:
             assert run.kept is not None
-            found = run.against(result, run.kept.only(outputs, sets))
+            kept = run.kept.only(outputs, sets)
+            found = run.against(result, kept) if self._given_values is None else self._against(result, kept)
         else:
             found = impossible
         return _with_seconds(found, time.monotonic() - start)
+
+    def _against(self, result: Source, kept: _Kept) -> Verification:
+        """A result that may be random: whether it loads, and what it does with given values."""
+        assert self._given_values is not None
+        if (unfit := self._run.loads(result)) is not None:
+            return unfit
+        model = result if isinstance(result, ir.Model) else load(result, self._token)
+        copy, random = self._given_values.of(model)
+        comparison = dataclasses.replace(kept.comparison, random=frozenset(kept.comparison.random) | random)
+        return self._run.against(copy, dataclasses.replace(kept, comparison=comparison))
 
     def _await_early(self, deadline: Deadline | None) -> Verification | None:
         """What `begin` has found out.
@@ -357,8 +401,10 @@ class _Run:
         self.deadline: Deadline | None = None
         self._tried = 0
         self.in_process = False
+        self.thorough = False
         self.kept: _Kept | None = None
         self.differing: list[int] = []
+        self.hidden: set[str] = set()
         self._idle: Worker | None = None
         self._running: Worker | None = None
         self._stopped = False
@@ -390,22 +436,36 @@ class _Run:
             original: A path or a model.
             plan: What is to be known of it.
             inputs: What it is given; None draws it.
+
+        Raises:
+            UsageError: The inputs lack one of the model, or have other sizes than the caller has chosen.
         """
         if inputs is not None:
             missing = [name for name in plan.interface.names if name not in inputs]
             if missing:
                 raise UsageError(f"the inputs lack {', '.join(quoted(one) for one in missing)}")
+            if not isinstance(inputs, Recorded):
+                plan.interface.check(inputs, plan.sizes)
         self._original = original
-        search = Search(plan.interface, plan.draw, self.attempt, fine=plan.is_fine, given=plan.sizes)
+        search = Search(
+            plan.interface, plan.draw, self.attempt, fine=plan.is_fine, given=plan.sizes, thorough=self.thorough
+        )
         while True:
             start, deaths = time.monotonic(), search.deaths
             try:
                 with self.worker(original, "original") as before:
                     before.wait()
-                    sets = search.run(before) if inputs is None else [self.attempt(before, inputs)]
+                    sets = [] if inputs is None else [self.attempt(before, inputs)]
+                    sets += search.run(before) if inputs is None or self.thorough else []
                     names, types = tuple(before.names), tuple(before.types)
                     break
             except WorkerError as error:
+                if isinstance(inputs, Recorded):
+                    inputs = None
+                    continue
+                if inputs is not None and not error.late:
+                    reason = f"the original does not run on the inputs that were given: {error}"
+                    return Verification("impossible", reason, attempts=self._tried)
                 if not deaths < search.deaths < MOST_DEATHS:
                     reason = f"the original does not run here: {search.error or error}"
                     return Verification("impossible", reason, attempts=self._tried)
@@ -413,6 +473,18 @@ class _Run:
                 return Verification("impossible", f"no inputs can be drawn: {error}", attempts=self._tried)
         took = time.monotonic() - start
         self.kept = _Kept(names, types, dict(enumerate(sets)), took, plan.comparison, frozenset(names))
+        return None
+
+    def loads(self, result: Source) -> Verification | None:
+        """None if ONNX Runtime makes a session of a result, else what it is."""
+        try:
+            with self.worker(result, "loaded") as after:
+                after.wait()
+        except WorkerError as error:
+            if error.late:
+                return Verification("impossible", f"the result: {error}", attempts=self._tried)
+            reason = f"the original runs, the result does not: {error}"
+            return Verification("differs", reason, attempts=self._tried)
         return None
 
     def against(self, result: Source, kept: _Kept) -> Verification:
@@ -442,13 +514,21 @@ class _Run:
         return self._verdict(rows, kept.comparison.random, len(kept.sets))
 
     def _verdict(self, rows: list[OutputRow], random: Collection[str], sets: int) -> Verification:
+        rows = [dataclasses.replace(row, shown=row.name not in random and row.name not in self.hidden) for row in rows]
         worst = worst_of(rows, "")
-        names = ", ".join(quoted(row.name) for row in rows if row.name in random)
-        note = f"random, so compared by dtype and shape only: {names}" if names else ""
-        wrong = [row for row in rows if not row.agrees]
-        reason = f"output {quoted(worst.name)}: {worst.detail}" if wrong else note
-        status: Literal["verified", "differs"] = "differs" if wrong else "verified"
-        return Verification(status, reason, worst.worst, worst.name, tuple(rows), sets, self._tried, bool(names))
+        whys = {
+            "random, so compared by dtype and shape only": [row for row in rows if row.name in random],
+            "NaN on every input set": [row for row in rows if row.name in self.hidden and row.name not in random],
+        }
+        notes = [f"{', '.join(quoted(row.name) for row in hidden)} ({why})" for why, hidden in whys.items() if hidden]
+        reason = f"not shown: {'; '.join(notes)}" if notes else ""
+        status: Literal["verified", "differs", "not shown"] = "verified"
+        if not all(row.agrees for row in rows):
+            status, reason = "differs", f"output {quoted(worst.name)}: {worst.detail}"
+        elif rows and not any(row.shown for row in rows):
+            status = "not shown"
+        found_random = any(row.name in random for row in rows)
+        return Verification(status, reason, worst.worst, worst.name, tuple(rows), sets, self._tried, found_random)
 
     @contextlib.contextmanager
     def worker(self, source: Source, label: str, *, optimize: bool = False) -> Iterator[Worker]:
@@ -492,6 +572,8 @@ class _Run:
         """A row for each output, of the input set on which it differs most."""
         compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names if name in kept.wanted}
         wrong: list[int] = []
+        shown: set[str] = set()
+        hidden: set[str] = set()  # NaN everywhere
         for number, one in kept.sets.items():
             self.differing, self._label = [*wrong, number], one.label  # in case that it does not run
             target = self._folder / f"result{number}"
@@ -499,12 +581,14 @@ class _Run:
             for i, (name, type_, got) in enumerate(zip(worker.names, kept.types, rows, strict=True)):
                 if name in kept.wanted:
                     expected, given = restore(one.target, one.rows[i]), restore(target, got)
-                    row = kept.comparison.of(name, type_, expected, given)
+                    row = kept.comparison.of(name, type_, expected, given, extreme=one.extreme)
                     row = row if one.signs else regardless_of_signs(row)
                     compared[name].append(self._settled(row, number, i, given, kept) if row.doubtful else row)
+                    (shown if row.shown and np.size(expected) else hidden if not row.shown else set()).add(name)
             if any(not rows[-1].agrees for rows in compared.values()):
                 wrong.append(number)
         self.differing = wrong
+        self.hidden = hidden - shown
         for name, type_, other in zip(worker.names, kept.types, worker.types, strict=True):
             if type_ != other and name in kept.wanted:
                 detail = f"the type is {other} instead of {type_}"
@@ -518,30 +602,39 @@ class _Run:
         """A row that is neither clearly right nor clearly wrong, by what copies of the original give."""
         one, type_ = kept.sets[number], kept.types[i]
         expected = restore(one.target, one.rows[i])
-        if math.isinf(row.worst):
+        if math.isinf(row.worst) and not (one.extreme and is_float(expected, type_)):
             copies = [self._copy(kind, number) for kind in (*(f"shake{n}" for n in range(_SHAKES)), "wide")]
             others = [restore(copy.folder, copy.rows[i]) for copy in copies if copy is not None]
-            return expected_elsewhere(row, expected, given, others)
-        spread: dict[str, tuple[float, float]] = {}
-        zeros = 0
+            found = expected_elsewhere(row, expected, given, others)
+            return found if found.agrees or not one.extreme else expected_nearby(row, expected, given, others)
+        if math.isinf(row.worst):
+            others = [other for _, other in self._copies(number, i, expected, type_)]
+            row = kept.comparison.of(row.name, type_, allowing_elsewhere(expected, given, others), given, extreme=True)
+            if math.isinf(row.worst) or not row.doubtful:
+                return dataclasses.replace(row, doubtful=False)
+        spread: dict[str, OutputRow] = {}
         others = []
-        for kind in ("jitter0", "jitter1", "wide", "optimized"):
-            copy = self._copy(kind, number)
-            if copy is None:
-                continue
-            other = _in_dtype_of(restore(copy.folder, copy.rows[i]), expected, type_)
+        zeros = 0
+        for kind, other in self._copies(number, i, expected, type_):
             if kind != "optimized":
                 others.append(other)
             compared = kept.comparison.of(row.name, type_, expected, other)
             if math.isfinite(compared.worst):
                 zeros = max(zeros, compared.zeros)
-                spread[kind] = compared.worst, compared.mean
+                spread[kind] = compared
             if row.zeros and are_cancelled(expected, given, others):
                 zeros = max(zeros, row.zeros)
-            found = _by_noise(row, spread, zeros)
+            found = _by_noise(row, spread, zeros, extreme=one.extreme)
             if found.agrees and not found.doubtful:  # another copy could only allow more
                 return found
-        return _by_noise(row, spread, zeros)
+        return _by_noise(row, spread, zeros, extreme=one.extreme)
+
+    def _copies(self, number: int, i: int, expected: Any, type_: str) -> Iterable[tuple[str, Any]]:
+        """By their kinds, what copies of the original give for an output: each is run when it is asked for."""
+        for kind in ("jitter0", "jitter1", "wide", "optimized"):
+            copy = self._copy(kind, number)
+            if copy is not None:
+                yield kind, _in_dtype_of(restore(copy.folder, copy.rows[i]), expected, type_)
 
     def _copy(self, kind: str, number: int) -> _Evidence | None:
         """What a copy of the original gives for an input set; None where there is none, or it does not run."""
@@ -562,7 +655,7 @@ class _Run:
         model = self._original if isinstance(self._original, ir.Model) else load(self._original, self.token)
         if verification_noise.constant_bytes(model, self.token) > verification_noise.LARGEST_COPY:
             return None
-        inputs = inputs_from(self.kept.sets[number].source)
+        inputs, extreme = inputs_from(self.kept.sets[number].source), self.kept.sets[number].extreme
         if kind == "wide":
             wide = verification_noise.widened(model, self.token)
             if wide is None:
@@ -572,22 +665,30 @@ class _Run:
             units = verification_noise.SHAKEN_BY if kind.startswith("shake") else 1
             seed = int(kind[-1])
             copy = verification_noise.jittered(model, seed, units, self.token)
-            given = verification_noise.jittered_inputs(inputs, seed, units, self.token)
+            given = verification_noise.jittered_inputs(inputs, seed, units, self.token, small=extreme)
         store_inputs(given, source)
         with self.worker(copy, kind) as worker:
             return _Evidence(target, worker.run(source, target))
 
 
-def _by_noise(row: OutputRow, spread: Mapping[str, tuple[float, float]], zeros: int) -> OutputRow:
-    """A doubtful row by what copies of the original differ by: the worst error and the mean of each."""
+def _by_noise(row: OutputRow, spread: Mapping[str, OutputRow], zeros: int, *, extreme: bool) -> OutputRow:
+    """A doubtful row by how copies of the original compare with it."""
     if not spread:
         return row
     own = [one for kind, one in spread.items() if kind != "optimized"]
-    noise, mean = (max((one[k] for one in own), default=0.0) for k in (0, 1))
+    noise = max((one.worst for one in own), default=0.0)
     optimized = spread.get("optimized")
-    if optimized is not None and (not own or optimized[0] <= verification_noise.TRUSTED_TIMES * noise):
-        noise, mean = max(noise, optimized[0]), max(mean, optimized[1])
-    return settled(row, noise, mean, zeros)
+    if optimized is not None and (not own or optimized.worst <= verification_noise.TRUSTED_TIMES * noise):
+        own.append(optimized)
+    noise, mean, local = (max((get(one) for one in own), default=0.0) for get in _MEASURES)
+    return settled(row, noise, mean, zeros, local=local, extreme=extreme)
+
+
+_MEASURES: Final = (
+    operator.attrgetter("worst"),
+    operator.attrgetter("mean"),
+    operator.attrgetter("local"),
+)
 
 
 class _Evidence(NamedTuple):
@@ -611,6 +712,7 @@ class _Plan:
         sizes: Sizes of symbolic dimensions.
         rtol: As `Comparison` takes it.
         atol: As `Comparison` takes it.
+        interface: What it took before it was given the sizes; None if they are not its own.
         token: Who may stop it from being made.
     """
 
@@ -621,16 +723,22 @@ class _Plan:
         sizes: Mapping[str, int],
         rtol: float | None,
         atol: float | None,
+        interface: Interface | None,
         token: CancellationToken,
     ) -> None:
-        self.interface = Interface(model, token)
+        self.interface = Interface(model, token) if interface is None else interface
         self.comparison = Comparison(tolerances(model, token), random_outputs(model, token), rtol, atol)
         self.seed = seed
         self.sizes = dict(sizes)
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing is computed in less than single precision, which large numbers would overflow."""
+        """Whether nothing is computed in less than single precision, which large numbers would overflow.
+
+        Nor are there large numbers where the caller says what floats may differ by: ordinary ones are meant.
+        """
+        if self.comparison.rtol is not None or self.comparison.atol is not None:
+            return False
         return max(self.comparison.tolerances.values(), default=0.0) <= TOLERANCES[ir.DataType.FLOAT]
 
     def draw(self, how: Draw) -> Inputs:

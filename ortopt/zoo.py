@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from ortopt.verification_inputs import Recorded
+
 _KEY = "skeleton:"
 _LIGHT = "light_"
 _FORMAT = "1"  # part of the cache's key: another way of growing must not find this one's files
@@ -148,29 +150,47 @@ def cached(name: str) -> Path:
     return path
 
 
-def inputs(name: str, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+def inputs(name: str, seed: int = 0, *, sizes: Mapping[str, int] | None = None) -> Recorded:
     """Arrays that the model runs with, by input name.
 
     Args:
         name: A model of the zoo.
         seed: 0 draws the numbers that models/README.md defines, any other seed others of the same distribution. Inputs
             whose values are listed (token ids, masks, counts) are the same for every seed.
+        sizes: Sizes of symbolic dimensions instead of the recorded ones; models/README.md says what is drawn then.
 
     Raises:
         UsageError: No model has this name, or the seed is negative.
     """
     import numpy as np
 
+    from ortopt.graph.load import load
+    from ortopt.verification_inputs import Interface, Recorded
+
     if seed < 0:
         raise UsageError(f"a seed is at least 0, not {seed}")
-    arrays = {}
-    for key, spec in entry(name).inputs.items():
+    specs = entry(name).inputs
+    shapes = {key: spec.shape for key, spec in specs.items()}
+    if sizes:
+        shapes |= Interface(load(cached(name))).resized(shapes, sizes)
+    arrays = Recorded()
+    for key, spec in specs.items():
         dtype = np.dtype(spec.dtype)
         if spec.values is not None:
-            arrays[key] = np.array(spec.values, dtype).reshape(spec.shape)
+            arrays[key] = _repeated(np.array(spec.values, dtype).reshape(spec.shape), shapes[key])
         else:
-            arrays[key] = _draw(spec.draw, key, spec.shape, dtype, seed)
+            arrays[key] = _draw(spec.draw, key, shapes[key], dtype, seed)
     return arrays
+
+
+def _repeated(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array of another shape from the same elements: along each axis its end, again and again if that is longer."""
+    import numpy as np
+
+    for axis, size in enumerate(shape):
+        if size != array.shape[axis]:
+            array = array.take(np.arange(-size, 0) % array.shape[axis], axis)
+    return array
 
 
 @functools.cache

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     {"errors"},
-    {"cancellation", "memory", "temporary"},
+    {"cancellation", "child_streams", "memory", "temporary"},
     {"options"},
     {"semantics"},
     {"graph"},
@@ -37,7 +37,14 @@ LAYERS = (
     {"transformers"},
     {"registry", "manager", "watchdog"},
     {"opset_conversion", "opset_conversion_child"},
-    {"verify", "verification_comparison", "verification_inputs", "verification_noise"}
+    {
+        "verify",
+        "verification_comparison",
+        "verification_inputs",
+        "verification_noise",
+        "verification_numbers",
+        "verification_randomness",
+    }
     | {"verification_process", "verification_search", "verification_start", "verification_worker"},
     {"pipeline"},
     {"bisection"},

@@ -9,6 +9,7 @@ import pytest
 
 from ortopt import verification_process, verification_start, verification_worker
 from ortopt import verify as verify_module
+from ortopt.child_streams import GREETING
 from ortopt.errors import UsageError
 from ortopt.verification_comparison import TOLERANCES, Comparison, tolerances
 from ortopt.verify import Verification, draw_inputs, verify
@@ -26,6 +27,7 @@ class Thread:
     @staticmethod
     def _serve(*arguments):
         with arguments[-2], arguments[-1]:
+            arguments[-1].write(GREETING.decode())
             verification_worker.main(*arguments)
 
     def kill(self):
@@ -56,7 +58,7 @@ def test_a_model_agrees_with_itself():
     model = parsed(ADD.format(last=4))
     found = verify(model, model)
     assert found.status == "verified"
-    assert found.input_sets == 5  # one of them without elements
+    assert 3 <= found.input_sets <= 7  # one of them without elements, further ones as far as there is time
     assert found.worst == 0
     assert [row.name for row in found.outputs] == ["y"]
     assert found.seconds > 0
@@ -182,13 +184,13 @@ def test_patience_grows_with_the_model(monkeypatch):
     assert 125 < asked[-1] < 125 + 20 * 60
 
 
-def test_random_models_are_compared_by_shape_only():
-    model = parsed("main (float[N,3] x) => (float[N,3] y) { y = RandomNormalLike (x) }")
+def test_what_stays_random_is_compared_by_shape_only():
+    model = parsed("main (float[N,3] x) => (float[N,3] y) { y = RandomNormalLike (x) }", opset=10)
     found = verify(model, model)
-    assert found.status == "verified"
+    assert found.status == "not shown"
     assert found.random
-    assert found.reason == "random, so compared by dtype and shape only: 'y'"
-    other = parsed("main (float[N,3] x) => (float[a,b] y) { r = RandomNormalLike (x) y = Transpose (r) }")
+    assert found.reason == "not shown: 'y' (random, so compared by dtype and shape only)"
+    other = parsed("main (float[N,3] x) => (float[a,b] y) { r = RandomNormalLike (x) y = Transpose (r) }", opset=10)
     assert verify(model, other).status == "differs"
 
 

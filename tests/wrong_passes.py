@@ -280,3 +280,103 @@ class TearsAGroupCall(GraphTransformer):
                 context.edit.set_inputs(node, node.inputs[:1])
                 return True
         return False
+
+
+class Hidden(RewriteRule[Root]):
+    """A node becomes others that give the same for most inputs; `changed` makes them."""
+
+    def match(self, root: ir.Node) -> Root:
+        need(root.name != "told", "it was")
+        return Root((root,), values(root, len(root.inputs))[0])
+
+    def rewrite(self, found: Root) -> ir.Node:
+        new = self.changed(found)
+        new.name = "told"
+        return new
+
+    def changed(self, found: Root) -> ir.Node:
+        """What it becomes."""
+        raise NotImplementedError
+
+
+class WrongBeyondFifty(Hidden):
+    """Abs becomes one of numbers that are cut off at 50."""
+
+    roots = ("Abs",)
+
+    def changed(self, found: Root) -> ir.Node:
+        cut = ir.node("Clip", [found.value, constant(np.float32(-50)), constant(np.float32(50))])
+        return ir.node("Abs", [cut.outputs[0]])
+
+
+class WrongForNaN(Hidden):
+    """IsNaN becomes what is never true."""
+
+    roots = ("IsNaN",)
+
+    def changed(self, found: Root) -> ir.Node:
+        return ir.node("Less", [found.value, found.value])
+
+
+class WrongBeyondAThousand(Hidden):
+    """Neg of integers becomes one of integers that are cut off at 1000."""
+
+    roots = ("Neg",)
+
+    def changed(self, found: Root) -> ir.Node:
+        cut = ir.node("Clip", [found.value, constant(np.int64(-1000)), constant(np.int64(1000))])
+        return ir.node("Neg", [cut.outputs[0]])
+
+
+class WrongBeyond32Bits(Hidden):
+    """Neg of integers of 64 bits becomes one of integers of 32."""
+
+    roots = ("Neg",)
+
+    def changed(self, found: Root) -> ir.Node:
+        short = ir.node("Cast", [found.value], attributes={"to": ir.DataType.INT32.value})
+        long = ir.node("Cast", [short.outputs[0]], attributes={"to": ir.DataType.INT64.value})
+        return ir.node("Neg", [long.outputs[0]])
+
+
+class WrongOfNegatives(Hidden):
+    """Sqrt becomes Log: both give NaN for what is negative."""
+
+    roots = ("Sqrt",)
+
+    def changed(self, found: Root) -> ir.Node:
+        return ir.node("Log", [found.value])
+
+
+class WrongBesideAnOutlier(Hidden):
+    """A product with a constant becomes one that is half of that, but for the largest of its numbers."""
+
+    roots = ("Mul",)
+
+    def changed(self, found: Root) -> ir.Node:
+        factor = found.nodes[0].inputs[1]
+        assert factor is not None
+        assert factor.const_value is not None
+        numbers = factor.const_value.numpy()
+        halved = np.where(np.abs(numbers) == np.abs(numbers).max(), numbers, numbers / 2)
+        return ir.node("Mul", [found.value, constant(halved.astype(np.float32))])
+
+
+class WrongRandomness(Hidden):
+    """A random op becomes one of another scale."""
+
+    roots = ("RandomNormalLike",)
+
+    def changed(self, found: Root) -> ir.Node:
+        return ir.node("RandomNormalLike", [found.value], attributes={"scale": 2.0})
+
+
+class MergedRandomness(GraphTransformer):
+    """Two random ops of the same input become one."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        found = [node for node in graph if node.op_type == "RandomNormalLike"]
+        if len(found) < 2:
+            return False
+        context.replace({found[1].outputs[0]: found[0].outputs[0]}, found[1], [found[1]])
+        return True

@@ -44,12 +44,13 @@ def candidates(
     interface = Interface(model)
     check_sizes(interface, sizes, path)
     if path is not None:
-        yield models.verification_inputs(path, argument) or {}, False
-    elif argument.zoo is not None and not sizes:
+        yield models.verification_inputs(path, argument, {}) or {}, False
+        return
+    if argument.zoo is not None:
         from ortopt import zoo
 
-        yield dict(zoo.inputs(argument.zoo, seed)), True
-    else:
+        yield zoo.inputs(argument.zoo, seed, sizes=sizes), True
+    if argument.zoo is None or sizes:
         for i, how in enumerate(attempts()):
             try:
                 drawn = interface.draw(seed=seed, sizes=sizes, how=how)

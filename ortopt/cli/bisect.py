@@ -48,7 +48,7 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer.check_folder(folder)
-    inputs = models.verification_inputs(given["inputs"], argument)
+    inputs = models.verification_inputs(given["inputs"], argument, options.dims)
     token = CancellationToken()
     run = Optimization(argument.source, options, cancellation=token)
     with contextlib.closing(run), cancels(token):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,12 +67,15 @@ def resolve(text: str) -> ModelArgument:
     return ModelArgument(text, path, str(path.parent / f"{path.stem}.opt.onnx"))
 
 
-def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, np.ndarray[Any, Any]] | None:
+def verification_inputs(
+    path: str | None, argument: ModelArgument, sizes: Mapping[str, int]
+) -> dict[str, np.ndarray[Any, Any]] | None:
     """The arrays to verify with: from a file, from the zoo's manifest, or None for seeded ones.
 
     Args:
         path: An .npz file with one array an input, or None.
         argument: The model.
+        sizes: Sizes of symbolic dimensions in the zoo's.
 
     Raises:
         UsageError: If the path is empty.
@@ -84,7 +88,7 @@ def verification_inputs(path: str | None, argument: ModelArgument) -> dict[str, 
             return None
         from ortopt import zoo
 
-        return zoo.inputs(argument.zoo)
+        return zoo.inputs(argument.zoo, sizes=sizes)
     import numpy as np
 
     try:

@@ -45,6 +45,10 @@ class Run:
             raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
         if given["inputs"] is not None and not given["verify"]:
             raise UsageError("--inputs are what is verified with: leave out --no-verify")
+        if given["thorough"] and not given["verify"]:
+            raise UsageError("--thorough says how to verify: leave out --no-verify")
+        if given["thorough"] and given["inputs"] is not None:
+            raise UsageError("--thorough draws inputs: leave out --inputs")
         if given["dump_dir"] == "":
             raise UsageError("--dump-dir is given an empty name")
         self._options = options
@@ -61,7 +65,9 @@ class Run:
             raise UsageError(f"--external-data {given['external_data']} writes beside a file, not beside a stream")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": given["inputs"]})
         files.check_outputs(reports, {"the model": self._argument.path})
-        self._inputs = models.verification_inputs(given["inputs"], self._argument) if given["verify"] else None
+        self._inputs = None
+        if given["verify"]:
+            self._inputs = models.verification_inputs(given["inputs"], self._argument, options.dims)
         self._talk = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
 
@@ -114,6 +120,7 @@ class Run:
     def _finish(
         self, run: Optimization, token: CancellationToken, progress: Progress | None
     ) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
+        run.is_thorough = self._given["thorough"]
         if self._given["verify"]:
             run.begin_verification(self._inputs)
         if progress is not None:

@@ -145,6 +145,7 @@ def _growth(text: str | None) -> int | None:
 @run_options
 @strict_option
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
+@click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @click.option("--repair/--no-repair", default=True, show_default=True, help="Leave out what makes the result differ.")
 @click.option("--keep-pass", is_flag=True, help="Leave out single rewrites then, not their pass.")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
 @click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--thorough", is_flag=True, help="Draw many more input sets.")
 @click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
@@ -46,6 +47,8 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     from ortopt.verification_inputs import Interface
     from ortopt.verify import verify
 
+    if given["thorough"] and given["inputs"] is not None:
+        raise UsageError("--thorough draws inputs: leave out --inputs")
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
     providers = [normalize(name) for name in commas(given["provider"]) or ("cpu",)]
@@ -53,7 +56,7 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     sizes = dims(given["dim"])
     loaded, _ = [load(argument.source) for argument in (first, second)]  # what is broken is said of the file that is
     arrays.check_sizes(Interface(loaded), sizes, given["inputs"])
-    inputs = models.verification_inputs(given["inputs"], first)
+    inputs = models.verification_inputs(given["inputs"], first, sizes)
     found = verify(
         first.source,
         second.source,
@@ -64,12 +67,13 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
         timeout=given["timeout"],
         rtol=given["rtol"],
         atol=given["atol"],
+        thorough=given["thorough"],
     )
     if as_json:
         click.echo(json.dumps(describe(found, first.label, second.label), indent=2))
     else:
         _show(found)
-    if found.status == "impossible":
+    if found.status in ("impossible", "not shown"):
         raise InvalidModelError(f"nothing can be said: {found.reason}")
     if found.status == "differs":
         raise VerificationError(f"the models differ: {found.reason}")

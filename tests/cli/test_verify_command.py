@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def files(tmp_path: Path) -> Path:
 
 def test_models_that_agree(ortopt: Any, files: Path) -> None:
     done = ortopt("verify", "a.onnx", "b.onnx")
-    assert "verified: 5 input sets" in done.stdout
+    assert re.search(r"verified: [3-7] input sets", done.stdout), "further ones as far as there is time"
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["output", "y", "n"]
 
@@ -42,7 +43,7 @@ def test_models_that_differ(ortopt: Any, files: Path) -> None:
     done = ortopt("verify", "a.onnx", "near.onnx", code=3)
     assert done.stderr.startswith("ortopt: the models differ: output 'y': ")
     assert done.stderr.count("\n") == 1
-    assert "differs: 5 input sets" in done.stdout
+    assert re.search(r"differs: [3-7] input sets", done.stdout)
     row = next(line for line in done.stdout.splitlines() if line.startswith("y "))
     assert " no " in row
     assert " instead of " in row
@@ -74,7 +75,7 @@ def test_tolerances_can_be_given(ortopt: Any, files: Path) -> None:
 def test_inputs_and_sizes_can_be_given(ortopt: Any, files: Path) -> None:
     np.savez(files / "in.npz", x=np.zeros((7, 4), np.float32))
     assert "verified: 1 input set," in ortopt("verify", "a.onnx", "near.onnx", "--inputs", "in.npz").stdout
-    assert "verified: 4 input sets," in ortopt("verify", "a.onnx", "b.onnx", "--dim", "N=3").stdout
+    assert re.search(r"verified: [2-6] input sets,", ortopt("verify", "a.onnx", "b.onnx", "--dim", "N=3").stdout)
     np.savez(files / "in.npz", z=np.zeros((7, 4), np.float32))
     assert "lack 'x'" in ortopt("verify", "a.onnx", "a.onnx", "--inputs", "in.npz", code=1).stderr
 
