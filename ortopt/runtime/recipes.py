@@ -16,6 +16,7 @@ from ortopt.analysis import kernels
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
+from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
 from ortopt.partition.groups import PROVIDER_KEY
@@ -179,8 +180,8 @@ class Recipe:
 
 
 def argument_of(value: ir.Value) -> Argument:
-    """An argument as a value is declared, under its name."""
-    return Argument(value.name or "", value.type, value.shape, value.meta.get(FOREIGN_TYPE_KEY))
+    """An argument as a value is known, under its name: ONNX Runtime enforces what a session's inputs declare."""
+    return Argument(value.name or "", value.type, shape_of(value), value.meta.get(FOREIGN_TYPE_KEY))
 
 
 def free_prefix(names: Iterable[str | None]) -> str:
@@ -269,7 +270,7 @@ class Library:
                 weights[name] = tensor
             else:
                 given.append(value)
-                type_, shape = (value.type, value.shape) if value.type is not None else (formal.type, formal.shape)
+                type_, shape = (value.type, shape_of(value)) if value.type is not None else (formal.type, formal.shape)
                 arguments.append(Argument(name, type_, shape, value.meta.get(FOREIGN_TYPE_KEY)))
         results, outputs = [], []
         for value, formal, asked in zip(node.outputs, function.outputs, wanted, strict=False):

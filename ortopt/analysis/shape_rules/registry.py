@@ -67,14 +67,17 @@ class Call:
         types: What is known of the outputs' types.
         shapes: What is known of the outputs' shapes.
         contents: What is known of the elements of small integer outputs.
+        believed: Whether the op is one that inference cannot know: what the file declares of the outputs is all there
+            is, and is believed.
         host: The run that this is a part of.
     """
 
-    __slots__ = ("contents", "host", "inputs", "node", "shapes", "types", "version")
+    __slots__ = ("believed", "contents", "host", "inputs", "node", "shapes", "types", "version")
 
     def __init__(self, node: ir.Node, version: int, host: Host) -> None:
         self.node = node
         self.host = host
+        self.believed = False
         self.version = version
         self.inputs = node.inputs
         count = len(node.outputs)
