@@ -19,7 +19,10 @@ from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph
 
 import ortopt
+from ortopt.graph.load import load
+from ortopt.graph.match import ONLY_DECLARED
 from ortopt.graph.save import to_bytes
+from ortopt.testing import check_keeps
 
 Array = np.ndarray[Any, Any]
 Info = onnx.ValueInfoProto
@@ -367,3 +370,126 @@ def test_no_rewrite_rests_on_a_claim(op: str, place: str) -> None:
         model = _model(case, declared, place)
         ran |= _check(model, _feeds(case, model), f"{lie} {declared} of {list(shape)}")
     assert ran is ((op, place) not in UNFIT)
+
+
+def _main(text: str, opset: int = 18) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}, "local" : 1]> {text}')
+
+
+NAMED = {
+    "a vector may be no vector": (
+        "g (float[n,2] A, int64[m] B) => (float[?] C) { C = Reshape(A, B) }",
+        {"A": _floats(6, 2), "B": _ints(2, 3, 2)},
+    ),
+    "sizes of an output": (
+        "g (float[N,4] x, int64[2] s) => (float[2,4] y) { y = Reshape(x, s) }",
+        {"x": _floats(3, 4), "s": _ints(3, 4)},
+    ),
+    "a rank that is proven otherwise": (
+        "g (float[N,4] x) => (float[N,4] y) { a = Constant<value = int64[2] {0, 3}>() y = Unsqueeze(x, a) }",
+        {"x": _floats(3, 4)},
+    ),
+    "what a loop's body is given": (
+        "g (float[N] x, int64 n) => (float[4] y, int64[1] k) {"
+        " y, m = Loop(n, , x) <body = b (int64 i, bool go, float[4] h) => (bool on, float[4] r, int64[1] q)"
+        " { on = Identity(go) r = Concat<axis = 0>(h, x) q = Shape(h) }>"
+        " w = Constant<value = int64[2] {-1, 1}>() v = Reshape(m, w) a = Constant<value = int64[1] {1}>()"
+        " k = ReduceMax<axes = [0], keepdims = 0>(v) }",
+        {"x": _floats(3), "n": 3},
+    ),
+    "what a scan's body is given": (
+        "g (float[T,N] x, float[N] h) => (float[K] y, int64[T,1] k) {"
+        " y, k = Scan <num_scan_inputs = 1, body = b (float[T] s, float[T] e) => (float[T] r, int64[1] q)"
+        " { r = Add(s, e) q = Shape(r) }>(h, x) }",
+        {"x": _floats(2, 3), "h": _floats(3)},
+    ),
+    "two results of one name": (
+        "g (float[a] x, float[b] z) => (bool[1] y, float[N] t, float[N] u)"
+        " { t = Unique(x) u = Unique(z) p = Shape(t) q = Shape(u) y = Equal(p, q) }",
+        {"x": np.float32([1, 1, 2]), "z": np.float32([1, 2, 3])},
+    ),
+    "an initializer": (
+        "g (float[N,2] x) => (float[K,L] y, int64[2] s) <float[2,3] w = {1, 2, 3, 4, 5, 6}>"
+        " { y = MatMul(x, w) s = Shape(w) }",
+        {"x": _floats(3, 2)},
+    ),
+    "an unused function": (
+        "g (float[N] x) => (float[N] y) { y = Relu(x) }"
+        ' <domain: "local", opset_import: ["" : 18]> f (p, q) => (r)'
+        " { t = Reshape(p, q) s = Shape(t) r = Expand(t, s) }",
+        {"x": _floats(3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", NAMED)
+def test_claims_elsewhere(claim: str) -> None:
+    text, given = NAMED[claim]
+    model = _main(text, opset=13 if "ReduceMax" in text else 18)
+    if claim == "an initializer":
+        model.graph.value_info.append(_typed("w", FLOAT, ["K", "L"]))
+    feeds = {name: np.asarray(value) for name, value in given.items()}
+    assert _check(model, feeds, claim)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("op", ["Reshape", "NonZero", "Loop"])
+def test_a_declared_type_is_enforced(op: str, place: str) -> None:
+    """So no rewrite can rest on a wrong one: ONNX Runtime loads no such model."""
+    case = CASES[op]._replace(dtype=TensorProto.DOUBLE)
+    model = _model(case, None, place)
+    with pytest.raises(REFUSALS):
+        _run(model.SerializeToString(), _feeds(case, model))
+
+
+@pytest.mark.parametrize("op", ["Reshape", "NonZero", "Loop"])
+def test_a_type_declared_in_a_function_is_none(op: str) -> None:
+    """ONNX Runtime does not read it."""
+    model = _model(CASES[op], None, "function")
+    model.functions[0].value_info[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    assert _check(model, _feeds(CASES[op], model), op)
+
+
+def test_believed_where_inference_cannot_know() -> None:
+    model = _main("g (float[N] x) => (int64[2] y) { t = local.Mystery(x) y = Shape(t) }")
+    model.graph.value_info.append(_typed("t", FLOAT, [3, 4]))
+    assert [node.op_type for node in ortopt.optimize(model, verify=False).model.graph] == ["Mystery"]
+    model.graph.node[0].CopyFrom(helper.make_node("FutureOp", ["x"], ["t"]))
+    assert [node.op_type for node in ortopt.optimize(model, verify=False).model.graph] == []
+
+
+def test_what_is_claimed_is_still_declared() -> None:
+    model = _main(
+        "g (float[N,4] x, int64[K,4] w) => (int64[2,J] v, int64[P,Q] y, int64[R,S,T] z) {"
+        " a = Constant<value = int64[1] {0}>() t = NonZero(x) u = NonZero(w) e = Unsqueeze(u, a)"
+        " v = Neg(t) y = Neg(u) z = Neg(e) }"
+    )
+    told = {"t": [2, "count"], "u": [3, 5], "e": ["A", "B", 4]}
+    model.graph.value_info.extend(_typed(name, INT64, dims) for name, dims in told.items())
+    saved = onnx.ModelProto.FromString(to_bytes(ortopt.optimize(model, level=1, verify=False).model))
+    kept = {
+        info.name: [dim.dim_value or dim.dim_param for dim in info.type.tensor_type.shape.dim]
+        for info in saved.graph.value_info
+    }
+    assert kept["t"] == [2, "count"]  # nothing is proven of how many there are
+    assert kept["u"] == [2, ""]  # the 3 is wrong, so the 5 may be
+    assert kept["e"] == [1, 2, 4]
+
+
+RENAMES = (
+    "g (float[N,4] x) => (int64[2,3] y) { t = NonZero(x) a = Constant<value = int64[2] {2, 3}>() y = Reshape(t, a) }"
+)
+
+
+def test_a_refusal_says_that_more_is_declared() -> None:
+    text = NAMED["sizes of an output"][0]
+    check_keeps("reshape_fusion", load(_main(text)), f"neither numbers nor the input's own; {ONLY_DECLARED} (s, y)")
+    model = _main(RENAMES)
+    model.graph.value_info.append(_typed("t", INT64, [2, 3]))
+    check_keeps("reshape_elimination", load(model), f"a dimension may change; {ONLY_DECLARED} (a, t)")
+
+
+def test_a_refusal_does_not_name_claims_that_make_no_difference() -> None:
+    model = _main(RENAMES)
+    model.graph.value_info.append(_typed("t", INT64, [2, "K"]))
+    check_keeps("reshape_elimination", load(model), "a dimension may change (a)")

@@ -40,6 +40,7 @@ from ortopt.graph.facts import (
     CONTENTS,
     INTEGERS,
     OPSETS,
+    POSITIVE,
     SCOPE,
     SHAPE,
     Dims,
@@ -50,12 +51,24 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.graph.onnx_ir_internals import noted
-from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, different, invent, is_invented, symbols
+from ortopt.graph.onnx_ir_internals import is_needed, noted
+from ortopt.graph.symbolic import (
+    INVENTED,
+    UNKNOWN,
+    Dim,
+    canonical,
+    different,
+    factors,
+    invent,
+    is_invented,
+    is_positive,
+    symbols,
+)
 from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
 _MOST_NODES_WALKED_AGAIN = 20_000
+_MOST_WALKS = 3  # what is learned of symbols late helps nodes before
 _MOST_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
 
 _fresh = itertools.count(1)
@@ -100,7 +113,8 @@ def _infer_alone(node: ir.Node, *, again: bool) -> None:
     opsets: Mapping[str, int] = {}
     if graph is not None:
         opsets = graph.meta.get(OPSETS) or graph.opset_imports
-    inference = _Inference({}, opsets, alone=True, again=again)
+    positive: set[str] = set() if graph is None else graph.meta.get(POSITIVE) or set()
+    inference = _Inference({}, opsets, alone=True, again=again, positive=positive)
     pending = inference.infer(node)
     if pending is not None:
         inference.drive(pending)
@@ -117,6 +131,7 @@ class _Inference:
         alone: bool = False,
         token: CancellationToken = NEVER,
         again: bool = False,
+        positive: set[str] | None = None,
     ) -> None:
         self._watch = token.watch
         self._functions = functions
@@ -129,6 +144,9 @@ class _Inference:
         self._stated: dict[ir.Graph, list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None, Any]]] = {}
         self._walked: set[int] = set()
         self._patience = _MOST_NODES_WALKED_AGAIN
+        self._main: ir.Graph | None = None
+        self._positive: set[str] = set() if positive is None else positive
+        self._missed: set[str] = set()
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
         self._signatures: dict[ir.OperatorIdentifier, list[tuple[Fact, ...]]] = {}
 
@@ -140,7 +158,15 @@ class _Inference:
         for value in graph.inputs:
             value.meta.pop(CONTENTS, None)
             self._know_input(value, dims_of_declared(value))
-        self.drive(self._walk(graph))
+        self._main = graph
+        for _ in range(_MOST_WALKS):
+            self._missed.clear()
+            self.drive(self._walk(graph))
+            if not self._missed & self._positive:
+                break
+            self._results.clear()
+            self._signatures.clear()
+            self._walked.clear()
         self._finish_functions()
 
     def _forget(self, graph: ir.Graph) -> None:
@@ -195,6 +221,24 @@ class _Inference:
                 graphs.extend(subgraphs(node))
         return list(found)
 
+    # Symbols that are not 0
+
+    def is_positive(self, dim: Dim) -> bool:
+        """Whether a dimension is at least 1 wherever the model runs."""
+        if is_positive(dim, self._positive):
+            return True
+        if not self._alone and not isinstance(dim, int) and dim.value is not None:
+            self._missed.update(symbols(dim), (dim.value,))
+        return False
+
+    def fails_without(self, node: ir.Node, dim: Dim) -> None:
+        """Note that a node fails where a dimension is 0: where the model runs, it does, if it is one of the main graph.
+
+        Only symbols of the model's inputs are the same number everywhere.
+        """
+        if node.graph is self._main and node.graph is not None and any(map(is_needed, node.outputs)):
+            self._positive.update(name for name in (*factors(dim), str(dim)) if INVENTED not in name)
+
     # Graphs
 
     def enter(self, graph: ir.Graph) -> None:
@@ -206,6 +250,7 @@ class _Inference:
                 graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
             self._open.update(value for value in graph.inputs if value.shape is None)
         graph.meta[OPSETS] = self._opsets
+        graph.meta[POSITIVE] = self._positive
 
     def reopen(self, inputs: Iterable[ir.Value]) -> None:
         """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""

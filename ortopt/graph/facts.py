@@ -1,6 +1,6 @@
 """What inference knows about one value, and where it is kept.
 
-The type of a value is ``value.type`` and the shape of an intermediate value is ``value.shape``. Four things do not fit
+The type of a value is ``value.type`` and the shape of an intermediate value is ``value.shape``. These things do not fit
 there and live in ``value.meta``, which is never written to a file:
 
 - `SHAPE`: for inputs and outputs of graphs, whose declared shape is interface and stays as it is, what inference knows
@@ -11,12 +11,14 @@ there and live in ``value.meta``, which is never written to a file:
 - `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with
   `contents`.
 - `SCOPE`, on graphs: the number that makes invented symbols unique (internal to inference).
+- `POSITIVE`, on graphs: the symbols and expressions that are not 0 wherever the model runs (internal to inference).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -30,6 +32,7 @@ CLAIM = "ortopt.claim"
 CONTENTS = "ortopt.contents"
 SCOPE = "ortopt.scope"
 OPSETS = "ortopt.opsets"
+POSITIVE = "ortopt.positive"
 
 MOST_ELEMENTS = 64
 """Tensors with more elements are data, and not shapes."""
@@ -153,6 +156,23 @@ def claim_of(value: ir.Value) -> Dims | None:
     return tuple(declared) if more else None
 
 
+@contextlib.contextmanager
+def believed(values: Sequence[ir.Value]) -> Iterator[None]:
+    """Take claims for facts, to see what difference they would make; nothing may be rewritten meanwhile."""
+    before = [(value, value.shape, noted(value, SHAPE)) for value in values]
+    try:
+        for value in values:
+            claim = claim_of(value)
+            value.meta.pop(SHAPE, None)
+            value.shape = None if claim is None else shape_from(claim)
+        yield
+    finally:
+        for value, shape, known in before:
+            value.shape = shape
+            if known is not None:
+                value.meta[SHAPE] = known
+
+
 def says_more(claimed: Dim, proven: Dim) -> bool:
     """Whether a declared dimension says something where nothing is proven."""
     return is_known(claimed) and (not is_known(proven) or is_invented(proven))
@@ -174,11 +194,13 @@ __all__ = [
     "INTEGERS",
     "MOST_ELEMENTS",
     "OPSETS",
+    "POSITIVE",
     "SCOPE",
     "SHAPE",
     "UNKNOWN",
     "Dims",
     "all_contents",
+    "believed",
     "claim_of",
     "contents",
     "copy_facts",

@@ -180,8 +180,13 @@ class Recipe:
 
 
 def argument_of(value: ir.Value) -> Argument:
-    """An argument as a value is known, under its name: ONNX Runtime enforces what a session's inputs declare."""
-    return Argument(value.name or "", value.type, shape_of(value), value.meta.get(FOREIGN_TYPE_KEY))
+    """An argument as a value is declared, under its name."""
+    return Argument(value.name or "", value.type, value.shape, value.meta.get(FOREIGN_TYPE_KEY))
+
+
+def _given(name: str | None, type_: ir.TypeProtocol | None, value: ir.Value) -> Argument:
+    """An argument of a group: its shape as it is proven, for ONNX Runtime enforces what a session's inputs declare."""
+    return Argument(name or "", type_, shape_of(value), value.meta.get(FOREIGN_TYPE_KEY))
 
 
 def free_prefix(names: Iterable[str | None]) -> str:
@@ -270,8 +275,7 @@ class Library:
                 weights[name] = tensor
             else:
                 given.append(value)
-                type_, shape = (value.type, shape_of(value)) if value.type is not None else (formal.type, formal.shape)
-                arguments.append(Argument(name, type_, shape, value.meta.get(FOREIGN_TYPE_KEY)))
+                arguments.append(_given(name, formal.type if value.type is None else value.type, value))
         results, outputs = [], []
         for value, formal, asked in zip(node.outputs, function.outputs, wanted, strict=False):
             if asked:
@@ -315,7 +319,7 @@ class Library:
         return Recipe(
             name,
             tuple(_serialized(node, ()) for node in nodes),
-            tuple(argument_of(value) for value in given),
+            tuple(_given(value.name, value.type, value) for value in given),
             tuple(Argument(value.name or "", value.type, None) for value in results),
             weights,
             self._called(nodes),

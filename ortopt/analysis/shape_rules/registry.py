@@ -42,7 +42,13 @@ class Unknown(Exception):  # noqa: N818 -- not knowing is an answer, and no erro
 
 
 class Host(Protocol):
-    """What the run of inference offers to rules of nodes with subgraphs."""
+    """What the run of inference offers to rules."""
+
+    def is_positive(self, dim: Dim) -> bool:
+        """Whether a dimension is at least 1 wherever the model runs."""
+
+    def fails_without(self, node: ir.Node, dim: Dim) -> None:
+        """Note that a node fails where a dimension is 0."""
 
     def enter(self, graph: ir.Graph) -> None:
         """Number a nested graph, so that symbols can be invented in it."""
