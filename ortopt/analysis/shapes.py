@@ -68,7 +68,7 @@ from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
 _MOST_NODES_WALKED_AGAIN = 20_000
-_MOST_WALKS = 3  # what is learned of symbols late helps nodes before
+_MOST_REVISITS = 3  # what is learned of symbols late helps nodes before
 _MOST_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
 
 _fresh = itertools.count(1)
@@ -146,7 +146,8 @@ class _Inference:
         self._patience = _MOST_NODES_WALKED_AGAIN
         self._main: ir.Graph | None = None
         self._positive: set[str] = set() if positive is None else positive
-        self._missed: set[str] = set()
+        self._at: ir.Node | None = None  # the node of the main graph that is inferred
+        self._missed: dict[ir.Node, set[str]] = {}
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
         self._signatures: dict[ir.OperatorIdentifier, list[tuple[Fact, ...]]] = {}
 
@@ -159,15 +160,31 @@ class _Inference:
             value.meta.pop(CONTENTS, None)
             self._know_input(value, dims_of_declared(value))
         self._main = graph
-        for _ in range(_MOST_WALKS):
-            self._missed.clear()
-            self.drive(self._walk(graph))
-            if not self._missed & self._positive:
+        self.drive(self._walk(graph))
+        for _ in range(_MOST_REVISITS):
+            helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
+            if not helped:
                 break
-            self._results.clear()
-            self._signatures.clear()
             self._walked.clear()
+            self.drive(self._revisit(graph, helped))
         self._finish_functions()
+
+    def _revisit(self, graph: ir.Graph, helped: Iterable[ir.Node]) -> Iterator[ir.Graph]:
+        """Infer again the nodes of the main graph for which more is known now, and those that read what changes."""
+        due = set(graph if self._functions else helped)  # a function holds what all of its calls agree on
+        self._results.clear()
+        self._signatures.clear()
+        changed: set[ir.Value] = set()
+        for node in self._watch(graph):
+            if node not in due and changed.isdisjoint(node.inputs) and not (changed and any(subgraphs(node))):
+                continue
+            self._at = node
+            self._missed.pop(node, None)
+            before = [_known(value) for value in node.outputs]
+            pending = self.infer(node)
+            if pending is not None:
+                yield from pending
+            changed.update(value for value, had in zip(node.outputs, before, strict=True) if _known(value) != had)
 
     def _forget(self, graph: ir.Graph) -> None:
         """Take back what an earlier walk of a graph has found: that was for other arguments, and is nothing stated."""
@@ -227,8 +244,8 @@ class _Inference:
         """Whether a dimension is at least 1 wherever the model runs."""
         if is_positive(dim, self._positive):
             return True
-        if not self._alone and not isinstance(dim, int) and dim.value is not None:
-            self._missed.update(symbols(dim), (dim.value,))
+        if self._at is not None and not isinstance(dim, int) and dim.value is not None:
+            self._missed.setdefault(self._at, set()).update(symbols(dim), (dim.value,))
         return False
 
     def fails_without(self, node: ir.Node, dim: Dim) -> None:
@@ -282,8 +299,10 @@ class _Inference:
         for value in self._watch(graph.initializers.data.values()):
             if value.is_graph_output() and not value.is_graph_input():
                 self._store(value, value.type, dims_of_constant(value), None)
-        infer = self.infer
+        infer, is_main = self.infer, graph is self._main
         for node in self._watch(graph):
+            if is_main:
+                self._at = node
             pending = infer(node)
             if pending is not None:
                 yield from pending
@@ -494,6 +513,10 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
             known = join_dims(known, other_known)
         result.append((type_, dims, known))
     return tuple(result)
+
+
+def _known(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None, Dims | None]:
+    return value.type, shape_of(value), noted(value, CONTENTS)
 
 
 def _fact(value: ir.Value | None) -> Fact:

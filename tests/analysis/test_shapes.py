@@ -170,6 +170,20 @@ def test_loops_keep_what_no_iteration_changes() -> None:
     assert text(values["r2"]) == "float[3,N,8]"
 
 
+@pytest.mark.parametrize("declared", ["float[N,8] r", "float[q,8] r", "float[] r", "float[N,7] r"])
+@pytest.mark.parametrize("trips", [0, 2])
+def test_no_iteration_stacks_up_to_what_the_body_declares(declared: str, trips: int) -> None:
+    body = f"""
+        all = Loop(n, ) <body = step (int64 i, bool go) => (bool on, {declared}) {{ on = Identity(go) r = Relu(x) }}>
+        y = Identity(all)
+    """
+    check(
+        body.replace("(n, )", "(n, c)"),
+        "float[N,8] x, int64 n, bool c",
+        {"x": _f(3, 8), "n": np.array(trips), "c": np.array(True)},
+    )
+
+
 GROWING = """
     y, sizes = Loop (n, , x) <body = step (int64 i, bool go, float[a] state)
         => (bool on, float[b] next, int64[1] size) {

@@ -116,7 +116,17 @@ def loop(call: Call) -> Steps:
     length = symbolic.maximum(trips[0], 0) if trips and _runs_through(body, call) else UNKNOWN
     for index, value in enumerate(body.outputs[count + 1 :], count):
         type_, dims, _ = _fact(value)
-        call.set(index, type_, None if dims is None else (length, *dims))
+        call.set(index, type_, _stacked(call, length, dims, value.shape))
+
+
+def _stacked(call: Call, length: Dim, dims: Dims | None, declared: ir.Shape | None) -> Dims | None:
+    """The shape of all iterations' results; of none it is what the body declares, with 0 where that is no number."""
+    if dims is None or call.host.is_positive(length):
+        return None if dims is None else (length, *dims)
+    if declared is None or len(declared) != len(dims):
+        return None
+    sure = zip(dims, declared, strict=True)
+    return (length, *(dim if isinstance(dim, int) and dim == told else UNKNOWN for dim, told in sure))
 
 
 def _joined(a: Fact, b: Fact) -> Fact:
