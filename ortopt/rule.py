@@ -17,7 +17,7 @@ from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, discard, new_nodes
 from ortopt.graph.index import OpIndex
-from ortopt.graph.match import Refusal, first_match
+from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.transformer import Context, GraphTransformer, is_tuple_of
 
@@ -297,7 +297,7 @@ class RuleDriver:
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
             if context.observers.listens_to_refusals:
-                context.refuse(root, refusal)
+                context.refuse(root, str(with_claims(refusal, root, rule.match)))
             return None
         if rule.providers and context.provider_of(root) not in rule.providers:
             context.refuse(root, f"it is not placed on {' or '.join(rule.providers)}")

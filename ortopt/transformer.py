@@ -17,6 +17,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
+from ortopt.graph.match import Refusal, with_claims
 from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.semantics import GROUP_DOMAIN, STANDARD_DOMAINS
 
@@ -400,7 +401,8 @@ class Context:
         if isinstance(reason, TooLarge):
             self.workspace.too_large[self.transformer.name, node] = reason.nbytes
         if self.observers.listens_to_refusals:
-            self.observers.refused(self.transformer, node, str(reason))
+            told = with_claims(reason, node) if isinstance(reason, Refusal) else reason
+            self.observers.refused(self.transformer, node, str(told))
 
     def replace(
         self,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, constant, discard
+from ortopt.graph.facts import copy_facts
 from ortopt.graph.match import Refusal, need
 from ortopt.graph.names import set_name
 from ortopt.options import TransformerLevel
@@ -272,7 +273,8 @@ class Inliner:
             new.name = self.edit.fresh_name(f"{frame.prefix}/{old.name}")
         elif old.name == "":
             new.name = ""
-        new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+        copy_facts(old, new)
+        new.doc_string = old.doc_string
         new.metadata_props.update(old.metadata_props)
         frame.values[old] = new
 
@@ -323,7 +325,7 @@ class Inliner:
             if result not in own:
                 copy = ir.node("Identity", [result], name=self.edit.fresh_name(f"{outer.prefix}/Identity"))
                 copy.outputs[0].name = self.edit.fresh_name(f"{outer.prefix}/{old.name}")
-                copy.outputs[0].type, copy.outputs[0].shape = old.type, old.shape
+                copy_facts(old, copy.outputs[0])
                 nodes.append(copy)
                 result = copy.outputs[0]
             outputs.append(result)

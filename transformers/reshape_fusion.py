@@ -105,6 +105,8 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
     if axis is not None:
         _check_for_copies(computed, result, source, positive)
         return ir.node("Flatten", [x], attributes={"axis": axis})
+    doubtful = sum(_may_copy(computed, result, axis) for axis in open_axes)
+    need(doubtful != 1, "a dimension that is 0 would be copied", computed)
     need(len(open_axes) == 1, "several dimensions are neither numbers nor the input's own", computed)
     raise Refusal("a dimension beside the one to infer may be 0", computed)
 
@@ -125,6 +127,13 @@ def _check_for_copies(
         others = [other for at, other in enumerate(result) if at != axis]
         fails = INFER not in literal and all(_is_positive(other, positive) for other in others)
         need(fails or _is_multiple(dim, source, axis), "a dimension that is 0 would be copied", computed)
+
+
+def _may_copy(computed: ir.Value, result: Sequence[Dim], axis: int) -> bool:
+    """Whether inference knows what is asked for, but not that it is the result's dimension."""
+    asked = _literal(computed, axis)
+    known = asked is not None and not isinstance(asked, int) and symbolic.at_least(asked, 0)
+    return known and symbolic.is_invented(result[axis])
 
 
 def _reshape(x: ir.Value, target: Sequence[int], *, allow_zero: bool = False) -> ir.Node:

@@ -109,12 +109,16 @@ def _shown(text: str) -> str:
     return "a dimension that depends on data" if symbolic.INVENTED in text else text
 
 
-def _reshape(user: ir.Node, _target: ir.Value) -> str | None:
+def _reshape(user: ir.Node, target: ir.Value) -> str | None:
     """Which dimensions a constant target could not say."""
     source = user.inputs[0]
     result = shape_of(user.outputs[0])
     if source is None or result is None:
         return None
+    asked = facts.contents(target)
+    if asked is not None and len(asked) == len(result):  # what is asked for, where it is not proven to be the result's
+        pairs = zip(asked, result, strict=True)
+        result = tuple(to if symbolic.is_invented(dim) and symbolic.is_known(to) else dim for to, dim in pairs)
     own = shape_of(source) or ()
     open_ = [
         str(dim) if symbolic.is_known(dim) else "unknown"

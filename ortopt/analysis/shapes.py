@@ -2,13 +2,16 @@
 
 `infer_model` does a whole model, `infer_node` one new node from its inputs. What becomes of the results:
 
-- Intermediate values: ``value.type`` and ``value.shape`` are recomputed. What a file declares (its value_info) may be
-  stale, so it counts only where inference does not know: for a dimension that depends on data, for the rank of what an
-  op of an unknown domain gives. Every known shape is frozen, shared, and in canonical form
-  (`ortopt.graph.symbolic`); a dimension that nobody knows is an invented symbol, the same one wherever it must be the
-  same number. Values of which not even the rank is known have no shape.
+- Inputs of the model: what is declared is a fact, ONNX Runtime enforces it.
+- Intermediate values: ``value.type`` and ``value.shape`` are recomputed. Every known shape is frozen, shared, and in
+  canonical form (`ortopt.graph.symbolic`); a dimension that nobody knows is an invented symbol, the same one wherever
+  it must be the same number. Values of which not even the rank is known have no shape.
+- What a file declares for a computed value (its value_info, an output, the input of a body) is a claim: ONNX Runtime
+  only warns where it is wrong, so it proves no rank, no dimension and no name. It is all there is, and believed, for
+  the results of ops of which inference knows nothing: of unknown domains, newer than the schemas. `_known_before`
+  decides this, and nobody else. Other claims that say more than is proven are kept apart (`facts.claim_of`).
 - Inputs and outputs of graphs: declared types and shapes are interface and stay; a missing type is filled in, a missing
-  shape is not; what is known better is kept in ``value.meta`` and read with `shape_of`, as everything is that asks for
+  shape is not; what is proven is kept in ``value.meta`` and read with `shape_of`, as everything is that asks for
   shapes.
 - The elements of small integer tensors are kept in ``value.meta`` and read with `contents`.
 
@@ -23,33 +26,49 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.fallback import infer_by_schema
-from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
+from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims, meet
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.facts import (
+    CLAIM,
     CONTENTS,
     INTEGERS,
     OPSETS,
+    POSITIVE,
     SCOPE,
     SHAPE,
     Dims,
     contents,
     dims_of,
+    says_more,
     set_better_shape,
     shape_from,
     shape_of,
 )
-from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, invent, is_invented, symbols
+from ortopt.graph.onnx_ir_internals import is_needed, noted
+from ortopt.graph.symbolic import (
+    INVENTED,
+    UNKNOWN,
+    Dim,
+    canonical,
+    different,
+    factors,
+    invent,
+    is_invented,
+    is_positive,
+    symbols,
+)
 from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
 _MOST_NODES_WALKED_AGAIN = 20_000
+_MOST_REVISITS = 3  # what is learned of symbols late helps nodes before
 _MOST_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
 
 _fresh = itertools.count(1)
@@ -94,7 +113,8 @@ def _infer_alone(node: ir.Node, *, again: bool) -> None:
     opsets: Mapping[str, int] = {}
     if graph is not None:
         opsets = graph.meta.get(OPSETS) or graph.opset_imports
-    inference = _Inference({}, opsets, alone=True, again=again)
+    positive: set[str] = set() if graph is None else graph.meta.get(POSITIVE) or set()
+    inference = _Inference({}, opsets, alone=True, again=again, positive=positive)
     pending = inference.infer(node)
     if pending is not None:
         inference.drive(pending)
@@ -111,6 +131,7 @@ class _Inference:
         alone: bool = False,
         token: CancellationToken = NEVER,
         again: bool = False,
+        positive: set[str] | None = None,
     ) -> None:
         self._watch = token.watch
         self._functions = functions
@@ -120,9 +141,13 @@ class _Inference:
         self._scopes = 0
         self._entered: set[int] = set()
         self._open: set[ir.Value] = set()
-        self._stated: dict[ir.Graph, list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]] = {}
+        self._stated: dict[ir.Graph, list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None, Any]]] = {}
         self._walked: set[int] = set()
         self._patience = _MOST_NODES_WALKED_AGAIN
+        self._main: ir.Graph | None = None
+        self._positive: set[str] = set() if positive is None else positive
+        self._at: ir.Node | None = None  # the node of the main graph that is inferred
+        self._missed: dict[ir.Node, set[str]] = {}
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
         self._signatures: dict[ir.OperatorIdentifier, list[tuple[Fact, ...]]] = {}
 
@@ -134,24 +159,55 @@ class _Inference:
         for value in graph.inputs:
             value.meta.pop(CONTENTS, None)
             self._know_input(value, dims_of_declared(value))
+        self._main = graph
         self.drive(self._walk(graph))
+        for _ in range(_MOST_REVISITS):
+            helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
+            if not helped:
+                break
+            self._walked.clear()
+            self.drive(self._revisit(graph, helped))
         self._finish_functions()
+
+    def _revisit(self, graph: ir.Graph, helped: Iterable[ir.Node]) -> Iterator[ir.Graph]:
+        """Infer again the nodes of the main graph for which more is known now, and those that read what changes."""
+        due = set(graph if self._functions else helped)  # a function holds what all of its calls agree on
+        self._results.clear()
+        self._signatures.clear()
+        changed: set[ir.Value] = set()
+        for node in self._watch(graph):
+            if node not in due and changed.isdisjoint(node.inputs) and not (changed and any(subgraphs(node))):
+                continue
+            self._at = node
+            self._missed.pop(node, None)
+            before = [_known(value) for value in node.outputs]
+            pending = self.infer(node)
+            if pending is not None:
+                yield from pending
+            changed.update(value for value, had in zip(node.outputs, before, strict=True) if _known(value) != had)
 
     def _forget(self, graph: ir.Graph) -> None:
         """Take back what an earlier walk of a graph has found: that was for other arguments, and is nothing stated."""
         stated = self._stated.get(graph)
         if stated is None:
-            self._stated[graph] = [(value, value.type, value.shape) for node in graph for value in node.outputs]
+            self._stated[graph] = [
+                (value, value.type, value.shape, noted(value, SHAPE)) for node in graph for value in node.outputs
+            ]
             return
-        for value, type_, shape in stated:
+        for value, type_, shape, proven in stated:
             value.type, value.shape = type_, shape
             value.meta.pop(CONTENTS, None)
+            if proven is not None:
+                value.meta[SHAPE] = proven
+            else:
+                value.meta.pop(SHAPE, None)
 
     def _finish_functions(self) -> None:
         """Leave in each function's body what holds for all of its calls, callers first."""
         for identifier in self._callers_first():
             signatures = self._signatures.get(identifier)
             if signatures is None:  # nobody calls it
+                _know_nothing(self._functions[identifier].graph)
                 continue
             arguments = _joined(signatures)
             self._results.pop((identifier, arguments), None)
@@ -182,6 +238,24 @@ class _Inference:
                 graphs.extend(subgraphs(node))
         return list(found)
 
+    # Symbols that are not 0
+
+    def is_positive(self, dim: Dim) -> bool:
+        """Whether a dimension is at least 1 wherever the model runs."""
+        if is_positive(dim, self._positive):
+            return True
+        if self._at is not None and not isinstance(dim, int) and dim.value is not None:
+            self._missed.setdefault(self._at, set()).update(symbols(dim), (dim.value,))
+        return False
+
+    def fails_without(self, node: ir.Node, dim: Dim) -> None:
+        """Note that a node fails where a dimension is 0: where the model runs, it does, if it is one of the main graph.
+
+        Only symbols of the model's inputs are the same number everywhere.
+        """
+        if node.graph is self._main and node.graph is not None and any(map(is_needed, node.outputs)):
+            self._positive.update(name for name in (*factors(dim), str(dim)) if INVENTED not in name)
+
     # Graphs
 
     def enter(self, graph: ir.Graph) -> None:
@@ -193,6 +267,7 @@ class _Inference:
                 graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
             self._open.update(value for value in graph.inputs if value.shape is None)
         graph.meta[OPSETS] = self._opsets
+        graph.meta[POSITIVE] = self._positive
 
     def reopen(self, inputs: Iterable[ir.Value]) -> None:
         """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""
@@ -224,8 +299,10 @@ class _Inference:
         for value in self._watch(graph.initializers.data.values()):
             if value.is_graph_output() and not value.is_graph_input():
                 self._store(value, value.type, dims_of_constant(value), None)
-        infer = self.infer
+        infer, is_main = self.infer, graph is self._main
         for node in self._watch(graph):
+            if is_main:
+                self._at = node
             pending = infer(node)
             if pending is not None:
                 yield from pending
@@ -279,7 +356,7 @@ class _Inference:
                 elif value.dtype in INTEGERS:
                     value.meta.pop(CONTENTS, None)
                 continue
-            self._store(value, type_, shape, known)
+            self._store(value, type_, shape, known, believed=call.believed)
 
     def _store(
         self,
@@ -287,44 +364,65 @@ class _Inference:
         type_: ir.TypeProtocol | ir.DataType | None,
         dims: Iterable[Dim] | None,
         known: Sequence[Dim] | None,
+        *,
+        believed: bool = False,
     ) -> None:
         interface = value.is_graph_output()
         if not interface or value.type is None:
             _set_type(value, type_)
-        completed = self._completed(value, dims)
+        completed = self._completed(value, dims, believed=believed)
         if value.type is not None and not isinstance(value.type, ir.TensorType | ir.SparseTensorType):
             completed = None
         if interface:  # what the file declares, or leaves open, stays
-            same = completed is None or (value.shape is not None and value.shape.dims == completed)
-            set_better_shape(value, None if same else completed)
+            set_better_shape(value, completed)
         else:
+            if not self._alone and not believed:
+                _keep_claim(value, completed)
             value.shape = None if completed is None else shape_from(completed)
+            if noted(value, SHAPE) is not None:
+                del value.meta[SHAPE]
         if known is not None:
             value.meta[CONTENTS] = tuple(known)
         elif value.type is not None and value.dtype in INTEGERS:
             value.meta.pop(CONTENTS, None)
 
-    def _completed(self, value: ir.Value, dims: Iterable[Dim] | None) -> Dims | None:
-        """The dimensions, with declared ones and then invented ones where they are not known."""
-        declared = dims_of_declared(value)
+    def _completed(self, value: ir.Value, dims: Iterable[Dim] | None, *, believed: bool) -> Dims | None:
+        """The dimensions, with what else may be relied on and then invented ones where they are not known."""
+        before = self._known_before(value, believed=believed)
         if dims is None:
-            if declared is None:
+            if before is None:
                 return None
-            dims = declared
+            dims = before
         result = list(dims)
-        usable = declared is not None and len(declared) == len(result)
+        usable = before is not None and len(before) == len(result)
         for axis, dim in enumerate(result):
             if isinstance(dim, int):
                 if dim < 0:
                     result[axis] = self._invented(value, axis)
                 continue
             if dim.value is None or is_invented(dim):
-                stated = declared[axis] if usable and declared is not None else UNKNOWN
+                stated = before[axis] if usable and before is not None else UNKNOWN
                 if isinstance(stated, int) or stated.value is not None:
                     result[axis] = stated
                 elif dim.value is None:
                     result[axis] = self._invented(value, axis)
         return tuple(result)
+
+    def _known_before(self, value: ir.Value, *, believed: bool) -> Dims | None:
+        """What may be relied on besides what the rule says of a computed value.
+
+        Args:
+            value: The result of a node.
+            believed: Whether its op is one that inference cannot know: what the file declares is then all there is.
+
+        Returns:
+            For a node inferred alone what is proven of the value already, its own or that of the value that it stands
+            for; of a model as it comes from a file nothing, or what it declares.
+        """
+        if self._alone:
+            shape = shape_of(value)
+            return None if shape is None else _without_invented(shape.dims)
+        return dims_of_declared(value) if believed else None
 
     def _invented(self, value: ir.Value, axis: int) -> ir.SymbolicDim:
         if self._again and (known := shape_of(value)) is not None and axis < len(known) and is_invented(known[axis]):
@@ -397,6 +495,14 @@ class _Inference:
         self._opsets = outer
 
 
+def _know_nothing(graph: ir.Graph) -> None:
+    """Take what a file declares in a graph, and in those below it, for the claims that they are."""
+    for below in scope.below(graph):
+        for value in (*below.inputs, *(value for node in below for value in node.outputs)):
+            value.meta.pop(CONTENTS, None)
+            set_better_shape(value, None)
+
+
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
     result = []
     for facts in zip(*signatures, strict=True):
@@ -407,6 +513,10 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
             known = join_dims(known, other_known)
         result.append((type_, dims, known))
     return tuple(result)
+
+
+def _known(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None, Dims | None]:
+    return value.type, shape_of(value), noted(value, CONTENTS)
 
 
 def _fact(value: ir.Value | None) -> Fact:
@@ -448,9 +558,32 @@ def _set_type(value: ir.Value, type_: ir.TypeProtocol | ir.DataType | None) -> N
 def dims_of_declared(value: ir.Value) -> Dims | None:
     """The dimensions that a value's shape states, in canonical form; invented ones count as unknown."""
     shape = value.shape
-    if shape is None:
-        return dims_of_constant(value)
-    return tuple(dim if isinstance(dim, int) else UNKNOWN if is_invented(dim) else canonical(dim) for dim in shape.dims)
+    return dims_of_constant(value) if shape is None else _without_invented(shape.dims)
+
+
+def _without_invented(dims: Iterable[Dim]) -> Dims:
+    return tuple(dim if isinstance(dim, int) else UNKNOWN if is_invented(dim) else canonical(dim) for dim in dims)
+
+
+def _keep_claim(value: ir.Value, proven: Dims | None) -> None:
+    """Remember what the file declares of an intermediate value beyond what is proven, unless that is proven wrong."""
+    claimed, before = dims_of_declared(value), noted(value, CLAIM)
+    if claimed is None:
+        claimed = before
+    elif before is not None and len(before) == len(claimed):  # the shape is what an earlier inference has proven
+        claimed = tuple(map(meet, claimed, before))
+    if claimed is None:
+        return
+    wrong = proven is not None and _contradicts(claimed, proven)
+    if wrong or (proven is not None and not any(map(says_more, claimed, proven))):
+        value.meta.pop(CLAIM, None)
+    else:
+        value.meta[CLAIM] = claimed
+
+
+def _contradicts(claimed: Dims, proven: Dims) -> bool:
+    """Whether a claim is proven wrong."""
+    return len(claimed) != len(proven) or any(map(different, claimed, proven))
 
 
 def dims_of_constant(value: ir.Value) -> Dims | None:

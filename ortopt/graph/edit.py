@@ -34,7 +34,7 @@ from ortopt.graph.onnx_ir_internals import (
 )
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
-from ortopt.graph.symbolic import canonical, is_invented, is_known
+from ortopt.graph.symbolic import canonical, is_known
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -906,12 +906,11 @@ class Editor:
             name = old.name
             self.rename(old, self.fresh_name(f"{name}/replaced"))
             self.rename(new, name)
-        if is_output:  # the interface: what the model declares, or leaves open, stays to the letter
-            known = _better_shape(facts.shape_of(new), old.shape, beats_invented=True)
+        if is_output:  # the interface: what the model declares, or leaves open, stays to the letter, and proves nothing
+            known = _better_shape(facts.shape_of(new), facts.shape_of(old))
             self.set_type(new, old.type or new.type, old.shape)
-            if known is not None and known != old.shape:
-                self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
-                facts.set_better_shape(new, known.dims)
+            self._did(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
+            facts.set_better_shape(new, None if known is None else known.dims)
         elif not new.is_graph_output() and not new.is_graph_input():  # what is declared for those stays too
             shape = _better_shape(new.shape, old.shape)
             if new.is_graph_output() or new.is_graph_input():  # interface too
@@ -943,9 +942,10 @@ class Editor:
 
     def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
         annotation = semantics.QUANTIZATION_KEY
-        if noted(old, annotation) is not None and annotation not in new.meta:
-            new.meta[annotation] = old.meta[annotation]
-            self._did(_set_fact, new, annotation, None)
+        for key in (annotation, facts.CLAIM):
+            if noted(old, key) is not None and key not in new.meta:
+                new.meta[key] = old.meta[key]
+                self._did(_set_fact, new, key, None)
         if not old.metadata_props and not old.doc_string:
             return
         self._did(_restore_value, new, dict(new.metadata_props), new.doc_string)
@@ -1097,13 +1097,14 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
     """Refuse a replacement of another type or of a shape that is provably another one."""
     if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
         raise Conflict(f"the result would be {new.dtype.name.lower()} instead of {old.dtype.name.lower()}")
-    if old.shape is None or new.shape is None:
+    before, after = facts.shape_of(old), facts.shape_of(new)
+    if before is None or after is None:
         return
-    if len(old.shape) != len(new.shape):
-        raise Conflict(f"the result would have rank {len(new.shape)} instead of {len(old.shape)}")
-    for had, has in zip(old.shape.dims, new.shape.dims, strict=True):
+    if len(before) != len(after):
+        raise Conflict(f"the result would have rank {len(after)} instead of {len(before)}")
+    for had, has in zip(before.dims, after.dims, strict=True):
         if isinstance(had, int) and isinstance(has, int) and had != has:
-            raise Conflict(f"the result would have the shape {new.shape} instead of {old.shape}")
+            raise Conflict(f"the result would have the shape {after} instead of {before}")
 
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
@@ -1128,24 +1129,21 @@ def _alike(one: ir.Value, other: ir.Value) -> bool:
     return constant_ is None or constant_.size > facts.MOST_ELEMENTS  # inference may read few: the factors of a Resize
 
 
-def _better_shape(new: ir.Shape | None, old: ir.Shape | None, *, beats_invented: bool = False) -> ir.Shape | None:
+def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:
     """The shape that says more: a known dimension beats an unknown one.
+
+    It does not beat one that inference has invented: inference of the saved file would find that one again, and it may
+    stand elsewhere too.
 
     Args:
         new: What inference finds.
-        old: What was known before.
-        beats_invented: Whether it also beats one that inference has invented, as what a graph declares for its output
-            does. It must not where only the editor knows it: inference of the saved file would find the invented one,
-            which may stand elsewhere too.
+        old: What was proven before.
     """
     if new is None or old is None or new is old or len(new) != len(old):
         return old if new is None else new
     if new.dims == old.dims:
         return new
-    dims = tuple(
-        had if not is_known(has) or (beats_invented and is_invented(has) and is_known(had)) else has
-        for has, had in zip(new.dims, old.dims, strict=True)
-    )
+    dims = tuple(had if not is_known(has) else has for has, had in zip(new.dims, old.dims, strict=True))
     return new if dims == new.dims else facts.shape_from(tuple(map(canonical, dims)))
 
 

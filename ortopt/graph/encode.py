@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
 from ortopt.graph.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
+from ortopt.graph.facts import declared_shape
 from ortopt.graph.onnx_ir_internals import meta_of, properties_of
 from ortopt.graph.provenance import MOST_ORIGINS, ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import INVENTED
@@ -445,8 +446,9 @@ def _tells_more(value: ir.Value) -> bool:
 
 def _value(value: ir.Value, prefix: str = "") -> bytes:
     parts = [field(1, (prefix + (value.name or "")).encode())]
-    if value.type is not None or value.shape is not None:
-        parts.append(field(2, _type(value.type, value.shape)))
+    shape = declared_shape(value)
+    if value.type is not None or shape is not None:
+        parts.append(field(2, _type(value.type, shape)))
     elif (meta := meta_of(value)) and FOREIGN_TYPE_KEY in meta:
         parts.append(field(2, meta[FOREIGN_TYPE_KEY]))
     parts.append(_optional(3, value.doc_string))

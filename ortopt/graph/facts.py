@@ -1,32 +1,38 @@
 """What inference knows about one value, and where it is kept.
 
-The type of a value is ``value.type`` and the shape of an intermediate value is ``value.shape``. Three things do not fit
+The type of a value is ``value.type`` and the shape of an intermediate value is ``value.shape``. These things do not fit
 there and live in ``value.meta``, which is never written to a file:
 
 - `SHAPE`: for inputs and outputs of graphs, whose declared shape is interface and stays as it is, what inference knows
-  better: a pair (the declared shape that it was computed beside, the better shape). It is void once somebody assigns
-  another shape to the value. Read it with `shape_of`.
+  of it: a pair (the declared shape that it was computed beside, the proven shape, or None where nothing is proven). It
+  is void once somebody assigns another shape to the value. Read it with `shape_of`.
+- `CLAIM`: for intermediate values, the dimensions that the file declares where inference proves less. Nothing may rest
+  on them: ONNX Runtime only warns where they are wrong. Read it with `claim_of`.
 - `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with
   `contents`.
 - `SCOPE`, on graphs: the number that makes invented symbols unique (internal to inference).
+- `POSITIVE`, on graphs: the symbols and expressions that are not 0 wherever the model runs (internal to inference).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from ortopt.graph.onnx_ir_internals import noted
-from ortopt.graph.symbolic import UNKNOWN, Dim, canonical
+from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, is_known
 
 SHAPE = "ortopt.shape"
+CLAIM = "ortopt.claim"
 CONTENTS = "ortopt.contents"
 SCOPE = "ortopt.scope"
 OPSETS = "ortopt.opsets"
+POSITIVE = "ortopt.positive"
 
 MOST_ELEMENTS = 64
 """Tensors with more elements are data, and not shapes."""
@@ -59,14 +65,13 @@ def shape_of(value: ir.Value) -> ir.Shape | None:
     """The best known shape of a value, or None where even the rank is unknown.
 
     For an intermediate value it is ``value.shape``; for an input or output of a graph it may say more than the shape
-    that the file declares.
+    that the file declares, or less: what is declared for a computed value is no proof.
     """
     shape = value.shape
-    if value.is_graph_output() or value.is_graph_input():
-        better = noted(value, SHAPE)
-        if better is not None and better[0] is shape:
-            found: ir.Shape = better[1]
-            return found
+    better = noted(value, SHAPE)  # of what was an output and is one no more, the declared shape is no proof either
+    if better is not None and better[0] is shape:
+        found: ir.Shape | None = better[1]
+        return found
     if shape is None and value.const_value is not None:
         return shape_from(tuple(value.const_value.shape))
     return shape
@@ -85,7 +90,7 @@ def contents(value: ir.Value) -> Dims | None:
         At most `MOST_ELEMENTS` integers or expressions; an element that is not known is the unknown dimension. For a
         scalar one element. Booleans are 0 and 1.
     """
-    shape = value.shape
+    shape = shape_of(value)
     return None if shape is not None and len(shape) > 1 else all_contents(value)
 
 
@@ -114,26 +119,95 @@ def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Di
 
 
 def set_better_shape(value: ir.Value, dims: Sequence[Dim] | None) -> None:
-    """Keep what is known about an input or output of a graph beside its declared shape."""
-    if dims is None:
+    """Keep what is known about an input or output of a graph beside its declared shape; None where nothing is."""
+    shape, known = value.shape, None if dims is None else shape_from(tuple(dims))
+    if (None if shape is None else shape.dims) == (None if known is None else known.dims):
         value.meta.pop(SHAPE, None)
     else:
-        value.meta[SHAPE] = (value.shape, shape_from(tuple(dims)))
+        value.meta[SHAPE] = (shape, known)
+
+
+def copy_facts(old: ir.Value, new: ir.Value) -> None:
+    """Let a copy be declared as the original is, and known as well; what it holds is inferred where it stands."""
+    new.type, new.shape = old.type, old.shape
+    for key in (SHAPE, CLAIM):
+        if (fact := noted(old, key)) is not None:
+            new.meta[key] = fact
+
+
+def claim_of(value: ir.Value) -> Dims | None:
+    """The dimensions that the file declares for a computed value, where inference does not prove all of them, or None.
+
+    Nothing may rest on them: they are what a refusal tells the user about, and what a saved file goes on declaring.
+    """
+    better = noted(value, SHAPE)
+    if better is not None and better[0] is value.shape:
+        declared = None if better[0] is None else better[0].dims
+        proven = better[1]
+    else:
+        declared, proven = noted(value, CLAIM), value.shape
+    if declared is None:
+        return None
+    if proven is None:
+        return tuple(declared)
+    if len(proven) != len(declared):
+        return None
+    more = any(says_more(claimed, dim) for claimed, dim in zip(declared, proven, strict=True))
+    return tuple(declared) if more else None
+
+
+@contextlib.contextmanager
+def believed(values: Sequence[ir.Value]) -> Iterator[None]:
+    """Take claims for facts, to see what difference they would make; nothing may be rewritten meanwhile."""
+    before = [(value, value.shape, noted(value, SHAPE)) for value in values]
+    try:
+        for value in values:
+            claim = claim_of(value)
+            value.meta.pop(SHAPE, None)
+            value.shape = None if claim is None else shape_from(claim)
+        yield
+    finally:
+        for value, shape, known in before:
+            value.shape = shape
+            if known is not None:
+                value.meta[SHAPE] = known
+
+
+def says_more(claimed: Dim, proven: Dim) -> bool:
+    """Whether a declared dimension says something where nothing is proven."""
+    return is_known(claimed) and (not is_known(proven) or is_invented(proven))
+
+
+def declared_shape(value: ir.Value) -> ir.Shape | None:
+    """The shape to declare for a value in a file: what is proven, and what its file claims where nothing is."""
+    shape = value.shape
+    if noted(value, CLAIM) is None or value.is_graph_output() or (claimed := claim_of(value)) is None:
+        return shape
+    if shape is None:
+        return shape_from(claimed)
+    return shape_from(tuple(one if says_more(one, dim) else dim for one, dim in zip(claimed, shape.dims, strict=True)))
 
 
 __all__ = [
+    "CLAIM",
     "CONTENTS",
     "INTEGERS",
     "MOST_ELEMENTS",
     "OPSETS",
+    "POSITIVE",
     "SCOPE",
     "SHAPE",
     "UNKNOWN",
     "Dims",
     "all_contents",
+    "believed",
+    "claim_of",
     "contents",
+    "copy_facts",
+    "declared_shape",
     "dims_of",
     "elements",
+    "says_more",
     "set_better_shape",
     "shape_from",
     "shape_of",

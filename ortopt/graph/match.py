@@ -33,6 +33,10 @@ INTEGERS = facts.INTEGERS - {ir.DataType.BOOL}
 """The element types of whole numbers; arithmetic in them is exact, and wraps around."""
 
 
+ONLY_DECLARED = "the file declares more, which is not inferred and no proof"
+"""What a refusal adds that might not be one if the shapes that a file declares for computed values were believed."""
+
+
 class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
     """A match that does not hold, with the reason.
 
@@ -45,10 +49,39 @@ class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
         super().__init__(reason)
         self.reason = reason
         self.about = about
+        self.claims: tuple[ir.Value, ...] = ()
 
     def __str__(self) -> str:
-        names = [_name(item) for item in self.about if item is not None]
-        return f"{self.reason} ({', '.join(names)})" if names else self.reason
+        reason = f"{self.reason}; {ONLY_DECLARED}" if self.claims else self.reason
+        claims = [value for value in self.claims if not any(value is item for item in self.about)]
+        names = [_name(item) for item in (*self.about, *claims) if item is not None]
+        return f"{reason} ({', '.join(names)})" if names else reason
+
+
+def with_claims(refusal: Refusal, node: ir.Node, match: Callable[[ir.Node], object] | None = None) -> Refusal:
+    """The refusal, with what is declared but not proven of the values around a node; for a user who asks why.
+
+    Args:
+        refusal: Why a node is left as it is.
+        node: The node.
+        match: Who refused: only claims that would change what it says are told. None tells all.
+    """
+    values = [item for item in (*node.inputs, *node.outputs, *refusal.about) if isinstance(item, ir.Value)]
+    claims = tuple(value for value in dict.fromkeys(values) if facts.claim_of(value) is not None)
+    if claims and (match is None or _says_otherwise(refusal, node, match, claims)):
+        refusal.claims = claims
+    return refusal
+
+
+def _says_otherwise(
+    refusal: Refusal, node: ir.Node, match: Callable[[ir.Node], object], claims: Sequence[ir.Value]
+) -> bool:
+    with facts.believed(claims):
+        try:
+            first_match(match, node)
+        except Refusal as other:
+            return str(other) != str(refusal)
+        return True
 
 
 def _name(item: object) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
@@ -720,6 +720,44 @@ def at_least(a: Dim, n: int) -> bool:
         return False
     lowest = _known_lowest(a.value)
     return lowest is not None and lowest >= n
+
+
+def vanishes_with(a: Dim, b: Dim) -> bool:
+    """Whether ``a`` is provably 0 wherever ``b`` is, as ``N*M`` is with ``N``."""
+    if isinstance(a, int) or isinstance(b, int):
+        return a == 0 or (isinstance(b, int) and b != 0)
+    if a.value is None or b.value is None:
+        return False
+    dividend, terms = _parse(a.value), _parse(b.value)
+    if _divide(dividend, terms) is not None:
+        return True
+    if any(coefficient < 0 for coefficient in terms.values()) or any(
+        (_lowest_of_atom(atom, 4) or 0) < 0 for monomial in terms for atom in monomial
+    ):
+        return False  # else b is 0 only where each of its terms is, and a term only where one of its atoms is
+    return any(all(_divide(dividend, {(atom,): 1}) is not None for atom in monomial) for monomial in terms if monomial)
+
+
+def is_positive(a: Dim, positive: Collection[str]) -> bool:
+    """Whether the dimension is provably >= 1 where some symbols and expressions are.
+
+    Args:
+        a: A dimension.
+        positive: The names of the symbols, and the canonical texts of the expressions.
+    """
+    if at_least(a, 1) or (isinstance(a, ir.SymbolicDim) and a.value in positive):
+        return True
+    names = symbols(a).intersection(positive)
+    return bool(names) and at_least(substitute(a, {name: add(symbol(name), 1) for name in names}), 1)
+
+
+def factors(a: Dim) -> frozenset[str]:
+    """The names of symbols that the expression is a multiple of: where it is not 0, none of them is."""
+    if isinstance(a, int) or a.value is None:
+        return frozenset()
+    polynomial = _parse(a.value)
+    common = frozenset.intersection(*(frozenset(monomial) for monomial in polynomial))
+    return frozenset(_name_of(atom) for atom in common if atom not in _FUNCTIONS)
 
 
 def same_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:

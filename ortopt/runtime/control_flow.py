@@ -129,7 +129,10 @@ def _stack(arrays: list[Any], declared: ir.Value, axis: int) -> Any:
     """One tensor of all iterations' results; of none, as far as the body tells what it would be."""
     if arrays:
         return to_ort(np.stack(arrays, axis))
-    dims = [dim if isinstance(dim, int) else 0 for dim in facts.shape_of(declared) or ()]
+    known = facts.dims_of(declared) or ()
+    told = facts.claim_of(declared) or known
+    known = known or told
+    dims = [next((dim for dim in both if isinstance(dim, int)), 0) for both in zip(known, told, strict=True)]
     place = axis if axis >= 0 else axis + len(dims) + 1
     dims.insert(place, 0)
     return to_ort(np.zeros(dims, (declared.dtype or ir.DataType.FLOAT).numpy()))

@@ -19,6 +19,7 @@ from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
 from ortopt.errors import UsageError
 from ortopt.graph.edit import Editor
+from ortopt.graph.facts import shape_of
 from ortopt.graph.text import quoted
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
@@ -52,6 +53,7 @@ def guarded(
         InvalidModelError: If the model's groups are not as the format says.
     """
     made = model.clone()
+    shape_inference.infer_model(made)  # what the file declares of the arguments is no proof
     found = next((one for one in groups_of(made) if one.name == group), None)
     if found is None:
         raise UsageError(f"the model has no group {quoted(group)}")
@@ -169,7 +171,7 @@ def _sizes(
         if found.setdefault(value, sizes) != sizes:
             raise UsageError(f"the shape and the constant for {quoted(name)} do not fit")
     for value, sizes in found.items():
-        declared = value.shape
+        declared = shape_of(value)
         if declared is not None and (
             len(declared) != len(sizes)
             or any(isinstance(dim, int) and dim != size for dim, size in zip(declared, sizes, strict=True))
@@ -232,7 +234,7 @@ def _specialized(
         if producer is None or producer.op_type == "Constant" or value in seen:
             copied = ir.Node("", "Identity", [value], name=edit.fresh_name("result"))
             copied.outputs[0].name = edit.fresh_name(f"{value.name}_result")
-            copied.outputs[0].type, copied.outputs[0].shape = value.type, value.shape
+            copied.outputs[0].type, copied.outputs[0].shape = value.type, shape_of(value)
             edit.append(graph, copied)
             edit.set_output(graph, place, copied.outputs[0])
         seen.add(graph.outputs[place])

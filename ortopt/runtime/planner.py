@@ -543,9 +543,7 @@ class _GraphPlan:
         host's memory.
         """
         made = {slot for step, cuda in zip(self._steps, on_cuda, strict=True) if cuda for slot in step.outputs}
-        matrices = {
-            slot for value, slot in self._slots.items() if value.shape is not None and len(value.shape) >= _MATRIX
-        }
+        matrices = {slot for value, slot in self._slots.items() if len(facts.shape_of(value) or ()) >= _MATRIX}
         return {
             slot: -1 for slot, readers in on_device.items() if readers > 1 and slot in matrices and slot not in made
         }

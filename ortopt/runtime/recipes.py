@@ -16,6 +16,7 @@ from ortopt.analysis import kernels
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
+from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
 from ortopt.partition.groups import PROVIDER_KEY
@@ -183,6 +184,11 @@ def argument_of(value: ir.Value) -> Argument:
     return Argument(value.name or "", value.type, value.shape, value.meta.get(FOREIGN_TYPE_KEY))
 
 
+def _given(name: str | None, type_: ir.TypeProtocol | None, value: ir.Value) -> Argument:
+    """An argument of a group: its shape as it is proven, for ONNX Runtime enforces what a session's inputs declare."""
+    return Argument(name or "", type_, shape_of(value), value.meta.get(FOREIGN_TYPE_KEY))
+
+
 def free_prefix(names: Iterable[str | None]) -> str:
     """The beginning of names that nobody has.
 
@@ -269,8 +275,7 @@ class Library:
                 weights[name] = tensor
             else:
                 given.append(value)
-                type_, shape = (value.type, value.shape) if value.type is not None else (formal.type, formal.shape)
-                arguments.append(Argument(name, type_, shape, value.meta.get(FOREIGN_TYPE_KEY)))
+                arguments.append(_given(name, formal.type if value.type is None else value.type, value))
         results, outputs = [], []
         for value, formal, asked in zip(node.outputs, function.outputs, wanted, strict=False):
             if asked:
@@ -314,7 +319,7 @@ class Library:
         return Recipe(
             name,
             tuple(_serialized(node, ()) for node in nodes),
-            tuple(argument_of(value) for value in given),
+            tuple(_given(value.name, value.type, value) for value in given),
             tuple(Argument(value.name or "", value.type, None) for value in results),
             weights,
             self._called(nodes),

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
+from ortopt.graph.facts import shape_of
 from ortopt.graph.save import save
 from ortopt.graph.text import one_line
 from ortopt.partition.groups import groups_of
@@ -92,7 +93,8 @@ def _asked(model: ir.Model, name: str, specialization: Specialization) -> Asked 
     shapes: dict[str, list[int]] = {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     for value, (_, *sizes) in zip(given, specification, strict=True):
-        if value.shape is None or not value.shape.is_static():  # else it has these sizes anyway
+        known = shape_of(value)
+        if known is None or not known.is_static():  # else it has these sizes anyway
             shapes[value.name or ""] = sizes
     for i, content in folded:
         kind, *sizes = specification[i]

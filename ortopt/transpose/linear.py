@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, attribute, is_op, need, opset, optional, rank
+from ortopt.graph.match import FLOATS, attribute, is_op, need, opset, optional, rank, shape_of
 from ortopt.semantics import DEQUANTIZERS, key
 from ortopt.transpose.elementwise import demand_of
 from ortopt.transpose.layout import normal
@@ -30,7 +30,7 @@ def _becomes_gemm(node: ir.Node) -> bool:
     if opset(node) < _GEMM_WITHOUT_C:
         return False
     for value in node.inputs:
-        if value is None or value.dtype not in FLOATS or value.shape is None or len(value.shape) != 2:
+        if value is None or value.dtype not in FLOATS or len(shape_of(value) or ()) != 2:
             return False
         producer = value.producer()
         if producer is not None and key(producer) in DEQUANTIZERS:

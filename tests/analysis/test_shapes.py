@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortopt.analysis import shapes
-from ortopt.graph import symbolic
+from ortopt.graph import facts, symbolic
 from tests.analysis.truth import check, infer, infer_proto, parse, text
 
 
@@ -45,10 +45,14 @@ def test_stale_declarations_lose() -> None:
     assert text(infer_proto(proto)["t"]) == "float[N,8]"
 
 
-def test_declarations_fill_what_depends_on_data() -> None:
+def test_declarations_prove_nothing_of_what_depends_on_data() -> None:
     proto = parse("t = NonZero(x) y = Identity(t)", "float[N,8] x")
-    proto.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.INT64, [7, "count"]))
-    assert text(infer_proto(proto)["y"]) == "int64[2,count]"
+    proto.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.INT64, [2, "count"]))
+    values = infer_proto(proto)
+    assert text(values["y"]) == "int64[2,?]"
+    assert facts.claim_of(values["t"]) == (2, symbolic.symbol("count"))
+    proto.graph.value_info[0].type.tensor_type.shape.dim[0].dim_value = 7
+    assert facts.claim_of(infer_proto(proto)["t"]) is None  # what is proven wrong is forgotten
 
 
 def test_unknown_ops_keep_their_declaration() -> None:
@@ -138,7 +142,8 @@ def test_branches_do_not_mix_up_invented_symbols() -> None:
         z = Concat<axis=0>(a, b)
     """
     values = infer(body, "bool c, float[N,8] x, float[M,8] w")
-    assert text(values["a"]) == "int64[2,k]"  # the declared name is all that is known
+    assert text(values["a"]) == "int64[2,?]"
+    assert not symbolic.equal(shapes.dims_of(values["a"])[1], shapes.dims_of(values["b"])[1])
 
 
 LOOP = """
@@ -163,6 +168,20 @@ def test_loops_keep_what_no_iteration_changes() -> None:
     assert text(values["r0"]) == "float[N,8]"
     assert text(values["r1"]) == "float[?,8]"
     assert text(values["r2"]) == "float[3,N,8]"
+
+
+@pytest.mark.parametrize("declared", ["float[N,8] r", "float[q,8] r", "float[] r", "float[N,7] r"])
+@pytest.mark.parametrize("trips", [0, 2])
+def test_no_iteration_stacks_up_to_what_the_body_declares(declared: str, trips: int) -> None:
+    body = f"""
+        all = Loop(n, ) <body = step (int64 i, bool go) => (bool on, {declared}) {{ on = Identity(go) r = Relu(x) }}>
+        y = Identity(all)
+    """
+    check(
+        body.replace("(n, )", "(n, c)"),
+        "float[N,8] x, int64 n, bool c",
+        {"x": _f(3, 8), "n": np.array(trips), "c": np.array(True)},
+    )
 
 
 GROWING = """

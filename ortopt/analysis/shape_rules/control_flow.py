@@ -11,6 +11,7 @@ from ortopt.analysis.shape_rules.registry import Call, Steps, Unknown, axis_of, 
 from ortopt.graph import symbolic
 from ortopt.graph.facts import CONTENTS, SCOPE, Dims, contents, dims_of, set_better_shape, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics import subgraphs
 
 INT64 = ir.DataType.INT64
 BOOL = ir.DataType.BOOL
@@ -58,6 +59,19 @@ def _feed(value: ir.Value, type_: ir.TypeProtocol | None, dims: Sequence[Dim] | 
         value.meta[CONTENTS] = known
 
 
+def bodies(call: Call) -> Steps:
+    """Infer the graphs of a node of which no rule says what they are given: nothing is known, whatever they declare.
+
+    But for an op that inference cannot know what the file declares is all there is.
+    """
+    for graph in subgraphs(call.node):
+        call.host.enter(graph)
+        if not call.believed:
+            for value in graph.inputs:
+                _feed(value, None, None, None)
+        yield graph
+
+
 def _fact(value: ir.Value | None) -> Fact:
     return (None, None, None) if value is None else (value.type, dims_of(value), contents(value))
 
@@ -91,7 +105,7 @@ def loop(call: Call) -> Steps:
     carried = [_fact(value) for value in call.inputs[2:]]
     count = len(carried)
     if len(body.inputs) != count + 2 or len(body.outputs) < count + 1:
-        yield body
+        yield from bodies(call)
         return
     _feed(body.inputs[0], ir.TensorType(INT64), (), None)
     _feed(body.inputs[1], ir.TensorType(BOOL), (), None)
@@ -102,7 +116,17 @@ def loop(call: Call) -> Steps:
     length = symbolic.maximum(trips[0], 0) if trips and _runs_through(body, call) else UNKNOWN
     for index, value in enumerate(body.outputs[count + 1 :], count):
         type_, dims, _ = _fact(value)
-        call.set(index, type_, None if dims is None else (length, *dims))
+        call.set(index, type_, _stacked(call, length, dims, value.shape))
+
+
+def _stacked(call: Call, length: Dim, dims: Dims | None, declared: ir.Shape | None) -> Dims | None:
+    """The shape of all iterations' results; of none it is what the body declares, with 0 where that is no number."""
+    if dims is None or call.host.is_positive(length):
+        return None if dims is None else (length, *dims)
+    if declared is None or len(declared) != len(dims):
+        return None
+    sure = zip(dims, declared, strict=True)
+    return (length, *(dim if isinstance(dim, int) and dim == told else UNKNOWN for dim, told in sure))
 
 
 def _joined(a: Fact, b: Fact) -> Fact:
@@ -131,8 +155,8 @@ def _runs_through(body: ir.Graph, call: Call) -> bool:
 def scan(call: Call) -> Steps:
     """States keep their shapes; scanned inputs lose their axis in the body, scanned outputs gain one."""
     body: ir.Graph = call.attribute("body")
-    if call.version < 9:
-        yield body
+    if call.version < 9:  # the first axis of everything is a batch
+        yield from bodies(call)
         return
     call.host.enter(body)
     scanned = call.attribute("num_scan_inputs")

@@ -6,22 +6,35 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import Call
+from ortopt.analysis.shape_rules.control_flow import bodies
+from ortopt.analysis.shape_rules.registry import Call, Steps
 from ortopt.graph.facts import Dims, shape_of
 from ortopt.graph.symbolic import Dim, canonical
 
 _MOST_BYTES = 4096  # constants beyond this are data: no shape depends on them
 
 
-def infer_by_schema(call: Call) -> None:
-    """Ask the C++ inference of the op's schema, given the inputs' types and small constants."""
+def infer_by_schema(call: Call) -> Steps | None:
+    """Ask the C++ inference of the op's schema, given the inputs' types and small constants.
+
+    An op without a schema (of an unknown domain, newer than the schemas) is one that inference cannot know: what the
+    file declares of its results, and of what its graphs are given, is believed.
+    """
+    from onnx import defs
+
+    node = call.node
+    call.believed = not defs.has(node.op_type, max_inclusive_version=call.version, domain=node.domain)
+    if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
+        return bodies(call)
+    if not call.believed and not any(attribute.is_ref() for attribute in node.attributes.values()):
+        _ask_schema(call)
+    return None
+
+
+def _ask_schema(call: Call) -> None:
     from onnx import defs, shape_inference
 
     node = call.node
-    if any(attribute.type in _GRAPHS or attribute.is_ref() for attribute in node.attributes.values()):
-        return
-    if not defs.has(node.op_type, max_inclusive_version=call.version, domain=node.domain):
-        return
     schema = defs.get_schema(node.op_type, call.version, node.domain)
     proto, names = _proto(node)
     types, data = {}, {}

@@ -42,7 +42,13 @@ class Unknown(Exception):  # noqa: N818 -- not knowing is an answer, and no erro
 
 
 class Host(Protocol):
-    """What the run of inference offers to rules of nodes with subgraphs."""
+    """What the run of inference offers to rules."""
+
+    def is_positive(self, dim: Dim) -> bool:
+        """Whether a dimension is at least 1 wherever the model runs."""
+
+    def fails_without(self, node: ir.Node, dim: Dim) -> None:
+        """Note that a node fails where a dimension is 0."""
 
     def enter(self, graph: ir.Graph) -> None:
         """Number a nested graph, so that symbols can be invented in it."""
@@ -67,14 +73,17 @@ class Call:
         types: What is known of the outputs' types.
         shapes: What is known of the outputs' shapes.
         contents: What is known of the elements of small integer outputs.
+        believed: Whether the op is one that inference cannot know: what the file declares of the outputs is all there
+            is, and is believed.
         host: The run that this is a part of.
     """
 
-    __slots__ = ("contents", "host", "inputs", "node", "shapes", "types", "version")
+    __slots__ = ("believed", "contents", "host", "inputs", "node", "shapes", "types", "version")
 
     def __init__(self, node: ir.Node, version: int, host: Host) -> None:
         self.node = node
         self.host = host
+        self.believed = False
         self.version = version
         self.inputs = node.inputs
         count = len(node.outputs)

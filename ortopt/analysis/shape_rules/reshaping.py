@@ -12,6 +12,7 @@ from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elem
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
+INFERRED = -1
 
 
 @rule("Constant")
@@ -87,38 +88,77 @@ def reshape(call: Call) -> None:
             call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
         return
     source = call.dims_or_none(0)
-    call.shapes[0] = reshaped(source, target, bool(call.attribute("allowzero", 0)))
+    call.shapes[0] = reshaped(call, source, target, allow_zero=bool(call.attribute("allowzero", 0)))
     if call.dtype(0) in INTEGERS:
         call.contents[0] = all_contents(call.value(0))
 
 
-def reshaped(source: Dims | None, target: Sequence[Dim], allow_zero: bool) -> Dims:
-    """The shape that Reshape makes of ``source``, unknown where that cannot be proven."""
+def reshaped(call: Call, source: Dims | None, target: Sequence[Dim], *, allow_zero: bool) -> Dims:
+    """The shape that Reshape makes of ``source`` wherever it runs, unknown where that cannot be proven."""
     result: list[Dim] = []
-    rest: int | None = None
     for axis, dim in enumerate(target):
-        if isinstance(dim, int):
-            if dim == -1:
-                rest = axis
-                result.append(UNKNOWN)
-            elif dim == 0 and not allow_zero:
-                result.append(source[axis] if source is not None and axis < len(source) else UNKNOWN)
-            else:
-                result.append(dim if dim >= 0 else UNKNOWN)
+        if not isinstance(dim, int):
+            result.append(dim if _is_size(call, source, target, axis, allow_zero=allow_zero) else UNKNOWN)
+        elif dim == 0 and not allow_zero:
+            result.append(source[axis] if source is not None and axis < len(source) else UNKNOWN)
         else:
-            result.append(dim if symbolic.at_least(dim, 0) else UNKNOWN)
+            result.append(dim if dim >= 0 else UNKNOWN)
     if source is None:
         return tuple(result)
+    infers = INFERRED in target
+    if infers and not allow_zero:
+        _learn(call, source, target)
     unknown = [axis for axis, dim in enumerate(result) if not symbolic.is_known(dim)]
-    if len(unknown) == 1 and (rest is None or rest == unknown[0]):
-        found = _remaining(source, [dim for axis, dim in enumerate(result) if axis != unknown[0]])
+    if len(unknown) == 1 and (not infers or target[unknown[0]] == INFERRED):
+        others = [dim for axis, dim in enumerate(result) if axis != unknown[0]]
+        found = _remaining(call, source, others, fails=infers and not allow_zero, infers=infers)
         if found is not None:
             result[unknown[0]] = found
     return tuple(result)
 
 
-def _remaining(source: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
-    """The dimension that makes the sizes equal, common dimensions cancelled even where they are unknown products."""
+def _is_size(call: Call, source: Dims | None, target: Sequence[Dim], axis: int, *, allow_zero: bool) -> bool:
+    """Whether a computed element of a target is the result's dimension wherever the Reshape runs.
+
+    It is not where it is -1, and where it is 0 and copies a dimension that is not 0. The latter fails where there is
+    none to copy, and where there are no elements while each other dimension has some.
+    """
+    dim = target[axis]
+    if not symbolic.at_least(dim, 0):
+        return False
+    if allow_zero or symbolic.at_least(dim, 1):
+        return True
+    if source is None:
+        return call.host.is_positive(dim)
+    if axis >= len(source):
+        call.host.fails_without(call.node, dim)
+        return True
+    if symbolic.vanishes_with(source[axis], dim) or call.host.is_positive(dim):
+        return True
+    if not symbolic.vanishes_with(symbolic.product(source), dim):
+        return False
+    return all(call.host.is_positive(other) for at, other in enumerate(target) if at != axis)
+
+
+def _learn(call: Call, source: Dims, target: Sequence[Dim]) -> None:
+    """Beside a dimension of 0 none can be inferred: where the model runs, the others are not 0."""
+    for own, dim in zip(source, target, strict=False):
+        if dim == 0:
+            call.host.fails_without(call.node, own)
+        elif not isinstance(dim, int) and symbolic.vanishes_with(own, dim):
+            call.host.fails_without(call.node, dim)
+
+
+def _remaining(call: Call, source: Sequence[Dim], others: Sequence[Dim], *, fails: bool, infers: bool) -> Dim | None:
+    """The dimension that makes the sizes equal, common dimensions cancelled even where they are unknown products.
+
+    Args:
+        call: The Reshape.
+        source: The dimensions of what is reshaped.
+        others: The known dimensions of the result.
+        fails: Whether it fails where one of the others is 0.
+        infers: Whether it infers the dimension; beside a 0 it then takes the product of those that are none.
+    """
     left = list(source)
     divisor: list[Dim] = []
     for dim in others:
@@ -127,6 +167,12 @@ def _remaining(source: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
             divisor.append(dim)
         else:
             del left[match]
+    if not (
+        fails
+        or (infers and all(map(call.host.is_positive, (*left, *divisor))))
+        or all(map(call.host.is_positive, others))
+    ):
+        return None
     by = symbolic.product(divisor)
     whole = symbolic.product(left)
     if any(isinstance(dim, int) and dim == 0 for dim in (by, *others)):

@@ -1,0 +1,106 @@
+"""A computed element of a Reshape's target is the result's size only where it cannot be a 0 that copies, or a -1.
+
+Each target is run by ONNX Runtime for small sizes, 0 among them: where it runs, the sizes must be the inferred ones.
+"""
+
+import itertools
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from ortopt.analysis import shapes
+from ortopt.graph import symbolic
+from tests.analysis.truth import infer_proto, parse, text
+
+SIZES = """
+    b = Shape<start = 0, end = 1>(x) s = Shape<start = 1, end = 2>(x) bs = Mul(b, s)
+    m = Shape(w) n4 = Constant<value = int64[1] {4}>() n2 = Constant<value = int64[1] {2}>()
+    any = Constant<value = int64[1] {-1}>() own = Constant<value = int64[1] {0}>()
+    less = Sub(s, n2) s4 = Mul(s, n4)
+"""
+INPUTS = "float[B,S,4] x, float[M] w"
+TARGETS = {
+    "b, s, n4": "float[B,S,4]",
+    "b, s, n2, n2": "float[B,S,2,2]",
+    "b, s, any": "float[B,S,4]",
+    "b, s, any, n2": "float[B,S,2,2]",
+    "b, any, n4": "float[B,S,4]",
+    "own, any, n4": "float[B,S,4]",
+    "b, any": "float[B,4*S]",
+    "b, s4": "float[B,4*S]",
+    "bs, n4": "float[B*S,4]",
+    "any, n4": "float[B*S,4]",
+    "n2, n2, bs": "float[2,2,B*S]",
+    "b, n4, s": "float[B,4,?]",
+    "bs, any": "float[?,?]",
+    "s, b, n4": "float[?,?,4]",
+    "s, any, n4": "float[?,?,4]",
+    "s, n4, b": "float[?,4,?]",
+    "any, s, n4": "float[B,S,4]",
+    "any, s4": "float[B,4*S]",
+    "any, s": "float[4*B,S]",
+    "any, b": "float[?,?]",
+    "m, any": "float[?,?]",
+    "m, n4": "float[B*S,4]",
+    "b, s, m": "float[B,S,?]",
+    "less, any": "float[?,?]",
+}
+
+
+def _model(body: str, target: str, *, allow_zero: bool) -> str:
+    return f"{SIZES} t = Concat<axis = 0>({target}) y = Reshape<allowzero = {int(allow_zero)}>({body}, t)"
+
+
+def _check_all_sizes(body: str) -> str:
+    proto = parse(body, INPUTS)
+    inferred = infer_proto(proto)["y"]
+    dims = shapes.dims_of(inferred)
+    assert dims is not None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    ran = 0
+    for batch, seq, more in itertools.product(range(4), range(4), (0, 1, 2, 4)):
+        feeds = {"x": np.zeros((batch, seq, 4), np.float32), "w": np.zeros(more, np.float32)}
+        try:
+            (got,) = session.run(None, feeds)
+        except Exception:
+            continue
+        ran += 1
+        binding = {"B": batch, "S": seq, "M": more}
+        for dim, size in zip(dims, got.shape, strict=True):
+            number = symbolic.substitute(dim, binding)
+            assert not isinstance(number, int) or number == size, f"{text(inferred)}, really {got.shape} for {binding}"
+    assert ran
+    return text(inferred)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_that_are_proven(target: str) -> None:
+    assert _check_all_sizes(_model("x", target, allow_zero=False)) == TARGETS[target]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_with_allowzero(target: str) -> None:
+    _check_all_sizes(_model("x", target, allow_zero=True))
+
+
+@pytest.mark.parametrize(
+    ("other", "target", "told"),
+    [
+        ("o = Concat<axis = 0>(any, s) r = Reshape(x, o) z = Neg(r)", "s, b, n4", "float[S,B,4]"),
+        ("o = Concat<axis = 0>(any, s, n4) r = Reshape(x, o) z = Neg(r)", "s, b, n4", "float[S,B,4]"),
+        ("o = Concat<axis = 0>(b, any, n4) r = Reshape(x, o) z = Neg(r)", "s, b, n4", "float[S,B,4]"),
+        ("o = Concat<axis = 0>(any, n2, n2, s) r = Reshape(x, o) z = Neg(r)", "s, b, n4", "float[S,B,4]"),
+        ("o = Concat<axis = 0>(any, s, n4) r = Reshape<allowzero = 1>(x, o) z = Neg(r)", "s, b, n4", "float[?,?,4]"),
+        ("o = Concat<axis = 0>(any, s, n4) r = Reshape(x, o)", "s, b, n4", "float[?,?,4]"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_another_reshape_proves(other: str, target: str, told: str, first: bool) -> None:
+    """One that fails where a size is 0 proves that it is none, before or after; one that nobody needs does not."""
+    own = _model("x", target, allow_zero=False).removeprefix(SIZES)
+    body = SIZES + (other + own if first else own.replace("y =", "v =") + other + " y = Identity(v)")
+    assert _check_all_sizes(body) == told
