@@ -9,11 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
+from ortopt.graph.bounds import LARGEST
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Dim, Refusal, attribute, dims, need, opset, optional, rank, same_dim, values
 
-TO_THE_END = 2**31 - 1  # what exporters write for "to the end"; INT64_MAX is more
+TO_THE_END = LARGEST
+"""A bound from here on is beyond the end of every dimension: exporters write INT64_MAX. INT32_MAX is not."""
+
 BOUNDS_ARE_INPUTS = 10
 INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
 

@@ -32,16 +32,20 @@ from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.bounds import Sizes
 from ortopt.graph.facts import (
     CONTENTS,
     INTEGERS,
     OPSETS,
     SCOPE,
     SHAPE,
+    SIZES,
     Dims,
+    all_contents,
     contents,
     dims_of,
     set_better_shape,
+    set_contents,
     shape_from,
     shape_of,
 )
@@ -92,9 +96,11 @@ def infer_again(node: ir.Node) -> None:
 def _infer_alone(node: ir.Node, *, again: bool) -> None:
     graph = node.graph
     opsets: Mapping[str, int] = {}
+    sizes = None
     if graph is not None:
         opsets = graph.meta.get(OPSETS) or graph.opset_imports
-    inference = _Inference({}, opsets, alone=True, again=again)
+        sizes = graph.meta.get(SIZES)
+    inference = _Inference({}, opsets, sizes=sizes, alone=True, again=again)
     pending = inference.infer(node)
     if pending is not None:
         inference.drive(pending)
@@ -108,6 +114,7 @@ class _Inference:
         functions: Mapping[ir.OperatorIdentifier, ir.Function],
         opsets: Mapping[str, int],
         *,
+        sizes: Sizes | None = None,
         alone: bool = False,
         token: CancellationToken = NEVER,
         again: bool = False,
@@ -115,6 +122,7 @@ class _Inference:
         self._watch = token.watch
         self._functions = functions
         self._opsets = opsets
+        self.sizes = sizes or Sizes()
         self._alone = alone
         self._again = again
         self._scopes = 0
@@ -134,6 +142,7 @@ class _Inference:
         for value in graph.inputs:
             value.meta.pop(CONTENTS, None)
             self._know_input(value, dims_of_declared(value))
+        self.sizes = graph.meta[SIZES] = Sizes(dims for value in graph.inputs if (dims := dims_of(value)) is not None)
         self.drive(self._walk(graph))
         self._finish_functions()
 
@@ -193,6 +202,7 @@ class _Inference:
                 graph.meta[SCOPE] = f"#{next(_fresh)}" if self._alone else str(self._scopes)
             self._open.update(value for value in graph.inputs if value.shape is None)
         graph.meta[OPSETS] = self._opsets
+        graph.meta[SIZES] = self.sizes
 
     def reopen(self, inputs: Iterable[ir.Value]) -> None:
         """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""
@@ -223,7 +233,8 @@ class _Inference:
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
         for value in self._watch(graph.initializers.data.values()):
             if value.is_graph_output() and not value.is_graph_input():
-                self._store(value, value.type, dims_of_constant(value), None)
+                self._store(value, value.type, dims_of_constant(value))
+                set_contents(value, None, self.sizes)
         infer = self.infer
         for node in self._watch(graph):
             pending = infer(node)
@@ -274,20 +285,14 @@ class _Inference:
             if type(shape) is ir.Shape and not value.is_graph_output() and not _mentions_unknown(shape):
                 value.shape = shape
                 _set_type(value, type_)
-                if known is not None:
-                    value.meta[CONTENTS] = tuple(known)
-                elif value.dtype in INTEGERS:
-                    value.meta.pop(CONTENTS, None)
-                continue
-            self._store(value, type_, shape, known)
+            else:
+                self._store(value, type_, shape)
+            if known is not None:
+                set_contents(value, known, self.sizes, _proven(call, value))
+            elif value.dtype in INTEGERS:
+                value.meta.pop(CONTENTS, None)
 
-    def _store(
-        self,
-        value: ir.Value,
-        type_: ir.TypeProtocol | ir.DataType | None,
-        dims: Iterable[Dim] | None,
-        known: Sequence[Dim] | None,
-    ) -> None:
+    def _store(self, value: ir.Value, type_: ir.TypeProtocol | ir.DataType | None, dims: Iterable[Dim] | None) -> None:
         interface = value.is_graph_output()
         if not interface or value.type is None:
             _set_type(value, type_)
@@ -299,10 +304,6 @@ class _Inference:
             set_better_shape(value, None if same else completed)
         else:
             value.shape = None if completed is None else shape_from(completed)
-        if known is not None:
-            value.meta[CONTENTS] = tuple(known)
-        elif value.type is not None and value.dtype in INTEGERS:
-            value.meta.pop(CONTENTS, None)
 
     def _completed(self, value: ir.Value, dims: Iterable[Dim] | None) -> Dims | None:
         """The dimensions, with declared ones and then invented ones where they are not known."""
@@ -380,9 +381,7 @@ class _Inference:
             value.type = type_
             value.shape = None if dims is None else shape_from(self._without_unknown(value, dims))
             value.meta.pop(SHAPE, None)
-            value.meta.pop(CONTENTS, None)
-            if known is not None:
-                value.meta[CONTENTS] = known
+            set_contents(value, known, self.sizes, known or ())
         for value in function.outputs:
             if not value.is_graph_input():
                 value.type, value.shape = None, None
@@ -407,6 +406,14 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
             known = join_dims(known, other_known)
         result.append((type_, dims, known))
     return tuple(result)
+
+
+def _proven(call: Call, output: ir.Value) -> Iterator[Dim]:
+    """What the rule knows to fit, and what inputs of the output's type hold: that is passed on, and fits as before."""
+    yield from call.proven
+    for value in call.inputs:
+        if value is not None and value.dtype == output.dtype:
+            yield from all_contents(value) or ()
 
 
 def _fact(value: ir.Value | None) -> Fact:

@@ -7,19 +7,21 @@ there and live in ``value.meta``, which is never written to a file:
   better: a pair (the declared shape that it was computed beside, the better shape). It is void once somebody assigns
   another shape to the value. Read it with `shape_of`.
 - `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with
-  `contents`.
+  `contents`; `set_contents` alone writes it, and keeps nothing that the value's dtype may not hold.
 - `SCOPE`, on graphs: the number that makes invented symbols unique (internal to inference).
+- `SIZES`, on graphs: how large expressions get in the model. Read it with `sizes_of`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.graph.bounds import LIMITS, Sizes
 from ortopt.graph.onnx_ir_internals import noted
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical
 
@@ -27,25 +29,14 @@ SHAPE = "ortopt.shape"
 CONTENTS = "ortopt.contents"
 SCOPE = "ortopt.scope"
 OPSETS = "ortopt.opsets"
+SIZES = "ortopt.sizes"
 
 MOST_ELEMENTS = 64
 """Tensors with more elements are data, and not shapes."""
 
 Dims: TypeAlias = tuple[Dim, ...]
 
-INTEGERS = frozenset(
-    {
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-        ir.DataType.UINT64,
-        ir.DataType.BOOL,
-    }
-)
+INTEGERS = frozenset(LIMITS)
 """The types whose contents are tracked; booleans are 0 and 1."""
 
 
@@ -113,6 +104,40 @@ def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Di
     return tuple(map(int, found))
 
 
+def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, proven: Iterable[Dim] = ()) -> None:
+    """Keep what is known of the elements of a value; what its dtype may not hold becomes unknown.
+
+    Args:
+        value: A value whose type has been set; nothing is kept where that is not known.
+        known: Its elements as mathematics has them, or None.
+        sizes: How large expressions get.
+        proven: Expressions that fit whatever `sizes` says: dimensions of a tensor, elements of one of the same type.
+            They are asked for where something is in doubt.
+    """
+    dtype = value.dtype
+    if known is None or dtype is None or dtype not in INTEGERS:
+        if noted(value, CONTENTS) is not None:
+            del value.meta[CONTENTS]
+        return
+    kept = [element if sizes.holds(element, dtype) else UNKNOWN for element in known]
+    doubted = {element for element in known if not isinstance(element, int) and element.value is not None}
+    doubted.difference_update(kept)
+    if doubted:
+        doubted.intersection_update(proven)
+        kept = [old if old in doubted else new for old, new in zip(known, kept, strict=True)]
+    value.meta[CONTENTS] = tuple(kept)
+
+
+def sizes_of(value: ir.Value) -> Sizes:
+    """How large expressions get in the model of a value."""
+    graph = value.graph
+    found = None if graph is None else graph.meta.get(SIZES)
+    return found if isinstance(found, Sizes) else _OF_NO_MODEL
+
+
+_OF_NO_MODEL = Sizes()
+
+
 def set_better_shape(value: ir.Value, dims: Sequence[Dim] | None) -> None:
     """Keep what is known about an input or output of a graph beside its declared shape."""
     if dims is None:
@@ -128,6 +153,7 @@ __all__ = [
     "OPSETS",
     "SCOPE",
     "SHAPE",
+    "SIZES",
     "UNKNOWN",
     "Dims",
     "all_contents",
@@ -135,6 +161,8 @@ __all__ = [
     "dims_of",
     "elements",
     "set_better_shape",
+    "set_contents",
     "shape_from",
     "shape_of",
+    "sizes_of",
 ]
