@@ -38,6 +38,8 @@ LIMITS: Final = {
 }
 """The smallest and the largest number of each type whose elements are tracked; booleans are 0 and 1."""
 
+_LAST_OF_32_BITS: Final = 2**31 - 1
+
 _MOST_TERMS = 256
 _MOST_WAYS = 64  # to choose one symbol of each dimension of an input
 
@@ -53,6 +55,11 @@ def wrapped(element: Dim, dtype: ir.DataType) -> Dim:
         return element
     low, high = LIMITS[dtype]
     return (element - low) % (high - low + 1) + low
+
+
+def is_endless(end: Dim) -> bool:
+    """Whether an end of a Slice that goes forwards is that of every dimension: ONNX Runtime reads INT32_MAX so too."""
+    return isinstance(end, int) and (end == _LAST_OF_32_BITS or end >= LARGEST)
 
 
 class Sizes:
@@ -88,9 +95,8 @@ class Sizes:
 
     def _lies_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
         most = self.magnitude(element)
-        if most is None or -most < low:
-            if not symbolic.at_least(element, low):
-                return False
+        if (most is None or -most < low) and not symbolic.at_least(element, low):
+            return False
         if most is None or most > high:
             return symbolic.at_least(symbolic.sub(high, element), 0)
         return True
@@ -125,7 +131,7 @@ class Sizes:
 
 
 def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:
-    """Symbols that no dimension is smaller than, one a dimension, in all ways: ``past`` or ``seq`` of ``past + seq``."""
+    """For each dimension a symbol that is never larger, in all ways: ``past`` or ``seq`` for ``past + seq``."""
     parts = [names for dim in dims if (names := _summands(dim))]
     return itertools.islice(itertools.product(*parts), _MOST_WAYS) if len(parts) > 1 else ()
 
@@ -187,4 +193,4 @@ def _multiplied(a: _Terms, b: _Terms) -> _Terms:
     return total
 
 
-__all__ = ["EXACT_IN_DOUBLES", "LARGEST", "LIMITS", "Sizes", "wrapped"]
+__all__ = ["EXACT_IN_DOUBLES", "LARGEST", "LIMITS", "Sizes", "is_endless", "wrapped"]

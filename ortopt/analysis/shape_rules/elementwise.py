@@ -1,7 +1,7 @@
 """Ops that work on each element, with broadcasting.
 
-Elements are computed as mathematics has them; sums, products and casts of integers wrap around (`wrapped`), and what the
-result's type does not hold is dropped when it is kept.
+Elements are computed as mathematics has them; sums, products and casts of integers wrap around (`wrapped`), and what
+the result's type does not hold is dropped when it is kept.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
 from ortopt.graph import symbolic
-from ortopt.graph.bounds import LARGEST
+from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
@@ -142,7 +142,7 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if step < 0:
         whole = isinstance(start, int) and isinstance(end, int) and (start >= LARGEST or start == -1)
         return symbolic.ceildiv(dim, -step) if whole and isinstance(end, int) and end <= -LARGEST else UNKNOWN
-    first, last = _bound(start, dim), _bound(end, dim)
+    first, last = _bound(start, dim), dim if is_endless(end) else _bound(end, dim)
     if not symbolic.is_known(first) or not symbolic.is_known(last):
         return UNKNOWN
     length = symbolic.maximum(symbolic.sub(last, first), 0)
