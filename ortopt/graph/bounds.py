@@ -54,7 +54,8 @@ def wrapped(element: Dim, dtype: ir.DataType) -> Dim:
     if not isinstance(element, int) or dtype == ir.DataType.BOOL:
         return element
     low, high = LIMITS[dtype]
-    return (element - low) % (high - low + 1) + low
+    remainder: int = (element - low) % (high - low + 1)
+    return remainder + low
 
 
 def is_endless(end: Dim) -> bool:

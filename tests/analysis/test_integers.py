@@ -230,48 +230,66 @@ def test_expressions_have_the_arithmetic_of_their_type(dtype: type[np.generic]) 
 
 # What is decided by them
 
+NARROW = "s = Shape (x) n = Cast <to = 6> (s) m = Mul (n, n) p = Cast <to = 7> (m) q = Mul (s, s)"
+"""The square of the length of x, computed in 32 bits and in 64."""
+
 DECISIONS = {
-    "an If": """int8[N] x) => (bool[1] y) <int32[1] z = {0}, int64[1] v0 = {0}, bool[1] t = {1}, bool[1] f = {0}> {
-        s = Shape (x) n = Cast <to = 6> (s) p = Mul (n, n) c = Greater (p, z) c0 = Squeeze (c, v0)
+    "an If": """int8[N] x) => (bool[1] y) <int64[1] z = {-1}, int64[1] v0 = {0}, bool[1] t = {1}, bool[1] f = {0}> {
+        NARROW c = Greater (p, z) c0 = Squeeze (c, v0)
         y = If (c0) <then_branch = a () => (bool[1] a0) { a0 = Identity (t) },
             else_branch = b () => (bool[1] b0) { b0 = Identity (f) }> }""",
-    "a Range": """int8[N] x) => (int64[M] y) <int32 z = {0}, int32 d = {100000000}, int64[1] v0 = {0}> {
-        s = Shape (x) n = Cast <to = 6> (s) p = Mul (n, n) q = Squeeze (p, v0) r = Range (z, q, d) y = Shape (r) }""",
-    "a Slice": """int8[N] x, int8[K] w) => (int64[1] y) <int64[1] v0 = {0}, int16[1] d = {1}> {
-        s = Shape (x) n = Cast <to = 5> (s) p = Mul (n, d) e = Cast <to = 7> (p) t = Slice (w, v0, e) y = Shape (t) }""",
-    "a Reshape": """int8[N] x, int8[K] w) => (int8[A] y) <uint8[1] c = {16}, int64[1] m = {-1}> {
-        s = Shape (x) n = Cast <to = 2> (s) p = Mul (n, c) q = Cast <to = 7> (p) t = Concat <axis = 0> (m, q)
-        r = ConstantOfShape <value = int8[1] {1}> (q) y = Concat <axis = 0> (r, w) }""",
-    "an Expand": """int8[N] x) => (int8[A] y) <uint8[1] c = {16}, int8 one = {1}> {
-        s = Shape (x) n = Cast <to = 2> (s) p = Mul (n, c) q = Cast <to = 7> (p) y = Expand (one, q) }""",
-    "a Loop": """int8[N] x) => (int64 y) <uint8[1] c = {16}, bool t = {1}, int64 z = {0}, int64[1] v0 = {0}, int64 o = {1}> {
-        s = Shape (x) n = Cast <to = 2> (s) p = Mul (n, c) q = Cast <to = 7> (p) k = Squeeze (q, v0)
-        y = Loop (k, t, z) <body = b (int64 i, bool g, int64 a) => (bool g0, int64 a0) { g0 = Identity (g) a0 = Add (a, o) }> }""",
+    "a Range": """int8[N] x) => (int64[1] y, int64[1] u) <int64 z = {0}, int64 d = {100000000}, int64[1] v0 = {0}> {
+        NARROW e = Squeeze (p, v0) g = Squeeze (q, v0) a = Range (z, e, d) b = Range (z, g, d)
+        h = Shape (a) i = Shape (b) y = Neg (h) u = Neg (i) }""",
+    "a Slice": """int8[N] x, int8[K] w) => (int64[1] y, int64[1] u) <int64[1] v0 = {0}> {
+        NARROW a = Slice (w, v0, p) b = Slice (w, v0, q) h = Shape (a) i = Shape (b) y = Neg (h) u = Neg (i) }""",
+    "a remainder": """int8[N] x) => (int64[1] y, int64[1] u) <int64[1] d = {1000}> {
+        NARROW a = Mod (p, d) b = Mod (q, d) y = Neg (a) u = Neg (b) }""",
+    "a mask": """int8[N] x, bool[N] w) => (bool[N] y) <int64 z = {0}, int64 o = {1}, int64[1] v0 = {0}, int64 c = {1152921504606846976}> {
+        s = Shape (x) n = Squeeze (s, v0) r = Range (z, n, o) p = Mul (r, c) g = GreaterOrEqual (p, z) a = And (w, g) y = Not (a) }""",
     "a sum of two lengths": """int8[N] x, int8[K] w) => (bool[1] y, int64[1] u) <int64[1] big = {9223372036854775800}, int64[1] v0 = {0}> {
         s = Shape (x) p = Add (s, big) y = Greater (p, v0) u = Max (p, v0) }""",
-    "a remainder": """int8[N] x) => (int64[1] y, int64[1] u) <int64[1] d = {1000}> {
-        s = Shape (x) n = Cast <to = 6> (s) p = Mul (n, n) q = Cast <to = 7> (p) y = Mod (q, d) u = Div (q, d) }""",
-    "a mask": """int8[N] x, bool[N] w) => (bool[N] y) <int64 z = {0}, int64 o = {1}, int64[1] v0 = {0}, int64 c = {1152921504606846976}> {
-        s = Shape (x) n = Squeeze (s, v0) r = Range (z, n, o) p = Mul (r, c) g = GreaterOrEqual (p, z) y = And (w, g) }""",
     "products of lengths of three inputs": """int8[N] x, int8[K] w, int8[M] v) => (bool[1] y, bool[1] u) <int64[1] v0 = {0}> {
         a = Shape (x) b = Shape (w) c = Shape (v) p = Mul (a, b) q = Mul (p, c) y = GreaterOrEqual (q, v0)
         r = ReduceProd <keepdims = 1> (q) u = Equal (r, v0) }""",
 }  # fmt: skip
-LENGTHS = [0, 1, 5, 15, 16, 17, 200, 256, 40_000, 50_000, 70_000, 2**21]
+LENGTHS = [0, 1, 5, 8, 16, 17, 200, 256, 40_000, 50_000, 70_000, 2**21]
+
+SIZED = {
+    "a ConstantOfShape": "a = ConstantOfShape <value = int8[1] {1}> (p) h = Shape (a)",
+    "an Expand": "a = Expand (z, p) h = Shape (a)",
+    "a Tile": "a = Tile (one, p) h = Shape (a)",
+    "a Loop": """k = Squeeze (p, v0) a = Loop (k, t) <body = b (int64 i, bool g) => (bool g0, int64 a0) {
+        g0 = Identity (g) a0 = Identity (i) }> h = Shape (a)""",
+    "a Reshape": "e = Concat <axis = 0> (minus, p) a = Reshape (nothing, e) h0 = Shape (a) h = Slice (h0, v1, v2)",
+    "a Pad": "zero = Sub (v0, v0) e = Concat <axis = 0> (v0, p) a = Pad (one, e) h0 = Shape (a) h = Sub (h0, v1)",
+}
+"""What gets its size from the square of a length; with 2^16 that is 0 in 32 bits, and 2^32 in 64."""
+
+
+def _compared(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> main ({text.replace("NARROW", NARROW)}')
 
 
 @pytest.mark.parametrize("what", DECISIONS)
 def test_nothing_is_decided_by_integers_that_wrap_around(what: str) -> None:
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> main ({DECISIONS[what]}')
-    few = 300 if what in {"a Loop", "a Reshape", "an Expand"} else 2**30
+    model = _compared(DECISIONS[what])
     feeds = []
-    for length in (length for length in LENGTHS if length < few):
-        given = {}
-        for value in model.graph.input:
-            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            given[value.name] = np.ones(length, dtype)
-        feeds.append(given)
+    for length in LENGTHS:
+        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+        feeds.append({name: np.ones(length, helper.tensor_dtype_to_np_dtype(kind)) for name, kind in types.items()})
     same_after_optimizing(model, feeds)
+
+
+@pytest.mark.parametrize("what", SIZED)
+def test_no_size_is_that_of_a_wider_type(what: str) -> None:
+    model = _compared(
+        f"""int8[N] x) => (int64[1] y, int64[1] u) <int8 z = {{0}}, int8[1] one = {{1}}, bool t = {{1}}, int8[0] nothing = {{}},
+        int64[1] v0 = {{0}}, int64[1] v1 = {{1}}, int64[1] v2 = {{2}}, int64[1] minus = {{-1}}> {{
+        NARROW {SIZED[what]} y = Neg (h) u = Neg (q) }}"""
+    )
+    lengths = [3, 65_537] if what == "a Reshape" else [0, 1, 5, 65_536]
+    same_after_optimizing(model, [{"x": np.zeros(length, np.int8)} for length in lengths])
 
 
 def test_an_end_of_32_bits_is_an_end_and_a_start_is_none() -> None:
