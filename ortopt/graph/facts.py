@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.graph.bounds import LIMITS, Sizes
+from ortopt.graph.bounds import EXACT_IN_DOUBLES, LIMITS, Sizes
 from ortopt.graph.onnx_ir_internals import noted
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical
 
@@ -128,6 +128,16 @@ def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, pro
     value.meta[CONTENTS] = tuple(kept)
 
 
+def is_exact_in_doubles(value: ir.Value) -> bool:
+    """Whether a double has each element of an integer tensor: ONNX Runtime computes some integers as doubles."""
+    if value.dtype not in INTEGERS:
+        return False
+    if value.dtype.bitwidth < EXACT_IN_DOUBLES.bit_length():
+        return True
+    known, sizes = all_contents(value), sizes_of(value)
+    return known is not None and all(sizes.lies_within(one, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for one in known)
+
+
 def sizes_of(value: ir.Value) -> Sizes:
     """How large expressions get in the model of a value."""
     graph = value.graph
@@ -160,6 +170,7 @@ __all__ = [
     "contents",
     "dims_of",
     "elements",
+    "is_exact_in_doubles",
     "set_better_shape",
     "set_contents",
     "shape_from",

@@ -81,8 +81,9 @@ def test_keeps_the_square_of_a_normalization() -> None:
         ("not one number", "main (float[2] x) => (float[2] y) <float[2] e = {2, 2}> { y = Pow (x, e) }"),
         ("not a constant", "main (float[N] x, float e) => (float[N] y) { y = Pow (x, e) }"),
         ("the types differ", "main (int32[N] x) => (int32[N] y) <float e = {2}> { y = Pow (x, e) }"),
-        ("saturates", "main (int32[N] x) => (int32[N] y) <int32 e = {2}> { y = Pow (x, e) }"),
-        ("saturates", "main (int64 x) => (int64 y) <int64 e = {2}> { y = Pow (x, e) }"),
+        ("saturate", "main (int32[N] x) => (int32[N] y) <int32 e = {2}> { y = Pow (x, e) }"),
+        ("saturate", "main (int32[N,1] x) => (int32[N,1] y) <int32[1] e = {2}> { y = Pow (x, e) }"),
+        ("saturate", "main (int64 x) => (int64 y) <int64 e = {2}> { y = Pow (x, e) }"),
         ("only floats", "main (int32[N] x) => (int32[N] y) <int32 e = {-1}> { y = Pow (x, e) }"),
     ],
 )
