@@ -75,11 +75,26 @@ class Sizes:
     def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
         self._inputs = tuple(dict.fromkeys(choice for dims in inputs for choice in _choices(dims)))
         self._found: dict[str, int | None] = {}
-        self._held: dict[tuple[str, int, int], bool] = {}
+        self._held: dict[tuple[int, int], dict[str, bool]] = {}
 
     def holds(self, element: Dim, dtype: ir.DataType) -> bool:
         """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""
         return self.lies_within(element, *LIMITS[dtype])
+
+    def doubts(self, known: Iterable[Dim], dtype: ir.DataType) -> set[Dim]:
+        """The elements that a type may not hold, without the unknown dimension."""
+        limits = low, high = LIMITS[dtype]
+        held = self._held.setdefault(limits, {})
+        doubted: set[Dim] = set()
+        for element in known:  # for every value of integers: kept short
+            if isinstance(element, int):
+                if not low <= element <= high:
+                    doubted.add(element)
+            elif (text := element.value) is not None and not (
+                held[text] if text in held else self.lies_within(element, low, high)
+            ):
+                doubted.add(element)
+        return doubted
 
     def lies_within(self, element: Dim, low: int, high: int) -> bool:
         """Whether an element is never below one number, nor above another."""
@@ -88,11 +103,10 @@ class Sizes:
         text = element.value
         if text is None:
             return False
-        key = text, low, high
-        held = self._held.get(key)
-        if held is None:
-            held = self._held[key] = self._lies_within(element, low, high)
-        return held
+        held = self._held.setdefault((low, high), {})
+        if text not in held:
+            held[text] = self._lies_within(element, low, high)
+        return held[text]
 
     def _lies_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
         most = self.magnitude(element)

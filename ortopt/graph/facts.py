@@ -119,13 +119,11 @@ def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, pro
         if noted(value, CONTENTS) is not None:
             del value.meta[CONTENTS]
         return
-    kept = [element if sizes.holds(element, dtype) else UNKNOWN for element in known]
-    doubted = {element for element in known if not isinstance(element, int) and element.value is not None}
-    doubted.difference_update(kept)
+    doubted = sizes.doubts(known, dtype)
     if doubted:
-        doubted.intersection_update(proven)
-        kept = [old if old in doubted else new for old, new in zip(known, kept, strict=True)]
-    value.meta[CONTENTS] = tuple(kept)
+        doubted.difference_update(element for element in proven if not isinstance(element, int))
+        known = [UNKNOWN if element in doubted else element for element in known]
+    value.meta[CONTENTS] = tuple(known)
 
 
 def is_exact_in_doubles(value: ir.Value) -> bool:
