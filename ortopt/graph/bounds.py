@@ -31,7 +31,7 @@ LARGEST: Final = 2**40
 EXACT_IN_DOUBLES: Final = 2**53
 """Up to here a double has every integer; ONNX Runtime computes some integers as doubles."""
 
-LIMITS: Final = {
+LIMITS: Final[dict[ir.DataType, tuple[int, int]]] = {
     **{ir.DataType[f"INT{bits}"]: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{ir.DataType[f"UINT{bits}"]: (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
     ir.DataType.BOOL: (0, 1),
