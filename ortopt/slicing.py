@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
+from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Dim, Refusal, attribute, dims, need, opset, optional, rank, same_dim, values
 
-TO_THE_END = 2**31 - 1  # what exporters write for "to the end"; INT64_MAX is more
 BOUNDS_ARE_INPUTS = 10
 INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
 
@@ -66,13 +66,13 @@ def block(node: ir.Node) -> tuple[int, Dim, Dim]:
     (axis, start, end, step) = given[0]
     need(same_dim(step, 1), "its steps are not 1", node)
     size = dims(values(node, 1)[0])[axis]
-    return axis, _from_front(start, size, node), _from_front(end, size, node)
+    return axis, _from_front(start, size, node), size if is_endless(end) else _from_front(end, size, node)
 
 
 def _from_front(bound: Dim, size: Dim, node: ir.Node) -> Dim:
     """A bound as Slice reads it, with steps of 1: negative ones from the end, then between 0 and the dimension."""
     if isinstance(bound, int):
-        if bound >= TO_THE_END:
+        if bound >= LARGEST:
             return size
         if isinstance(size, int):
             return min(max(bound + size if bound < 0 else bound, 0), size)
@@ -110,4 +110,4 @@ def _list(node: ir.Node, name: str) -> tuple[Dim, ...] | None:
     return known
 
 
-__all__ = ["TO_THE_END", "Cut", "block", "cuts", "slice_node"]
+__all__ = ["Cut", "block", "cuts", "slice_node"]

@@ -124,6 +124,16 @@ def test_the_framework_knows_no_pass_by_name() -> None:
         assert not named, f"{path.relative_to(ROOT)} imports {named}"
 
 
+def test_contents_are_written_in_one_place() -> None:
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                named = ast.unparse(node.slice).split(".")[-1] == "CONTENTS"
+                assert not named or path.name == "facts.py", (
+                    f"{path.name}:{node.lineno} writes contents past set_contents"
+                )
+
+
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
     allowed = {"evaluate", "evaluation_child", "verify", "verification_worker", "runtime", "benchmark_child"}
     for path in modules():

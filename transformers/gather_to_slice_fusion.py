@@ -130,6 +130,7 @@ def _bound(indices: ir.Value, found: Linear, along: int, to: int) -> Bound:
         last = first + (count - 1) * step
         need((first < 0) == (last < 0), "the indices go from the last element on to the first", indices)
         end = last + (1 if step > 0 else -1)
+        need(FIRST <= end <= LAST, "no dimension has so many elements", indices)
         crossed = (step > 0 and end == 0) or (step < 0 and end == -1 and last == 0)
         return Bound(to, first, (LAST if step > 0 else FIRST) if crossed else end, step)
     range_ = indices

@@ -3,7 +3,20 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, array_of, dims, dtype, is_constant, need, rank, stretches_to, tensor_of, values
+from ortopt.graph.facts import is_exact_in_doubles
+from ortopt.graph.match import (
+    FLOATS,
+    INTEGERS,
+    array_of,
+    dims,
+    dtype,
+    is_constant,
+    need,
+    rank,
+    stretches_to,
+    tensor_of,
+    values,
+)
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
 from ortopt.semantics import COMMUTATIVE
@@ -15,7 +28,7 @@ class NoopElimination(RewriteRule[Root]):
     """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false`` → ``x``.
 
     Exact: among floats ``x + 0.0`` is none of them, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf);
-    ``x + (-0.0)`` and ``x - 0.0`` are.
+    ``x + (-0.0)`` and ``x - 0.0`` are. Powers of integers are doubles in ONNX Runtime, which round those above 2^53.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -41,6 +54,8 @@ class NoopElimination(RewriteRule[Root]):
                 need(bool(negative.all()), "adding +0.0 turns -0.0 into +0.0", other)
             else:
                 need(not negative.any(), "subtracting -0.0 turns -0.0 into +0.0", other)
+        if root.op_type == "Pow" and dtype(x) in INTEGERS:
+            need(is_exact_in_doubles(x), "ONNX Runtime rounds integers above 2^53 here", x)
         need(dtype(x) == dtype(root.outputs[0]), "the type changes", x)
         return Root((root,), x)
 

@@ -5,9 +5,11 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.analysis.signs import is_never_below_zero
+from ortopt.graph import symbolic
 from ortopt.graph.match import (
     FLOATS,
     INTEGERS,
+    dims,
     dtype,
     fits,
     is_op,
@@ -28,12 +30,18 @@ class Found(NamedTuple):
     x: ir.Value
 
 
+def _is_in_rows(x: ir.Value) -> bool:
+    """Whether a value has several elements along its last axis: ONNX Runtime's kernel then multiplies whole rows."""
+    return bool(dims(x)) and symbolic.at_least(dims(x)[-1], 2)
+
+
 class PowCanonicalization(RewriteRule[Found]):
     """``Pow(x, 2)`` → ``x * x``, ``Pow(x, -1)`` → ``Reciprocal(x)``, ``Pow(x, ½)`` → ``Sqrt(x)`` where x >= 0.
 
     The square has the same bits in ONNX Runtime, the others differ in the last place. A square whose mean is taken
     stays a Pow: ONNX Runtime finds normalizations by it. ``Pow(-0.0, ½)`` is +0.0 and ``Pow(-inf, ½)`` inf, so a root
-    needs an operand that is neither. ``1 / x`` stays: it has the bits and the speed of a Reciprocal.
+    needs an operand that is neither. ``1 / x`` stays: it has the bits and the speed of a Reciprocal. ONNX Runtime
+    squares integers as doubles, which saturate, where a row has only one; longer rows are multiplied, and wrap around.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -52,6 +60,7 @@ class PowCanonicalization(RewriteRule[Found]):
         need(number in (2, -1, 0.5), "the exponent is not 2, -1 or ½", exponent)
         if number == 2:
             need(dtype(x) in FLOATS or (dtype(x) in INTEGERS and dtype(exponent) in INTEGERS), "the types differ", x)
+            need(dtype(x) in FLOATS or _is_in_rows(x), "integers one by one are squared as doubles, and saturate", x)
             need(not _is_averaged(root.outputs[0]), "a normalization is found by it", root)
             return Found((root,), "Mul", x)
         need(dtype(x) in FLOATS, "only floats have it", x)

@@ -7,14 +7,15 @@ import onnx_ir as ir
 
 from ortopt.analysis.signs import is_never_negative_zero
 from ortopt.graph.edit import constant
-from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, attribute, dims, need, opset, optional, same_dim, values
+from ortopt.graph.facts import contents, is_exact_in_doubles
+from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, need, opset, optional, same_dim, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
 FIRST_WITH_AXES_INPUT = {"ReduceSum": 13}
 SQUEEZE_TAKES_AXES_INPUT = 13
 SUMS = ("ReduceMean", "ReduceSum")
+COMPUTED_IN_DOUBLES = (*SUMS, "ReduceProd")
 
 
 class Found(NamedTuple):
@@ -29,7 +30,8 @@ class ReduceElimination(RewriteRule[Found]):
     """``ReduceSum``, ``Mean``, ``Max``, ``Min``, ``Prod`` over no axis, or axes of size 1 → ``x`` or ``Squeeze(x)``.
 
     The other reductions compute something of a single element too. ONNX Runtime's sums begin with +0.0, so that a
-    ``ReduceSum`` or ``ReduceMean`` of floats goes only where -0.0 cannot be: it would become +0.0 (and 1/x inf).
+    ``ReduceSum`` or ``ReduceMean`` of floats goes only where -0.0 cannot be: it would become +0.0 (and 1/x inf). They
+    and the products are of doubles, so that integers above 2^53 are rounded, single ones too.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -47,6 +49,8 @@ class ReduceElimination(RewriteRule[Found]):
         for axis in axes:
             need(-len(shape) <= axis < len(shape), "an axis is out of range", root)
             need(same_dim(shape[axis], 1), "it reduces several elements, or none", root)
+        if root.op_type in COMPUTED_IN_DOUBLES and dtype(x) in INTEGERS:
+            need(is_exact_in_doubles(x), "ONNX Runtime rounds integers above 2^53 here", x)
         if root.op_type in SUMS:
             need(is_never_negative_zero(x), "it turns -0.0 into +0.0", x)
         kept = attribute(root, "keepdims", 1) != 0

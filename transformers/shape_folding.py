@@ -55,7 +55,7 @@ def _known_outputs(node: ir.Node) -> dict[ir.Value, np.ndarray]:
 
 
 def _array(value: ir.Value) -> np.ndarray | None:
-    """All elements of an integer tensor; None where one is unknown, or is too large for the type."""
+    """All elements of an integer tensor; None where one is unknown."""
     dims = shape_of(value)
     contents = () if dims is not None and 0 in dims else facts.all_contents(value)
     if dims is None or contents is None or value.dtype is None:
@@ -64,16 +64,7 @@ def _array(value: ir.Value) -> np.ndarray | None:
     elements = [dim for dim in contents if isinstance(dim, int)]
     if len(elements) != len(contents) or len(shape) != len(dims):
         return None
-    if not _fits(elements, value.dtype):
-        return None
     return np.array(elements, dtype=value.dtype.numpy()).reshape(shape)
-
-
-def _fits(elements: list[int], dtype: ir.DataType) -> bool:
-    if dtype == ir.DataType.BOOL:
-        return all(element in (0, 1) for element in elements)
-    limits = np.iinfo(dtype.numpy())
-    return all(limits.min <= element <= limits.max for element in elements)
 
 
 def _needed(

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.graph.bounds import is_endless
 from ortopt.graph.match import Dim, Refusal, dims, is_used_once, need, opset, producer, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.slicing import TO_THE_END, Cut, cuts, slice_node
+from ortopt.slicing import Cut, cuts, slice_node
 
 LAST = 2**63 - 1
 Taken = tuple[int, int, int, int]
@@ -67,5 +68,5 @@ def _composed(one: Cut, other: Cut, size: Dim, root: ir.Node) -> Taken:
         left = range(size)[a:b:p][c:d:q]
         return (one.axis, left.start, left.stop, left.step) if left else (one.axis, 0, 0, 1)
     need(min(a, b, c, d) >= 0 and p == q == 1, "the dimension is not fixed, and a bound counts from its end", root)
-    ends = [end for end, limit in ((b, b), (a + d, d)) if limit < TO_THE_END]
+    ends = [end for end, limit in ((b, b), (a + d, d)) if not is_endless(limit)]
     return one.axis, a + c, min(ends, default=LAST), 1

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph.bounds import is_endless
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -29,7 +30,7 @@ from ortopt.graph.match import (
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.slicing import TO_THE_END, cuts
+from ortopt.slicing import cuts
 
 CHANNELS, HEIGHT, WIDTH = 1, 2, 3
 
@@ -121,7 +122,7 @@ def _offsets(operand: ir.Value, size: int) -> tuple[ir.Value, int, int]:
         shape = dims(above, 4)
         for cut in cuts(node):
             dim, end = shape[cut.axis], cut.end
-            beyond = isinstance(end, int) and (end >= TO_THE_END or (isinstance(dim, int) and end >= dim))
+            beyond = is_endless(end) or (isinstance(end, int) and isinstance(dim, int) and end >= dim)
             need(beyond or same_dim(end, dim), "a block ends before the image", node)
             need(cut.axis in (HEIGHT, WIDTH) and cut.axis not in starts, "it takes no block", node)
             need(same_dim(cut.step, size), "the steps are not those of blocks", node)

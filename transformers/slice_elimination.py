@@ -2,10 +2,11 @@
 
 import onnx_ir as ir
 
+from ortopt.graph.bounds import is_endless
 from ortopt.graph.match import dims, need, same_dim, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule, Root
-from ortopt.slicing import TO_THE_END, cuts
+from ortopt.slicing import cuts
 
 
 class SliceElimination(RewriteRule[Root]):
@@ -23,7 +24,7 @@ class SliceElimination(RewriteRule[Root]):
             size = shape[axis]
             from_first = isinstance(start, int) and isinstance(size, int) and start <= -size
             need(same_dim(start, 0) or from_first, "it may leave out the beginning", root)
-            long = isinstance(end, int) and (end >= TO_THE_END or (isinstance(size, int) and end >= size))
+            long = is_endless(end) or (isinstance(end, int) and isinstance(size, int) and end >= size)
             need(long or same_dim(end, size), "it may leave out the end", root)
         return Root((root,), x)
 

@@ -1,6 +1,7 @@
 """Integer tensors whose elements are a linear function of their place: what Range, Unsqueeze, Add and Mul make of one.
 
-Masks are gathered, and compared, by such tensors: ``batch[b, 0, 0, 0] * sequence + position[0, 0, 0, s]``.
+Masks are gathered, and compared, by such tensors: ``batch[b, 0, 0, 0] * sequence + position[0, 0, 0, s]``. They are
+int64, and of a sum or a product that may leave its range nothing is known.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
+from ortopt.graph.bounds import LIMITS
 from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same_dim, shape_of
 
 MOST_STEPS = 16
@@ -70,7 +72,7 @@ def linear(value: ir.Value | None, steps: int = MOST_STEPS) -> Linear | None:
     if is_op(node, "Add", "Sub"):
         a, b = (_spread(linear(operand, steps // 2), dims) for operand in node.inputs)
         combine = symbolic.add if node.op_type == "Add" else symbolic.sub
-        return None if a is None or b is None else _combined(a, b, combine)
+        return None if a is None or b is None else _held(_combined(a, b, combine), value)
     if is_op(node, "Mul"):
         left, right = node.inputs
         if _number(right) is None:
@@ -78,8 +80,21 @@ def linear(value: ir.Value | None, steps: int = MOST_STEPS) -> Linear | None:
         factor, of = _number(right), _spread(linear(left, steps - 1), dims)
         if factor is None or of is None:
             return None
-        return Linear(dims, symbolic.mul(of.offset, factor), tuple(symbolic.mul(one, factor) for one in of.strides))
+        strides = tuple(symbolic.mul(one, factor) for one in of.strides)
+        return _held(Linear(dims, symbolic.mul(of.offset, factor), strides), value)
     return None
+
+
+def _held(found: Linear, value: ir.Value) -> Linear | None:
+    """The result of a sum or product, if no element of it can leave the range of int64."""
+    sizes = facts.sizes_of(value)
+    most = sizes.magnitude(found.offset)
+    for dim, stride in zip(found.dims, found.strides, strict=True):
+        extent = sizes.magnitude(symbolic.mul(dim, stride))
+        if most is None or extent is None:
+            return None
+        most += extent
+    return found if most is not None and most <= LIMITS[ir.DataType.INT64][1] else None
 
 
 def difference(a: Linear, b: Linear, dims: Sequence[Dim]) -> Linear | None:

@@ -35,6 +35,7 @@ from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims, meet
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.bounds import Sizes
 from ortopt.graph.facts import (
     CLAIM,
     CONTENTS,
@@ -43,11 +44,14 @@ from ortopt.graph.facts import (
     POSITIVE,
     SCOPE,
     SHAPE,
+    SIZES,
     Dims,
+    all_contents,
     contents,
     dims_of,
     says_more,
     set_better_shape,
+    set_contents,
     shape_from,
     shape_of,
 )
@@ -111,10 +115,12 @@ def infer_again(node: ir.Node) -> None:
 def _infer_alone(node: ir.Node, *, again: bool) -> None:
     graph = node.graph
     opsets: Mapping[str, int] = {}
+    sizes = None
     if graph is not None:
         opsets = graph.meta.get(OPSETS) or graph.opset_imports
+        sizes = graph.meta.get(SIZES)
     positive: set[str] = set() if graph is None else graph.meta.get(POSITIVE) or set()
-    inference = _Inference({}, opsets, alone=True, again=again, positive=positive)
+    inference = _Inference({}, opsets, sizes=sizes, alone=True, again=again, positive=positive)
     pending = inference.infer(node)
     if pending is not None:
         inference.drive(pending)
@@ -128,6 +134,7 @@ class _Inference:
         functions: Mapping[ir.OperatorIdentifier, ir.Function],
         opsets: Mapping[str, int],
         *,
+        sizes: Sizes | None = None,
         alone: bool = False,
         token: CancellationToken = NEVER,
         again: bool = False,
@@ -136,6 +143,7 @@ class _Inference:
         self._watch = token.watch
         self._functions = functions
         self._opsets = opsets
+        self.sizes = sizes or Sizes()
         self._alone = alone
         self._again = again
         self._scopes = 0
@@ -160,6 +168,7 @@ class _Inference:
             value.meta.pop(CONTENTS, None)
             self._know_input(value, dims_of_declared(value))
         self._main = graph
+        self.sizes = graph.meta[SIZES] = Sizes(dims for value in graph.inputs if (dims := dims_of(value)) is not None)
         self.drive(self._walk(graph))
         for _ in range(_MOST_REVISITS):
             helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
@@ -268,6 +277,7 @@ class _Inference:
             self._open.update(value for value in graph.inputs if value.shape is None)
         graph.meta[OPSETS] = self._opsets
         graph.meta[POSITIVE] = self._positive
+        graph.meta[SIZES] = self.sizes
 
     def reopen(self, inputs: Iterable[ir.Value]) -> None:
         """Let inputs of a nested graph that state no shape forget what an earlier walk was told."""
@@ -298,7 +308,8 @@ class _Inference:
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
         for value in self._watch(graph.initializers.data.values()):
             if value.is_graph_output() and not value.is_graph_input():
-                self._store(value, value.type, dims_of_constant(value), None)
+                self._store(value, value.type, dims_of_constant(value))
+                set_contents(value, None, self.sizes)
         infer, is_main = self.infer, graph is self._main
         for node in self._watch(graph):
             if is_main:
@@ -351,19 +362,18 @@ class _Inference:
             if type(shape) is ir.Shape and not value.is_graph_output() and not _mentions_unknown(shape):
                 value.shape = shape
                 _set_type(value, type_)
-                if known is not None:
-                    value.meta[CONTENTS] = tuple(known)
-                elif value.dtype in INTEGERS:
-                    value.meta.pop(CONTENTS, None)
-                continue
-            self._store(value, type_, shape, known, believed=call.believed)
+            else:
+                self._store(value, type_, shape, believed=call.believed)
+            if known is not None:
+                set_contents(value, known, self.sizes, _proven(call, value))
+            elif value.dtype in INTEGERS:
+                value.meta.pop(CONTENTS, None)
 
     def _store(
         self,
         value: ir.Value,
         type_: ir.TypeProtocol | ir.DataType | None,
         dims: Iterable[Dim] | None,
-        known: Sequence[Dim] | None,
         *,
         believed: bool = False,
     ) -> None:
@@ -381,10 +391,6 @@ class _Inference:
             value.shape = None if completed is None else shape_from(completed)
             if noted(value, SHAPE) is not None:
                 del value.meta[SHAPE]
-        if known is not None:
-            value.meta[CONTENTS] = tuple(known)
-        elif value.type is not None and value.dtype in INTEGERS:
-            value.meta.pop(CONTENTS, None)
 
     def _completed(self, value: ir.Value, dims: Iterable[Dim] | None, *, believed: bool) -> Dims | None:
         """The dimensions, with what else may be relied on and then invented ones where they are not known."""
@@ -478,9 +484,7 @@ class _Inference:
             value.type = type_
             value.shape = None if dims is None else shape_from(self._without_unknown(value, dims))
             value.meta.pop(SHAPE, None)
-            value.meta.pop(CONTENTS, None)
-            if known is not None:
-                value.meta[CONTENTS] = known
+            set_contents(value, known, self.sizes, known or ())
         for value in function.outputs:
             if not value.is_graph_input():
                 value.type, value.shape = None, None
@@ -517,6 +521,14 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
 
 def _known(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None, Dims | None]:
     return value.type, shape_of(value), noted(value, CONTENTS)
+
+
+def _proven(call: Call, output: ir.Value) -> Iterator[Dim]:
+    """What the rule knows to fit, and what inputs of the output's type hold: that is passed on, and fits as before."""
+    yield from call.proven
+    for value in call.inputs:
+        if value is not None and value.dtype == output.dtype:
+            yield from all_contents(value) or ()
 
 
 def _fact(value: ir.Value | None) -> Fact:

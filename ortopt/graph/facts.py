@@ -9,21 +9,23 @@ there and live in ``value.meta``, which is never written to a file:
 - `CLAIM`: for intermediate values, the dimensions that the file declares where inference proves less. Nothing may rest
   on them: ONNX Runtime only warns where they are wrong. Read it with `claim_of`.
 - `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with
-  `contents`.
+  `contents`; `set_contents` alone writes it, and keeps nothing that the value's dtype may not hold.
 - `SCOPE`, on graphs: the number that makes invented symbols unique (internal to inference).
 - `POSITIVE`, on graphs: the symbols and expressions that are not 0 wherever the model runs (internal to inference).
+- `SIZES`, on graphs: how large expressions get in the model. Read it with `sizes_of`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.graph.bounds import EXACT_IN_DOUBLES, LIMITS, Sizes
 from ortopt.graph.onnx_ir_internals import noted
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, is_known
 
@@ -33,25 +35,14 @@ CONTENTS = "ortopt.contents"
 SCOPE = "ortopt.scope"
 OPSETS = "ortopt.opsets"
 POSITIVE = "ortopt.positive"
+SIZES = "ortopt.sizes"
 
 MOST_ELEMENTS = 64
 """Tensors with more elements are data, and not shapes."""
 
 Dims: TypeAlias = tuple[Dim, ...]
 
-INTEGERS = frozenset(
-    {
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-        ir.DataType.UINT64,
-        ir.DataType.BOOL,
-    }
-)
+INTEGERS = frozenset(LIMITS)
 """The types whose contents are tracked; booleans are 0 and 1."""
 
 
@@ -116,6 +107,48 @@ def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Di
     except Exception:
         return None
     return tuple(map(int, found))
+
+
+def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, proven: Iterable[Dim] = ()) -> None:
+    """Keep what is known of the elements of a value; what its dtype may not hold becomes unknown.
+
+    Args:
+        value: A value whose type has been set; nothing is kept where that is not known.
+        known: Its elements as mathematics has them, or None.
+        sizes: How large expressions get.
+        proven: Expressions that fit whatever `sizes` says: dimensions of a tensor, elements of one of the same type.
+            They are asked for where something is in doubt.
+    """
+    dtype = value.dtype
+    if known is None or dtype is None or dtype not in INTEGERS:
+        if noted(value, CONTENTS) is not None:
+            del value.meta[CONTENTS]
+        return
+    doubted = sizes.doubts(known, dtype)
+    if doubted:
+        doubted.difference_update(element for element in proven if not isinstance(element, int))
+        known = [UNKNOWN if element in doubted else element for element in known]
+    value.meta[CONTENTS] = tuple(known)
+
+
+def is_exact_in_doubles(value: ir.Value) -> bool:
+    """Whether a double has each element of an integer tensor: ONNX Runtime computes some integers as doubles."""
+    if value.dtype not in INTEGERS:
+        return False
+    if value.dtype.bitwidth < EXACT_IN_DOUBLES.bit_length():
+        return True
+    known, sizes = all_contents(value), sizes_of(value)
+    return known is not None and all(sizes.lies_within(one, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for one in known)
+
+
+def sizes_of(value: ir.Value) -> Sizes:
+    """How large expressions get in the model of a value."""
+    graph = value.graph
+    found = None if graph is None else graph.meta.get(SIZES)
+    return found if isinstance(found, Sizes) else _OF_NO_MODEL
+
+
+_OF_NO_MODEL = Sizes()
 
 
 def set_better_shape(value: ir.Value, dims: Sequence[Dim] | None) -> None:
@@ -197,6 +230,7 @@ __all__ = [
     "POSITIVE",
     "SCOPE",
     "SHAPE",
+    "SIZES",
     "UNKNOWN",
     "Dims",
     "all_contents",
@@ -207,8 +241,11 @@ __all__ = [
     "declared_shape",
     "dims_of",
     "elements",
+    "is_exact_in_doubles",
     "says_more",
     "set_better_shape",
+    "set_contents",
     "shape_from",
     "shape_of",
+    "sizes_of",
 ]

@@ -227,8 +227,8 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
 def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:
     """What an outer value is called in a function, and what is known of it."""
     twin = ir.Value(name=_unused(value.name, names), type=value.type, shape=facts.shape_of(value))
-    if facts.CONTENTS in value.meta:
-        twin.meta[facts.CONTENTS] = value.meta[facts.CONTENTS]
+    known = facts.all_contents(value) if facts.CONTENTS in value.meta else None
+    facts.set_contents(twin, known, facts.sizes_of(value), known or ())
     return twin
 
 

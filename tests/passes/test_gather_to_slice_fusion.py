@@ -86,6 +86,8 @@ def test_keeps_a_range_that_may_start_below_zero() -> None:
         ("it takes one element", "int64[2] i = {1, 1}"),
         ("the indices are not known", "int64[3] i = {0, 1, 3}"),
         ("the indices are not known", "int32[3] i = {1, 2, 3}"),
+        ("so many elements", "int64[2] i = {9223372036854775806, 9223372036854775807}"),
+        ("so many elements", "int64[2] i = {-9223372036854775807, -9223372036854775808}"),
         ("the indices count along many axes", "int64[2,2] i = {0, 1, 1, 2}"),
     ],
 )

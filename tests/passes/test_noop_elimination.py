@@ -36,7 +36,7 @@ def test_floats(op: str, content: float, constant: str) -> None:
 @pytest.mark.parametrize("dtype", ["int64", "int32", "double", "float16"])
 @pytest.mark.parametrize(("op", "content"), [("Mul", 1), ("Div", 1), ("Add", 0), ("Sub", 0), ("Pow", 1)])
 def test_types(op: str, content: int, dtype: str) -> None:
-    if (op == "Add" and dtype in ("double", "float16")) or (op == "Pow" and dtype == "float16"):
+    if (op == "Add" and dtype in ("double", "float16")) or (op == "Pow" and dtype in ("float16", "int64")):
         return
     bits = 15360 if dtype == "float16" and content else content  # text holds the bits of a float16
     check_rewrites(
@@ -103,6 +103,7 @@ KEPT = [
     (NO_CONSTANT, "(float[2] x) => (float[2] y) <float c = {1}> { a = Div (c, x) y = Neg (a) }"),
     (NO_CONSTANT, "(int32[2] x) => (int32[2] y) <int32 c = {0}> { a = Sub (c, x) y = Neg (a) }"),
     (NO_CONSTANT, "(float[2] x) => (float[2] y) <float c = {1}> { a = Pow (c, x) y = Neg (a) }"),
+    ("rounds integers above 2^53", "(int64[1] x) => (int64[1] y) <int64 c = {1}> { a = Pow (x, c) y = Neg (a) }"),
     (NO_CONSTANT, "(float[2] x, float c) => (float[2] y) <float c = {1}> { a = Mul (x, c) y = Neg (a) }"),
     ("keep its own name", "(float[2] x) => (float[2] y) <float c = {1}> { y = Mul (x, c) }"),
 ]

@@ -21,8 +21,8 @@ def test_squares(exponent: str) -> None:
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "double"])
 def test_squares_of_other_types(kind: str) -> None:
-    top = np.array([3, -5, 2**31 - 1, 46341], kind.replace("double", "float64"))
-    text = f"main ({kind}[N] x) => ({kind}[N] y) <{kind} e = {{2}}> {{ y = Pow (x, e) }}"
+    top = np.array([[3, -5], [2**31 - 1, 46341]], kind.replace("double", "float64"))
+    text = f"main ({kind}[N,2] x) => ({kind}[N,2] y) <{kind} e = {{2}}> {{ y = Pow (x, e) }}"
     check_rewrites(PASS, text, ops={"Mul": 1}, inputs={"x": top})
 
 
@@ -81,6 +81,9 @@ def test_keeps_the_square_of_a_normalization() -> None:
         ("not one number", "main (float[2] x) => (float[2] y) <float[2] e = {2, 2}> { y = Pow (x, e) }"),
         ("not a constant", "main (float[N] x, float e) => (float[N] y) { y = Pow (x, e) }"),
         ("the types differ", "main (int32[N] x) => (int32[N] y) <float e = {2}> { y = Pow (x, e) }"),
+        ("saturate", "main (int32[N] x) => (int32[N] y) <int32 e = {2}> { y = Pow (x, e) }"),
+        ("saturate", "main (int32[N,1] x) => (int32[N,1] y) <int32[1] e = {2}> { y = Pow (x, e) }"),
+        ("saturate", "main (int64 x) => (int64 y) <int64 e = {2}> { y = Pow (x, e) }"),
         ("only floats", "main (int32[N] x) => (int32[N] y) <int32 e = {-1}> { y = Pow (x, e) }"),
     ],
 )

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Steps, Unknown, axis_of, join_dims, meet, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import CONTENTS, SCOPE, Dims, contents, dims_of, set_better_shape, shape_from
+from ortopt.graph.facts import SCOPE, Dims, contents, dims_of, set_better_shape, set_contents, shape_from, sizes_of
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics import subgraphs
 
@@ -53,10 +53,7 @@ def _feed(value: ir.Value, type_: ir.TypeProtocol | None, dims: Sequence[Dim] | 
     if value.shape is None and dims is not None:
         value.shape = shape_from(tuple(dims))
     set_better_shape(value, dims)
-    if known is None:
-        value.meta.pop(CONTENTS, None)
-    else:
-        value.meta[CONTENTS] = known
+    set_contents(value, known, sizes_of(value), known or ())
 
 
 def bodies(call: Call) -> Steps:

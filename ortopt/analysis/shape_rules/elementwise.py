@@ -1,14 +1,20 @@
-"""Ops that work on each element, with broadcasting."""
+"""Ops that work on each element, with broadcasting.
+
+Elements are computed as mathematics has them; sums, products and casts of integers wrap around (`wrapped`), and what
+the result's type does not hold is dropped when it is kept.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
+from ortopt.graph.bounds import wrapped
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
@@ -53,12 +59,13 @@ def identity(call: Call) -> None:
 def sign(call: Call) -> None:
     """As the input; contents change sign."""
     call.same(0, 0)
-    if call.dtype(0) not in INTEGERS or (found := all_contents(call.value(0))) is None:
+    dtype = call.dtype(0)
+    if dtype is None or dtype not in INTEGERS or (found := all_contents(call.value(0))) is None:
         return
     if call.node.op_type == "Neg":
-        call.contents[0] = [symbolic.sub(0, element) for element in found]
+        call.contents[0] = [wrapped(symbolic.sub(0, element), dtype) for element in found]
     else:
-        call.contents[0] = [_absolute(element) for element in found]
+        call.contents[0] = [wrapped(_absolute(element), dtype) for element in found]
 
 
 def _absolute(element: Dim) -> Dim:
@@ -84,7 +91,7 @@ def predicate(call: Call) -> None:
 
 @rule("Cast")
 def cast(call: Call) -> None:
-    """The type of the attribute; contents survive where the target holds them for sure."""
+    """The type of the attribute; numbers keep their last bits, expressions stay where the target holds them."""
     call.same(0, 0)
     call.types[0] = None
     target = ir.DataType(call.attribute("to"))
@@ -101,42 +108,30 @@ def cast_like(call: Call) -> None:
         _cast_contents(call, target)
 
 
-_RANGE = {
-    ir.DataType.INT32: (-(2**31), 2**31),
-    ir.DataType.INT64: (-(2**63), 2**63),
-    ir.DataType.UINT64: (0, 2**64),
-    ir.DataType.UINT32: (0, 2**32),
-}
-
-
 def _cast_contents(call: Call, target: ir.DataType) -> None:
-    if call.dtype(0) in _FLOATS and target in _RANGE:
+    if call.dtype(0) in _FLOATS and target in INTEGERS - {BOOL}:
         call.contents[0] = _truncated(call.constant(0))
         return
     if call.dtype(0) not in INTEGERS or target not in INTEGERS or (found := all_contents(call.value(0))) is None:
         return
     if target == BOOL:
         call.contents[0] = [_truth(element) for element in found]
-        return
-    low, high = _RANGE.get(target, (0, 128))
-    kept: list[Dim] = []
-    for element in found:
-        if isinstance(element, int):
-            kept.append(element if low <= element < high else UNKNOWN)
-        else:  # dimensions fit 32 bits signed: what does not is larger than a tensor can be
-            kept.append(element if target in {ir.DataType.INT32, ir.DataType.INT64} else UNKNOWN)
-    call.contents[0] = kept
+    else:
+        call.contents[0] = [wrapped(element, target) for element in found]
 
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 
 
 def _truncated(tensor: ir.TensorProtocol | None) -> list[Dim] | None:
-    """The elements of a small float constant as integers: a few exporters write 0. and cast it."""
+    """The elements of a small float constant as integers: a few exporters write 0. and cast it.
+
+    What the target does not hold is dropped when it is kept: kernels differ in what becomes of it.
+    """
     if tensor is None or tensor.size > MOST_ELEMENTS:
         return None
     numbers = tensor.numpy().reshape(-1).tolist()
-    return [int(number) if 0 <= number < 2**31 else UNKNOWN for number in numbers]
+    return [int(number) if -(2**31) <= number < 2**31 else UNKNOWN for number in numbers]
 
 
 def _truth(element: Dim) -> Dim:
@@ -178,19 +173,26 @@ def _quotient(a: Dim, b: Dim) -> Dim:
 
 def _follow(call: Call, operation: Callable[[Dim, Dim], Dim] | None) -> None:
     if operation is None and call.node.op_type == "Mod":
-        operation = _remainder if call.attribute("fmod", 0) else symbolic.mod
+        operation = partial(_remainder_of_doubles, call) if call.attribute("fmod", 0) else symbolic.mod
     if operation is None:
         return
     x, y = call.elements(0), call.elements(1)
     if x is None or y is None:
         return
     pairs = paired(x, y)
-    if pairs is not None:
-        call.contents[0] = [operation(a, b) for a, b in pairs]
+    if pairs is None:
+        return
+    results = [operation(a, b) for a, b in pairs]
+    if call.node.op_type in _WRAPPING and (dtype := call.dtype(0)) is not None:
+        results = [wrapped(result, dtype) for result in results]
+    call.contents[0] = results
 
 
-def _remainder(a: Dim, b: Dim) -> Dim:
-    return symbolic.mod(a, b) if symbolic.at_least(a, 0) and symbolic.at_least(b, 0) else UNKNOWN
+def _remainder_of_doubles(call: Call, a: Dim, b: Dim) -> Dim:
+    """What the C function fmod leaves, for numbers >= 0."""
+    if not symbolic.at_least(a, 0) or not symbolic.at_least(b, 0) or not call.survives_doubles(a, b):
+        return UNKNOWN
+    return symbolic.mod(a, b)
 
 
 def paired(*operands: Sequence[Dim]) -> list[tuple[Dim, ...]] | None:
@@ -203,6 +205,7 @@ def paired(*operands: Sequence[Dim]) -> list[tuple[Dim, ...]] | None:
     return list(zip(*(tuple(operand) * (length if len(operand) == 1 else 1) for operand in operands), strict=True))
 
 
+_WRAPPING = frozenset({"Add", "Sub", "Mul"})
 _ARITHMETIC: dict[str, Callable[[Dim, Dim], Dim]] = {
     "Add": symbolic.add,
     "Sub": symbolic.sub,

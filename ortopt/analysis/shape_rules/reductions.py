@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, rule
@@ -57,10 +60,26 @@ def _follow(call: Call) -> None:
     found = call.elements(0)
     if not found:
         return
+    if call.node.op_type in _IN_DOUBLES and not _survives_doubles(call, found):
+        return
     result: Dim = found[0]
     for element in found[1:]:
         result = operation(result, element)
     call.contents[0] = (result,)
+
+
+_IN_DOUBLES = frozenset({"ReduceProd", "ReduceSum"})
+"""What ONNX Runtime computes with doubles, also of integers: it rounds and saturates, and does not wrap around."""
+
+
+def _survives_doubles(call: Call, found: Sequence[Dim]) -> bool:
+    """Whether no sum, or product, of some of the elements rounds, in any order."""
+    terms = [abs(element) if isinstance(element, int) else element for element in found]
+    if not all(symbolic.at_least(term, 0) for term in terms):
+        return False
+    if call.node.op_type == "ReduceProd":
+        return call.survives_doubles(symbolic.product(symbolic.maximum(term, 1) for term in terms))
+    return call.survives_doubles(functools.reduce(symbolic.add, terms))
 
 
 @rule("ArgMax", "ArgMin")

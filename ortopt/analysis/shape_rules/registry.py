@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ortopt.graph.bounds import EXACT_IN_DOUBLES, Sizes
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
 from ortopt.semantics import constant_content
@@ -42,7 +43,13 @@ class Unknown(Exception):  # noqa: N818 -- not knowing is an answer, and no erro
 
 
 class Host(Protocol):
-    """What the run of inference offers to rules."""
+    """What the run of inference offers to rules.
+
+    Attributes:
+        sizes: How large expressions get.
+    """
+
+    sizes: Sizes
 
     def is_positive(self, dim: Dim) -> bool:
         """Whether a dimension is at least 1 wherever the model runs."""
@@ -72,13 +79,15 @@ class Call:
         version: The opset of the node's domain.
         types: What is known of the outputs' types.
         shapes: What is known of the outputs' shapes.
-        contents: What is known of the elements of small integer outputs.
+        contents: What is known of the elements of small integer outputs, as mathematics has them: what may leave the
+            range of the output's type is dropped when it is kept. Sums and products say `wrapped`.
+        proven: Expressions among them that fit, whatever is known of the sizes: dimensions of tensors.
         believed: Whether the op is one that inference cannot know: what the file declares of the outputs is all there
             is, and is believed.
         host: The run that this is a part of.
     """
 
-    __slots__ = ("believed", "contents", "host", "inputs", "node", "shapes", "types", "version")
+    __slots__ = ("believed", "contents", "host", "inputs", "node", "proven", "shapes", "types", "version")
 
     def __init__(self, node: ir.Node, version: int, host: Host) -> None:
         self.node = node
@@ -90,6 +99,7 @@ class Call:
         self.types: list[ir.TypeProtocol | ir.DataType | None] = [None] * count
         self.shapes: list[ir.Shape | Sequence[Dim] | None] = [None] * count
         self.contents: list[Sequence[Dim] | None] = [None] * count
+        self.proven: Sequence[Dim] = ()
 
     # Questions
 
@@ -160,6 +170,11 @@ class Call:
         if found is None:
             raise Unknown
         return integers(found)
+
+    def survives_doubles(self, *elements: Dim) -> bool:
+        """Whether a kernel that computes with doubles has the exact elements, whatever the sizes are."""
+        sizes = self.host.sizes
+        return all(sizes.lies_within(element, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for element in elements)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute's value, or the default; raises `Unknown` for a reference to a function's attribute."""

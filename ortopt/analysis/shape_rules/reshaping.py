@@ -63,6 +63,7 @@ def shape(call: Call) -> None:
     dims = call.dims(0)
     start, end = call.attribute("start", 0), call.attribute("end", len(dims))
     dims = dims[_clamp(start, len(dims)) : _clamp(end, len(dims))]
+    call.proven = dims
     call.set(0, INT64, (len(dims),), dims)
 
 
@@ -74,7 +75,8 @@ def _clamp(index: int, rank: int) -> int:
 def size(call: Call) -> None:
     """A scalar, the product of the dimensions."""
     call.set(0, INT64, ())
-    call.set(0, INT64, (), (symbolic.product(call.dims(0)),))
+    call.proven = (symbolic.product(call.dims(0)),)
+    call.set(0, INT64, (), call.proven)
 
 
 @rule("Reshape")
@@ -323,7 +325,7 @@ def constant_of_shape(call: Call) -> None:
 
 @rule("Range")
 def range_(call: Call) -> None:
-    """As many elements as steps from start to below limit."""
+    """As many elements as steps from start to below limit, which ONNX Runtime counts with doubles."""
     dtype = call.dtype(0)
     call.set(0, dtype, (UNKNOWN,))
     if dtype not in INTEGERS:
@@ -336,6 +338,8 @@ def range_(call: Call) -> None:
     if not isinstance(step, int) or step == 0:
         return
     distance = symbolic.sub(limit, start) if step > 0 else symbolic.sub(start, limit)
+    if not call.survives_doubles(start, limit, step, distance):
+        return
     count = symbolic.maximum(symbolic.ceildiv(distance, abs(step)), 0)
     call.shapes[0] = (count,)
     if isinstance(count, int) and count <= MOST_ELEMENTS:

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
 from ortopt.graph import symbolic
+from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
-_ENDLESS = 2**31 - 1  # exporters write "to the end" as the largest integer of 32 or 64 bits
 
 
 @rule("Concat")
@@ -140,9 +140,9 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(dim)[_python_slice(dim, start, end, step)])
     if step < 0:
-        whole = isinstance(start, int) and isinstance(end, int) and (start >= _ENDLESS or start == -1)
-        return symbolic.ceildiv(dim, -step) if whole and isinstance(end, int) and end <= -_ENDLESS else UNKNOWN
-    first, last = _bound(start, dim), _bound(end, dim)
+        whole = isinstance(start, int) and isinstance(end, int) and (start >= LARGEST or start == -1)
+        return symbolic.ceildiv(dim, -step) if whole and isinstance(end, int) and end <= -LARGEST else UNKNOWN
+    first, last = _bound(start, dim), dim if is_endless(end) else _bound(end, dim)
     if not symbolic.is_known(first) or not symbolic.is_known(last):
         return UNKNOWN
     length = symbolic.maximum(symbolic.sub(last, first), 0)
@@ -151,7 +151,7 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
 
 def _bound(index: Dim, dim: Dim) -> Dim:
     """Where an index of a slice points, from 0 to the dimension; unknown where its sign is."""
-    if isinstance(index, int) and index >= _ENDLESS:
+    if isinstance(index, int) and index >= LARGEST:
         return dim
     if symbolic.equal(index, dim):
         return dim

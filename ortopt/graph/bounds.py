@@ -1,0 +1,211 @@
+"""Integers are bounded: what the elements of a tensor may be, given its dtype and how large tensors get.
+
+Shape arithmetic is computed here as in mathematics, and by a model in a dtype that wraps around. Both agree on numbers,
+after `wrapped`, and on expressions that never leave the dtype's range; all other expressions are unknown. `Sizes.holds`
+decides, for everything that is kept (`ortopt.graph.facts.set_contents`).
+
+The one assumption behind it: **the dimensions of a tensor, those that are 0 left out, have a product of at most
+`LARGEST`** (2^40, a tensor of a terabyte). So a symbol is at most `LARGEST`, however large the other tensors are, and a
+product of symbols is if one input of the model has them all as dimensions: ``N*M`` of an input ``[N, M]``, but neither
+``N*N`` nor the product of the lengths of two inputs, which wraps around for tensors that fit every memory. Nothing here
+assumes that a dimension fits 32 bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Final, NamedTuple, TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.symbolic import Dim
+
+LARGEST: Final = 2**40
+"""The most that the dimensions of a tensor multiply to, those that are 0 left out."""
+
+EXACT_IN_DOUBLES: Final = 2**53
+"""Up to here a double has every integer; ONNX Runtime computes some integers as doubles."""
+
+LIMITS: Final[dict[ir.DataType, tuple[int, int]]] = {
+    **{ir.DataType[f"INT{bits}"]: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{ir.DataType[f"UINT{bits}"]: (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+    ir.DataType.BOOL: (0, 1),
+}
+"""The smallest and the largest number of each type whose elements are tracked; booleans are 0 and 1."""
+
+_LAST_OF_32_BITS: Final = 2**31 - 1
+
+_MOST_TERMS = 256
+_MOST_WAYS = 64  # to choose one symbol of each dimension of an input
+
+
+def wrapped(element: Dim, dtype: ir.DataType) -> Dim:
+    """What sums, differences, products and casts of integers leave of an exact result: its last bits.
+
+    Args:
+        element: The exact result; an expression stays as it is, and is unknown where the type may not hold it.
+        dtype: The type of the result; for a boolean nothing is changed.
+    """
+    if not isinstance(element, int) or dtype == ir.DataType.BOOL:
+        return element
+    low, high = LIMITS[dtype]
+    remainder: int = (element - low) % (high - low + 1)
+    return remainder + low
+
+
+def is_endless(end: Dim) -> bool:
+    """Whether an end of a Slice that goes forwards is that of every dimension: ONNX Runtime reads INT32_MAX so too."""
+    return isinstance(end, int) and (end == _LAST_OF_32_BITS or end >= LARGEST)
+
+
+class Sizes:
+    """How large the expressions of one model get.
+
+    Args:
+        inputs: The dimensions of the model's inputs: what multiplies to at most `LARGEST` together.
+    """
+
+    __slots__ = ("_found", "_held", "_inputs")
+
+    def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
+        self._inputs = tuple(dict.fromkeys(choice for dims in inputs for choice in _choices(dims)))
+        self._found: dict[str, int | None] = {}
+        self._held: dict[tuple[int, int], dict[str, bool]] = {}
+
+    def holds(self, element: Dim, dtype: ir.DataType) -> bool:
+        """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""
+        return self.lies_within(element, *LIMITS[dtype])
+
+    def doubts(self, known: Iterable[Dim], dtype: ir.DataType) -> set[Dim]:
+        """The elements that a type may not hold, without the unknown dimension."""
+        limits = low, high = LIMITS[dtype]
+        held = self._held.setdefault(limits, {})
+        doubted: set[Dim] = set()
+        for element in known:  # for every value of integers: kept short
+            if isinstance(element, int):
+                if not low <= element <= high:
+                    doubted.add(element)
+            elif (text := element.value) is not None and not (
+                held[text] if text in held else self.lies_within(element, low, high)
+            ):
+                doubted.add(element)
+        return doubted
+
+    def lies_within(self, element: Dim, low: int, high: int) -> bool:
+        """Whether an element is never below one number, nor above another."""
+        if isinstance(element, int):
+            return low <= element <= high
+        text = element.value
+        if text is None:
+            return False
+        held = self._held.setdefault((low, high), {})
+        if text not in held:
+            held[text] = self._lies_within(element, low, high)
+        return held[text]
+
+    def _lies_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
+        most = self.magnitude(element)
+        if (most is None or -most < low) and not symbolic.at_least(element, low):
+            return False
+        if most is None or most > high:
+            return symbolic.at_least(symbolic.sub(high, element), 0)
+        return True
+
+    def magnitude(self, element: Dim) -> int | None:
+        """A number that an element is never above, nor its negative; None where none is known."""
+        if isinstance(element, int):
+            return abs(element)
+        text = element.value
+        if text is None:
+            return None
+        if text not in self._found:
+            self._found[text] = self._magnitude(element)
+        return self._found[text]
+
+    def _magnitude(self, element: ir.SymbolicDim) -> int | None:
+        try:
+            terms = symbolic.compute(element, _number, _symbol, _operate).terms
+        except _TooManyTermsError:
+            return None
+        total = Fraction(0)
+        for names, factor in terms.items():
+            if len(names) > 1 and not self._are_together(names):
+                return None
+            total += factor * LARGEST if names else factor
+        return math.ceil(total)
+
+    def _are_together(self, names: tuple[str, ...]) -> bool:
+        """Whether one input has them all as dimensions, as often as they are multiplied."""
+        wanted = Counter(names)
+        return any(wanted <= Counter(own) for own in self._inputs)
+
+
+def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:
+    """For each dimension a symbol that is never larger, in all ways: ``past`` or ``seq`` for ``past + seq``."""
+    parts = [names for dim in dims if (names := _summands(dim))]
+    return itertools.islice(itertools.product(*parts), _MOST_WAYS) if len(parts) > 1 else ()
+
+
+def _summands(dim: Dim) -> list[str]:
+    """The symbols that a sum of nothing but symbols and numbers is never smaller than."""
+    names = sorted(symbolic.symbols(dim))
+    return [name for name in names if symbolic.at_least(symbolic.sub(dim, symbolic.symbol(name)), 0)]
+
+
+class _TooManyTermsError(Exception):
+    """The expression is too long to be worth it."""
+
+
+_Terms: TypeAlias = dict[tuple[str, ...], Fraction]
+
+
+class _Bound(NamedTuple):
+    """A sum of products of symbols that a value is never above, nor its negative; and the value if it is a number."""
+
+    terms: _Terms
+    number: int | None = None
+
+
+def _number(value: int) -> _Bound:
+    return _Bound({(): Fraction(abs(value))} if value else {}, value)
+
+
+def _symbol(name: str) -> _Bound:
+    return _Bound({(name,): Fraction(1)})
+
+
+def _operate(name: str, a: _Bound, b: _Bound) -> _Bound:
+    if name == "*":
+        return _Bound(_multiplied(a.terms, b.terms))
+    if name == "//":
+        if b.number is None:  # an integer that is not 0
+            return _Bound(a.terms)
+        by = abs(b.number)
+        return _Bound(_added({key: factor / by for key, factor in a.terms.items()}, {(): Fraction(1)}))
+    return _Bound(_added(a.terms, b.terms))  # neither the greater nor the smaller one is beyond both together
+
+
+def _added(a: _Terms, b: _Terms) -> _Terms:
+    total = dict(a)
+    for key, factor in b.items():
+        total[key] = total.get(key, Fraction(0)) + factor
+    return total
+
+
+def _multiplied(a: _Terms, b: _Terms) -> _Terms:
+    if len(a) * len(b) > _MOST_TERMS:
+        raise _TooManyTermsError
+    total: _Terms = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            key = tuple(sorted(left + right))
+            total[key] = total.get(key, Fraction(0)) + x * y
+    return total
+
+
+__all__ = ["EXACT_IN_DOUBLES", "LARGEST", "LIMITS", "Sizes", "is_endless", "wrapped"]
