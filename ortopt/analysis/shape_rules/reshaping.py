@@ -106,7 +106,7 @@ def reshaped(source: Dims | None, target: Sequence[Dim], allow_zero: bool) -> Di
             else:
                 result.append(dim if dim >= 0 else UNKNOWN)
         else:
-            result.append(dim if symbolic.at_least(dim, 0) else UNKNOWN)
+            result.append(dim if symbolic.at_least(dim, 0) and _stands(dim, axis, source, allow_zero) else UNKNOWN)
     if source is None:
         return tuple(result)
     unknown = [axis for axis, dim in enumerate(result) if not symbolic.is_known(dim)]
@@ -115,6 +115,19 @@ def reshaped(source: Dims | None, target: Sequence[Dim], allow_zero: bool) -> Di
         if found is not None:
             result[unknown[0]] = found
     return tuple(result)
+
+
+def _stands(dim: Dim, axis: int, source: Dims | None, allow_zero: bool) -> bool:
+    """Whether a dimension of a target means itself even where it is 0, which copies unless ``allow_zero``.
+
+    Where the source has no elements if the dimension is 0, what is copied must be 0 too, or else the model does not
+    run (unless yet another dimension is 0).
+    """
+    if allow_zero or symbolic.at_least(dim, 1):
+        return True
+    if source is None:
+        return False
+    return axis >= len(source) or any(symbolic.divides(dim, own) for own in (*source, symbolic.product(source)))
 
 
 def _remaining(source: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
@@ -131,6 +144,8 @@ def _remaining(source: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
     whole = symbolic.product(left)
     if isinstance(by, int) and by == 0:
         return None
+    if isinstance(whole, int) and whole == 0 and not symbolic.at_least(by, 1):
+        return None  # of nothing, by nothing: ONNX Runtime says 1
     exact = symbolic.quotient_exact(whole, by)
     if exact is not None:
         return exact
@@ -171,7 +186,7 @@ def squeeze(call: Call) -> None:
     if call.dtype(0) in INTEGERS:
         call.contents[0] = all_contents(call.value(0))
     axes = axes_argument(call, 1, 13)
-    if axes is None:
+    if not axes:
         if any(not isinstance(dim, int) and not symbolic.different(dim, 1) for dim in dims):
             raise Unknown
         call.shapes[0] = tuple(dim for dim in dims if dim != 1)
@@ -275,6 +290,9 @@ def constant_of_shape(call: Call) -> None:
         call.contents[0] = (element,) * count
 
 
+_EXACT_IN_DOUBLE = 2**53  # ONNX Runtime counts the steps of a Range in double
+
+
 @rule("Range")
 def range_(call: Call) -> None:
     """As many elements as steps from start to below limit."""
@@ -288,6 +306,8 @@ def range_(call: Call) -> None:
         return
     start, limit, step = (bound[0] for bound in bounds if bound is not None)
     if not isinstance(step, int) or step == 0:
+        return
+    if any(isinstance(one, int) and abs(one) > _EXACT_IN_DOUBLE for one in (start, limit, step)):
         return
     distance = symbolic.sub(limit, start) if step > 0 else symbolic.sub(start, limit)
     count = symbolic.maximum(symbolic.ceildiv(distance, abs(step)), 0)
