@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups fuzz-shapes faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +56,9 @@ fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ
 
 fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into groups in many ways
 	$(TEST)/python -m fuzzing.groups --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
+fuzz-shapes: $(VENV_TEST)/.installed ## shape rules and numpy kernels against ONNX Runtime, single calls at their boundaries
+	$(TEST)/python -m fuzzing.shapes --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
 
 faults: $(VENV_TEST)/.installed ## kill -9, cancellation and passes that raise, at random instants
 	$(TEST)/python -m fuzzing.faults $(FUZZ)
