@@ -191,6 +191,9 @@ def _gather(call: Call) -> tuple[Array, ...]:
     data, indices = call.array(0), call.array(1)
     axis = axis_of(call.attributes.get_int("axis", 0), data.ndim)
     call.allow((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.itemsize)
+    size = data.shape[axis]
+    if indices.size and not -size <= int(indices.min()) <= int(indices.max()) < size:  # of nothing numpy takes any
+        raise HazardError(f"Gather of places that {size} elements do not have")
     if data.dtype.kind in "OSU" and math.prod(data.shape[axis + 1 :]) > 1:
         raise HazardError("ONNX Runtime moves the first string of a slice alone, others move all")
     return (np.asarray(np.take(data, indices, axis)),)

@@ -589,12 +589,13 @@ def test_what_runtimes_compute_in_double_is_left_alone(call, no_ort):
         ("r = Squeeze (x, one, one)", 17),
         ("r = Reshape (empty, far)", 17),
         ("r = Gather (words, one)", 17),
+        ("r = Gather <axis = 1> (rows, five)", 17),
     ],
 )
 def test_what_no_runtime_loads_is_not_computed(body, opset, no_ort):
     constants = (
         "float[1,3] x = {1, 2, 3}, float[1,4] wide = {1, 2, 3, 4}, int64[1] three = {3}, int64[1] one = {0},"
-        " bool[1] c = {1}, uint8[1] u = {1}, float[0] empty = {},"
+        " bool[1] c = {1}, uint8[1] u = {1}, float[0] empty = {}, float[0,2] rows = {}, int64[1] five = {5},"
         ' int64[3] far = {-1, 9223372036854775807, 9223372036854775807}, string[2,2] words = {"a", "b", "c", "d"}'
     )
     assert evaluated(parsed(body, "float[] r", constants, opset)) == {}
