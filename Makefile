@@ -14,7 +14,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -57,6 +57,9 @@ fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ
 
 fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into groups in many ways
 	$(TEST)/python -m fuzzing.groups --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
+fuzz-shapes: $(VENV_TEST)/.installed ## shape rules and numpy kernels against ONNX Runtime, single calls at their boundaries
+	$(TEST)/python -m fuzzing.shapes --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
 
 foreign: $(VENV_TEST)/.installed ## models of others at every level, unverified; FOREIGN="FOLDER ARCHIVE" adds more
 	$(TEST)/python -m fuzzing.foreign $(FOREIGN)

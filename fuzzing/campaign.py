@@ -221,9 +221,7 @@ def _one_worker(
                 return seed
     finally:
         process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.communicate()  # closes its pipe too
     if seed < first + count:  # it died over this seed
         what = "the original" if stage in ("original", "draw") else stage.split(" ")[0]
         tally.crashes[what] += 1

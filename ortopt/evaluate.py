@@ -47,8 +47,10 @@ from ortopt.evaluation_numpy import (
     Operand,
     cast,
     cast_target,
+    check_signature,
     compute,
     permutation,
+    reshaped_dims,
     tensor_of,
 )
 from ortopt.semantics import strings_of
@@ -248,7 +250,7 @@ class _Evaluation:
                 continue
             call = Call(node, operands, self._opset, self._limit)
             try:
-                results = _constant(node) or self._lazy(call) or [Operand(array) for array in compute(call)]
+                results = _constant(node) or on_demand(call) or [Operand(array) for array in compute(call)]
             except ElsewhereError:
                 left.append(node)
             except HazardError:
@@ -256,34 +258,6 @@ class _Evaluation:
             else:
                 self._known.update(zip(node.outputs, results, strict=False))
         return left
-
-    @staticmethod
-    def _lazy(call: Call) -> list[Operand] | None:
-        """Large weights that are moved or cast: known by shape and dtype, computed when somebody reads them."""
-        name = call.node.op_type
-        if name not in RESHAPES and name not in ("Transpose", "Cast", "CastLike"):
-            return None
-        operand = call.operand(0)
-        if operand.nbytes < LAZY_BYTES or operand.dtype == ir.DataType.STRING:
-            return None
-        source = operand.tensor if operand.tensor is not None else tensor_of(operand.array)
-        if name in RESHAPES:
-            shape = RESHAPES[name](call)
-            return [_lazy_tensor(lambda: tensor_of(source.numpy().reshape(shape)), source.dtype, shape)]
-        if name == "Transpose":
-            axes = permutation(call)
-            shape = tuple(operand.shape[axis] for axis in axes)
-            return [
-                _lazy_tensor(
-                    lambda: tensor_of(np.ascontiguousarray(source.numpy().transpose(axes))), source.dtype, shape
-                )
-            ]
-        target = cast_target(call)
-        call.allow(operand.shape, target.itemsize)
-        if target.itemsize * math.prod(operand.shape) < LAZY_BYTES or not _casts_whatever_it_holds(operand, target):
-            return None
-        dtype = ir.DataType.from_numpy(target)
-        return [_lazy_tensor(lambda: tensor_of(cast(source.numpy(), target)), dtype, operand.shape)]
 
     # ONNX Runtime in this process
 
@@ -520,6 +494,42 @@ def _constant(node: ir.Node) -> list[Operand] | None:
     if content is None:
         raise HazardError("a Constant that is no tensor")
     return [Operand(content)]
+
+
+def on_demand(call: Call, from_bytes: int = LAZY_BYTES) -> list[Operand] | None:
+    """Large weights that are moved or cast: known by shape and dtype, computed when somebody reads them.
+
+    Args:
+        call: What would be computed.
+        from_bytes: Operands and results smaller than this are none of its business.
+
+    Raises:
+        ElsewhereError: It is not computed here.
+        HazardError: It must not be computed.
+    """
+    name = call.node.op_type
+    if name not in RESHAPES and name not in ("Transpose", "Cast", "CastLike"):
+        return None
+    check_signature(call)
+    operand = call.operand(0)
+    if operand.nbytes < from_bytes or operand.dtype == ir.DataType.STRING:
+        return None
+    source = operand.tensor if operand.tensor is not None else tensor_of(operand.array)
+    if name in RESHAPES:
+        shape = reshaped_dims(call)
+        return [_lazy_tensor(lambda: tensor_of(source.numpy().reshape(shape)), source.dtype, shape)]
+    if name == "Transpose":
+        axes = permutation(call)
+        shape = tuple(operand.shape[axis] for axis in axes)
+        return [
+            _lazy_tensor(lambda: tensor_of(np.ascontiguousarray(source.numpy().transpose(axes))), source.dtype, shape)
+        ]
+    target = cast_target(call)
+    call.allow(operand.shape, target.itemsize)
+    if target.itemsize * math.prod(operand.shape) < from_bytes or not _casts_whatever_it_holds(operand, target):
+        return None
+    dtype = ir.DataType.from_numpy(target)
+    return [_lazy_tensor(lambda: tensor_of(cast(source.numpy(), target)), dtype, operand.shape)]
 
 
 def _lazy_tensor(make: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: Sequence[int]) -> Operand:

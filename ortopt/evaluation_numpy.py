@@ -7,103 +7,18 @@ rounds in a way of its own (transcendental functions, float reductions, float16 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.semantics import strings_of
-
-Array = np.ndarray[Any, Any]
+from ortopt.evaluation_call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
+from ortopt.slice_bounds import taken
 
 LAZY_BYTES = 1 << 20
 """From this size on a moved or cast weight is not computed before somebody asks for its contents."""
-
-
-class ElsewhereError(Exception):
-    """This op with these operands is not computed here; ONNX Runtime may."""
-
-
-class HazardError(Exception):
-    """Nobody should compute this: it kills the process, is undefined, or asks for more memory than allowed."""
-
-
-class Operand:
-    """A constant as an op sees it: shape and dtype at once, contents when they are asked for."""
-
-    __slots__ = ("_array", "shape", "tensor")
-
-    def __init__(self, constant: Array | ir.TensorProtocol) -> None:
-        self._array = constant if isinstance(constant, np.ndarray) else None
-        self.tensor = None if isinstance(constant, np.ndarray) else constant
-        self.shape: tuple[int, ...] = (
-            constant.shape if isinstance(constant, np.ndarray) else tuple(int(dim) for dim in constant.shape)  # type: ignore[arg-type]
-        )
-
-    @property
-    def array(self) -> Array:
-        """The contents; of a memory-mapped tensor a view, of a string tensor an object array of bytes."""
-        if self._array is None:
-            assert self.tensor is not None
-            strings = self.tensor.dtype == ir.DataType.STRING
-            self._array = strings_of(self.tensor) if strings else self.tensor.numpy()
-        return self._array
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """The ONNX element type."""
-        return self.tensor.dtype if self.tensor is not None else dtype_of(self.array)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory or in the file."""
-        return self.tensor.nbytes if self.tensor is not None else self.array.nbytes
-
-
-class Call:
-    """A node, its operands, and how large a result may be."""
-
-    __slots__ = ("_limit", "attributes", "node", "operands", "opset")
-
-    def __init__(self, node: ir.Node, operands: Sequence[Operand | None], opset: int, limit_bytes: int) -> None:
-        self.node = node
-        self.attributes = node.attributes
-        self.operands = operands
-        self.opset = opset
-        self._limit = limit_bytes
-
-    def has(self, index: int) -> bool:
-        """Whether an operand is there."""
-        return index < len(self.operands) and self.operands[index] is not None
-
-    def operand(self, index: int) -> Operand:
-        """An operand that must be there."""
-        operand = self.operands[index] if index < len(self.operands) else None
-        if operand is None:
-            raise HazardError(f"input {index} of {self.node.op_type} is missing")
-        return operand
-
-    def array(self, index: int) -> Array:
-        """The contents of an operand that must be there."""
-        return self.operand(index).array
-
-    def integers(self, index: int) -> list[int]:
-        """The contents of a vector of integers."""
-        array = self.array(index)
-        if array.dtype.kind not in "iu":
-            raise HazardError(f"input {index} of {self.node.op_type} is not of integers")
-        return [int(one) for one in array.reshape(-1)]
-
-    def allow(self, shape: Sequence[int], itemsize: int) -> None:
-        """Refuse a result that is too large, before it is allocated."""
-        if any(dim < 0 for dim in shape) or math.prod(shape) * itemsize > self._limit:
-            raise HazardError(f"{self.node.op_type} asks for a result of shape {list(shape)}")
-
-
-def dtype_of(array: Array) -> ir.DataType:
-    """The ONNX element type of an array; object arrays are strings."""
-    return ir.DataType.STRING if array.dtype.kind in "OSU" else ir.DataType.from_numpy(array.dtype)
 
 
 def compute(call: Call) -> tuple[Array, ...]:
@@ -116,11 +31,28 @@ def compute(call: Call) -> tuple[Array, ...]:
     kernel = KERNELS.get(call.node.op_type)
     if kernel is None:
         raise ElsewhereError(call.node.op_type)
+    check_signature(call)
+    with _refusals(), np.errstate(all="ignore"):
+        return kernel(call)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
     try:
-        with np.errstate(all="ignore"):
-            return kernel(call)
+        yield
     except (ValueError, IndexError, OverflowError, TypeError) as error:  # numpy's "no such shape, no such element"
         raise HazardError(str(error)) from error
+
+
+def reshaped_dims(call: Call) -> tuple[int, ...]:
+    """The shape that one of `RESHAPES` gives its operand.
+
+    Raises:
+        ElsewhereError: It is not computed here.
+        HazardError: There is no such shape.
+    """
+    with _refusals():
+        return RESHAPES[call.node.op_type](call)
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -141,6 +73,10 @@ def _axes(call: Call, since: int) -> list[int] | None:
 # Shapes that need no data
 
 
+_MOST = 2**56
+"""No array has more elements, dimensions of 0 left out."""
+
+
 def _reshape(call: Call) -> tuple[int, ...]:
     if call.opset < 5:
         raise ElsewhereError("Reshape-1 has its shape as an attribute")
@@ -154,7 +90,7 @@ def _reshape(call: Call) -> tuple[int, ...]:
         if rest <= 0 or size % rest:
             raise HazardError("Reshape cannot infer a dimension")
         target[target.index(-1)] = size // rest
-    if any(dim < 0 for dim in target) or math.prod(target) != size:
+    if any(dim < 0 for dim in target) or math.prod(target) != size or math.prod(max(dim, 1) for dim in target) > _MOST:
         raise HazardError(f"Reshape of {list(shape)} to {target}")
     return tuple(target)
 
@@ -162,7 +98,7 @@ def _reshape(call: Call) -> tuple[int, ...]:
 def _flatten(call: Call) -> tuple[int, ...]:
     shape = call.operand(0).shape
     axis = call.attributes.get_int("axis", 1)
-    if not -len(shape) <= axis <= len(shape):
+    if not -len(shape) <= axis <= len(shape) or (axis < 0 and call.opset < 11):
         raise HazardError(f"Flatten has no axis {axis}")
     axis = axis + len(shape) if axis < 0 else axis
     return math.prod(shape[:axis]), math.prod(shape[axis:])
@@ -171,7 +107,7 @@ def _flatten(call: Call) -> tuple[int, ...]:
 def _squeeze(call: Call) -> tuple[int, ...]:
     shape = call.operand(0).shape
     axes = _axes(call, 13)
-    if axes is None:
+    if not axes:
         return tuple(dim for dim in shape if dim != 1)
     gone = {axis_of(axis, len(shape)) for axis in axes}
     if any(shape[axis] != 1 for axis in gone):
@@ -255,6 +191,11 @@ def _gather(call: Call) -> tuple[Array, ...]:
     data, indices = call.array(0), call.array(1)
     axis = axis_of(call.attributes.get_int("axis", 0), data.ndim)
     call.allow((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.itemsize)
+    size = data.shape[axis]
+    if indices.size and not -size <= int(indices.min()) <= int(indices.max()) < size:  # of nothing numpy takes any
+        raise HazardError(f"Gather of places that {size} elements do not have")
+    if data.dtype.kind in "OSU" and math.prod(data.shape[axis + 1 :]) > 1:
+        raise HazardError("ONNX Runtime moves the first string of a slice alone, others move all")
     return (np.asarray(np.take(data, indices, axis)),)
 
 
@@ -272,13 +213,11 @@ def _slice(call: Call) -> tuple[Array, ...]:
         raise HazardError("Slice with operands that do not fit together")
     cut = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = data.shape[axis]
-        if step > 0:
-            cut[axis] = slice(_clamp(start, size), _clamp(end, size), step)
-            continue
-        first = min(max(start + size if start < 0 else start, -1), size - 1)
-        last = min(max(end + size if end < 0 else end, -1), size - 1)
-        cut[axis] = slice(first, None if last < 0 else last, step) if first >= 0 else slice(0, 0)
+        places = taken(data.shape[axis], start, end, step)
+        if len(places) < 2:  # numpy has no steps beyond its integers
+            cut[axis] = slice(places.start, places.start + len(places))
+        else:
+            cut[axis] = slice(places.start, None if places.stop < 0 else places.stop, step)
     return (np.array(data[tuple(cut)]),)
 
 
@@ -297,6 +236,8 @@ def _split(call: Call) -> tuple[Array, ...]:
             raise HazardError("Split into unequal parts")
         one = -(-size // count)
         parts = [one] * (count - 1) + [size - one * (count - 1)]
+        if (call.opset >= 18 and parts[-1] < 1) or call.attributes.get_int("num_outputs", count) != count:
+            raise HazardError(f"Split of {size} into {count}")
     if len(parts) != count or any(part < 0 for part in parts) or sum(parts) != size:
         raise HazardError(f"Split of {size} into {parts}")
     bounds = np.cumsum(parts)[:-1]
@@ -335,6 +276,8 @@ def _constant_of_shape(call: Call) -> tuple[Array, ...]:
     fill = np.zeros(1, np.float32) if value is None else value.numpy().reshape(-1)
     if fill.size != 1:
         raise HazardError("ConstantOfShape with several values")
+    if value is not None and len(value.shape) != 1:
+        raise ElsewhereError("ConstantOfShape of a value that is no vector")
     call.allow(shape, fill.itemsize)
     return (np.full(shape, fill[0], fill.dtype),)
 
@@ -346,6 +289,8 @@ def _range(call: Call) -> tuple[Array, ...]:
     first, last, step = int(start.reshape(-1)[0]), int(limit.reshape(-1)[0]), int(delta.reshape(-1)[0])
     if step == 0:
         raise HazardError("Range with a step of 0")
+    if max(abs(first), abs(last), abs(step), abs(last - first)) > min(_EXACT_IN_DOUBLE, np.iinfo(start.dtype).max):
+        raise HazardError("Range counts its steps in double")
     count = max(0, -((first - last) // step))
     call.allow((count,), start.itemsize)
     return (np.arange(first, first + count * step, step, dtype=np.int64)[:count].astype(start.dtype),)
@@ -454,9 +399,24 @@ def _divide(call: Call) -> tuple[Array, ...]:
     return (np.asarray(quotient + ((quotient < 0) & (quotient * b != a))).astype(a.dtype),)
 
 
+_EXACT_IN_DOUBLE = 2**53
+
+
+def _is_exact_in_double(array: Array) -> bool:
+    """Whether a runtime may compute with these integers in double, as ONNX Runtime does here and there."""
+    return array.dtype.itemsize < 8 or not array.size or _largest(array) <= _EXACT_IN_DOUBLE
+
+
+def _largest(array: Array) -> int:
+    """The largest magnitude; the smallest integer has one, which numpy does not know."""
+    return max(abs(int(array.min())), abs(int(array.max())))
+
+
 def _modulo(call: Call) -> tuple[Array, ...]:
     a, b = _pair(call, "iu")
     _guard_division(a, b)
+    if call.attributes.get_int("fmod", 0) and not all(_is_exact_in_double(one) for one in (a, b)):
+        raise HazardError("fmod of integers is computed in double")
     return (np.asarray(np.fmod(a, b) if call.attributes.get_int("fmod", 0) else np.mod(a, b)),)
 
 
@@ -484,16 +444,29 @@ def _extreme(function: Callable[[Array, Array], Array]) -> Callable[[Call], tupl
     return kernel
 
 
+def _guard_reduction(op: str, x: Array, over: tuple[int, ...]) -> None:
+    """Leave to ONNX Runtime what leaves the dtype or double: it sums and multiplies in double, and then saturates."""
+    if op not in ("ReduceSum", "ReduceProd"):
+        return
+    magnitudes = np.abs(x.astype(np.float64))
+    reach = magnitudes.sum(axis=over) if op == "ReduceSum" else np.maximum(magnitudes, 1).prod(axis=over)
+    if (reach >= min(_EXACT_IN_DOUBLE, np.iinfo(x.dtype).max)).any():
+        raise ElsewhereError("a sum or product that may not fit")
+
+
 def _reduce(function: Any, axes_since: int) -> Callable[[Call], tuple[Array, ...]]:
     def kernel(call: Call) -> tuple[Array, ...]:
         x = call.array(0)
         if x.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             raise ElsewhereError("only integers reduce in any order")
+        if not x.size:
+            raise ElsewhereError("a reduction of nothing")
         axes = _axes(call, axes_since)
         noop: int = call.attributes.get_int("noop_with_empty_axes", 0)
         if not axes and call.opset >= axes_since and noop:
             return (x,)
         over = tuple(axis_of(axis, x.ndim) for axis in axes) if axes else tuple(range(x.ndim))
+        _guard_reduction(call.node.op_type, x, over)
         keep: int = call.attributes.get_int("keepdims", 1)
         return (np.asarray(function.reduce(x, axis=over, keepdims=keep != 0, dtype=x.dtype)),)
 
@@ -568,8 +541,10 @@ __all__ = [
     "axis_of",
     "cast",
     "cast_target",
+    "check_signature",
     "compute",
     "dtype_of",
     "permutation",
+    "reshaped_dims",
     "tensor_of",
 ]

@@ -15,10 +15,10 @@ LAYERS = (
     {"errors"},
     {"cancellation", "child_streams", "memory", "temporary"},
     {"options"},
-    {"semantics"},
+    {"semantics", "slice_bounds"},
     {"graph"},
     {"analysis"},
-    {"evaluate", "evaluation_numpy", "evaluation_child"},
+    {"evaluate", "evaluation_call", "evaluation_numpy", "evaluation_child"},
     {"observers", "transformer"},
     {"rule", "adapters", "check_each"},
     {

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.bounds import is_endless
+from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, dims, is_used_once, need, opset, producer, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.slice_bounds import taken
 from ortopt.slicing import Cut, cuts, slice_node
 
 LAST = 2**63 - 1
@@ -65,8 +66,13 @@ def _composed(one: Cut, other: Cut, size: Dim, root: ir.Node) -> Taken:
     c, d, q = (_number(bound, root) for bound in other[1:])
     need(p > 0 and q > 0, "it steps backwards", root)
     if isinstance(size, int):
-        left = range(size)[a:b:p][c:d:q]
-        return (one.axis, left.start, left.stop, left.step) if left else (one.axis, 0, 0, 1)
+        first = taken(size, a, b, p)
+        second = taken(len(first), c, d, q)
+        left = first[second.start : second.stop : second.step]
+        if len(left) < 2:  # whatever the steps are: they may be beyond 64 bits together
+            return (one.axis, left[0], left[0] + 1, 1) if left else (one.axis, 0, 0, 1)
+        return one.axis, left.start, left.stop, left.step
     need(min(a, b, c, d) >= 0 and p == q == 1, "the dimension is not fixed, and a bound counts from its end", root)
+    need(max(a, c) < LARGEST, "the dimension is not fixed, and a start is beyond any", root)
     ends = [end for end, limit in ((b, b), (a + d, d)) if not is_endless(limit)]
     return one.axis, a + c, min(ends, default=LAST), 1

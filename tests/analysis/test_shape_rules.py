@@ -4,13 +4,14 @@
 
 import numpy as np
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import rule
 from ortopt.graph import symbolic
 from ortopt.graph.symbolic import canonical
-from tests.analysis.truth import check_known, feeds_for, infer, infer_proto, parse, run, text
+from tests.analysis.truth import check, check_known, feeds_for, infer, infer_proto, parse, run, text
 
 ELEMENTWISE = [
     ("y = Add(x, w)", "float[N,4] x, float[4] w", "float[N,4]"),
@@ -115,6 +116,8 @@ PRODUCTS = [
     ("y = com.microsoft.MatMulNBits<K=32, N=8, bits=4, block_size=32>(x, w, s)", "float[B,N,32] x, uint8[8,1,16] w, float[8] s", "float[B,N,8]"),
 ]  # fmt: skip
 
+HALVED = "max(H//2 - 1, min((H + 1)//2 - 1, 0)) + 1"  # of one element a window of two still makes one
+
 CONVOLUTIONS = [
     ("y = Conv(x, w)", "float[N,3,H,W] x, float[8,3,3,3] w", "float[N,8,H - 2,W - 2]"),
     ("y = Conv<strides=[2,2], pads=[1,1,1,1]>(x, w)", "float[N,3,H,W] x, float[8,3,3,3] w", "float[N,8,(H + 1)//2,(W + 1)//2]"),
@@ -124,7 +127,8 @@ CONVOLUTIONS = [
     ("y = ConvTranspose<strides=[2,2], pads=[1,1,1,1], output_padding=[1,0]>(x, w)", "float[N,4,H,W] x, float[4,2,3,3] w", "float[N,2,2*H,2*W - 1]"),
     ("y = ConvTranspose<group=2>(x, w)", "float[N,4,W] x, float[4,2,3] w", "float[N,4,W + 2]"),
     ("y = ConvTranspose<output_shape=[12]>(x, w)", "float[N,4,W] x, float[4,2,3] w", "float[N,2,12]"),
-    ("y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", "float[N,3,H,W] x", "float[N,3,H//2,W//2] int64[N,3,H//2,W//2]"),
+    ("y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", "float[N,3,H,6] x", f"float[N,3,{HALVED},3] int64[N,3,{HALVED},3]"),
+    ("y = MaxPool<kernel_shape=[2], strides=[2], pads=[1,1]>(x)", "float[N,3,W] x", "float[N,3,W//2 + 1]"),
     ("y = MaxPool<kernel_shape=[2], strides=[2], ceil_mode=1>(x)", "float[N,3,11] x", "float[N,3,6]"),
     ("y = MaxPool<kernel_shape=[2], strides=[3], pads=[0,1], ceil_mode=1>(x)", "float[N,3,9] x", "float[N,3,3]"),
     ("y = AveragePool<kernel_shape=[3], pads=[1,1]>(x)", "float[N,3,W] x", "float[N,3,W]"),
@@ -347,3 +351,96 @@ def test_poolings_at_random_agree_with_ort() -> None:
 def test_an_op_has_one_rule() -> None:
     with pytest.raises(ValueError, match="two shape rules"):
         rule("Add")(RULES["", "Add"])
+
+
+def _slice(start: int, end: int, step: int, source: str = "x") -> str:
+    given = zip("bepa", (start, end, step, 0), strict=True)
+    return " ".join(f"{name} = Constant<value = int64[1] {{{one}}}>()" for name, one in given) + (
+        f" y = Slice({source}, b, e, a, p)"
+    )
+
+
+LARGEST, SMALLEST = 2**63 - 1, -(2**63)
+
+
+@pytest.mark.parametrize("start", [LARGEST, -1, SMALLEST])
+@pytest.mark.parametrize("end", [LARGEST, 2**31 - 1, 0, SMALLEST])
+@pytest.mark.parametrize("step", [1, -1, LARGEST, SMALLEST])
+def test_slice_at_the_ends_of_int64(start: int, end: int, step: int) -> None:
+    for size in (0, 3):
+        check(_slice(start, end, step), "float[N] x", {"x": np.zeros(size, np.float32)})
+    check("x = Constant<value = int64[3] {5, 6, 7}>() " + _slice(start, end, step))
+
+
+EINSUMS = [
+    ("ij,ij->ij", (3, 4), (3, 1), "float[3,4]"),
+    ("ij,ij->ij", (1, 4), (3, 1), "float[3,4]"),
+    ("ij,ji->ij", (1, 1), (4, 3), "float[3,4]"),
+    ("ij,jk->k", (2, 1), (3, 5), "float[5]"),
+    ("...ij,...jk->...ik", (2, 3, 4), (2, 4, 5), "float[2,3,5]"),
+    ("...ij,...jk->...ik", (1, 3, 4), (2, 4, 5), "float[2,3,5]"),
+    ("...ij,...jk", (2, 3, 4), (2, 4, 5), "float[2,3,5]"),
+    ("i...,j...->...ij", (2, 3), (4, 3), "float[3,2,4]"),
+    ("iij,jk->ik", (3, 3, 4), (4, 5), "float[3,5]"),
+    ("ii,jj->ij", (3, 3), (4, 4), "float[3,4]"),
+]
+
+
+@pytest.mark.parametrize(("equation", "first", "second", "expected"), EINSUMS)
+def test_einsum(equation: str, first: tuple[int, ...], second: tuple[int, ...], expected: str) -> None:
+    feeds = {"x": np.ones(first, np.float32), "w": np.ones(second, np.float32)}
+    body = f'y = Einsum<equation="{equation}">(x, w)'
+    inputs = ", ".join(f"float[{','.join(map(str, one.shape))}] {name}" for name, one in feeds.items())
+    assert text(check(body, inputs, feeds)["y"]) == expected
+    symbols = ", ".join(
+        f"float[{','.join(f'{name}{i}' for i in range(one.ndim))}] {name}" for name, one in feeds.items()
+    )
+    check(body, symbols, feeds)
+
+
+POOLINGS = [
+    "kernel_shape=[4], strides=[5]",
+    "kernel_shape=[4], strides=[2]",
+    "kernel_shape=[5], strides=[3], pads=[1,0]",
+    "kernel_shape=[3], strides=[2], dilations=[3]",
+    'kernel_shape=[3], strides=[2], dilations=[2], auto_pad="SAME_UPPER"',
+    'kernel_shape=[5], strides=[3], dilations=[2], auto_pad="SAME_LOWER", ceil_mode=1',
+    'kernel_shape=[2], strides=[3], auto_pad="SAME_LOWER"',
+    'kernel_shape=[3], strides=[2], auto_pad="VALID", ceil_mode=1',
+    "kernel_shape=[3], strides=[2], pads=[1,1], ceil_mode=1",
+    "kernel_shape=[1], strides=[3], ceil_mode=1",
+]
+
+
+@pytest.mark.parametrize("attributes", POOLINGS)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_windows_larger_than_what_they_move_over(op: str, attributes: str) -> None:
+    ran = 0
+    for size in range(1, 9):
+        feeds = {"x": np.ones((1, 2, size), np.float32)}
+        for inputs in (f"float[1,2,{size}] x", "float[1,2,W] x"):
+            try:
+                check(f"y = {op}<{attributes}>(x)", inputs, feeds, opset=19)
+            except (Fail, InvalidArgument, RuntimeException):
+                continue
+            ran += 1
+    assert ran > 8
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("more", ["", "dilations=[3],", "output_padding=[1],", "output_shape=[5],"])
+def test_transposed_convolutions_are_cut_and_not_filled(auto_pad: str, more: str) -> None:
+    feeds = {"x": np.ones((1, 2, 3), np.float32), "w": np.ones((2, 2, 2), np.float32)}
+    for stride in (2, 3, 5):
+        if "output_shape" in more and stride > 2:
+            continue  # nothing of three elements three apart fits in five
+        body = f'y = ConvTranspose<{more} strides=[{stride}], auto_pad="{auto_pad}">(x, w)'
+        check(body, "float[1,2,W] x, float[2,2,2] w", feeds)
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_target_that_may_be_0_copies(size: int) -> None:
+    feeds = {"x": np.ones((1, 5), np.float32), "s": np.ones((size,), np.float32)}
+    body = "d = Shape(s) m = Constant<value = int64[1] {-1}>() t = Concat<axis=0>(m, d) y = Reshape(x, t)"
+    check(body, "float[1,5] x, float[N] s", feeds)
+    check(body, "float[1,M] x, float[N] s", feeds)

@@ -29,6 +29,10 @@ def two(s: int, e: int, t: int, f: int, *, n: int | str = 9, p: int = 1, q: int 
         ((3, 5), (4, 9), (1, 1)),
         ((5, 3), (0, 9), (1, 1)),
         ((-100, 4), (1, 2), (1, 1)),
+        ((0, LONG), (0, LONG), (LONG, LONG)),
+        ((8, LONG), (0, LONG), (2**62, 3)),
+        ((0, LONG), (1, 4), (2**40, 2**40)),
+        ((0, 2**31 - 1), (2, 2**31 - 1), (1, 1)),
     ],
 )
 def test_along_one_axis(first: tuple[int, int], second: tuple[int, int], steps: tuple[int, int]) -> None:
@@ -65,6 +69,7 @@ def test_attributes_of_old_opsets() -> None:
         ("steps backwards", two(8, 1, 0, 3, p=-1)),
         ("counts from its end", two(-4, LONG, 0, 2, n="N")),
         ("counts from its end", two(1, LONG, 0, 2, n="N", p=2)),
+        ("a start is beyond any", two(LONG, LONG, 2, LONG, n="N")),
         ("are not known", two(1, 8, 2, 4).replace("x)", "x, int64[1] k)").replace("m, t", "m, k").replace("int64[1] t = {2}, ", "")),  # noqa: E501
         ("no Slice comes before", "main (float[9] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice (x, s, e) }"),  # noqa: E501
     ],

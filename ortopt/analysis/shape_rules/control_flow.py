@@ -111,9 +111,11 @@ def loop(call: Call) -> Steps:
         call.set(index, *fact)
     trips = call.elements(0)
     length = symbolic.maximum(trips[0], 0) if trips and _runs_through(body, call) else UNKNOWN
+    idle = length == 0 or (call.has(1) and call.elements(1) == (0,))
     for index, value in enumerate(body.outputs[count + 1 :], count):
         type_, dims, _ = _fact(value)
-        call.set(index, type_, _stacked(call, length, dims, value.shape))
+        # Without iterations ONNX Runtime gives what it knows itself of the body's shapes, not even the rank of others.
+        call.set(index, type_, _stacked(call, length, None if idle else dims, value.shape))
 
 
 def _stacked(call: Call, length: Dim, dims: Dims | None, declared: ir.Shape | None) -> Dims | None:
@@ -249,10 +251,11 @@ def split_to_sequence(call: Call) -> None:
 def _part(split: Call, position: Dim) -> Dims:
     dims = split.dims(0)
     axis = axis_of(split.attribute("axis", 0), len(dims))
+    # ONNX Runtime drops the axis of parts of a told size too, where that is 1; of told parts it does not.
+    if not split.attribute("keepdims", 1) and (not split.has(1) or split.rank(1) == 0):
+        return dims[:axis] + dims[axis + 1 :]
     if not split.has(1):
         size: Dim = 1
-        if not split.attribute("keepdims", 1):
-            return dims[:axis] + dims[axis + 1 :]
     else:
         sizes = split.elements(1)
         scalar = split.rank(1) == 0

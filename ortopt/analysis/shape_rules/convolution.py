@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -11,42 +12,106 @@ from ortopt.graph import symbolic
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
+_LONGEST = 200
 
-def windows(call: Call, spatial: Dims, kernel: Sequence[Dim], dilations: Sequence[int], *, up: bool = False) -> Dims:
-    """How many places a window has in each spatial dimension.
+
+class Window(NamedTuple):
+    """How a window moves along one axis."""
+
+    size: Dim
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def extent(self) -> Dim:
+        """From its first element to its last."""
+        return symbolic.add(symbolic.mul(symbolic.sub(self.size, 1), self.dilation), 1)
+
+
+def windows(call: Call, count: int, kernel: Sequence[Dim], dilations: Sequence[int]) -> list[Window]:
+    """The windows of a node, axis by axis.
 
     Args:
         call: The node; asked for ``strides``, ``pads`` and ``auto_pad``.
-        spatial: The dimensions that the window moves over.
+        count: How many axes a window moves along.
         kernel: The window's sizes.
         dilations: The distances between its elements.
+    """
+    strides = call.attribute("strides") or (1,) * count
+    pads = call.attribute("pads") or (0,) * (2 * count)
+    if call.attribute("auto_pad", "NOTSET") != "NOTSET":
+        pads = (0,) * (2 * count)
+    if not len(kernel) == len(strides) == len(dilations) == count or len(pads) != 2 * count or min(strides) < 1:
+        raise Unknown
+    return [
+        Window(kernel[axis], strides[axis], dilations[axis], pads[axis], pads[axis + count]) for axis in range(count)
+    ]
+
+
+def _is_same(call: Call) -> bool:
+    return call.attribute("auto_pad", "NOTSET") in {"SAME_UPPER", "SAME_LOWER"}
+
+
+def _convolved(call: Call, dim: Dim, window: Window) -> Dim:
+    """How many places the window of a convolution has in a dimension."""
+    if _is_same(call):
+        return symbolic.ceildiv(dim, window.stride)
+    room = symbolic.sub(symbolic.add(dim, window.before + window.after), window.extent)
+    places = symbolic.add(symbolic.floordiv(room, window.stride), 1)
+    if isinstance(places, int) and places < 0:
+        raise Unknown
+    return places
+
+
+def _pooled(call: Call, dim: Dim, window: Window, up: bool) -> Dim:
+    """How many places the window of a pooling has in a dimension, as ONNX Runtime counts them.
+
+    Args:
+        call: The node.
+        dim: The dimension.
+        window: The window.
         up: Whether the last place is rounded up (``ceil_mode``); a window then begins inside the input or its left
             padding all the same.
     """
-    count = len(spatial)
-    strides = call.attribute("strides") or (1,) * count
-    pads = call.attribute("pads") or (0,) * (2 * count)
-    auto_pad = call.attribute("auto_pad", "NOTSET")
-    if not len(kernel) == len(strides) == len(dilations) == count or len(pads) != 2 * count or min(strides) < 1:
+    before, padding = window.before, symbolic.add(window.before, window.after)
+    if _is_same(call):
+        target = symbolic.ceildiv(dim, window.stride)
+        if window.dilation == 1:
+            return target
+        if not isinstance(dim, int) or not isinstance(target, int) or not isinstance(window.size, int):
+            return UNKNOWN
+        # What is added makes room for the window as if it had no gaps.
+        padding = (target - 1) * window.stride + window.size - dim
+        upper = call.attribute("auto_pad") == "SAME_UPPER"
+        before = _truncated(padding if upper else padding + 1, 2)
+    room = symbolic.sub(symbolic.add(dim, padding), window.extent)
+    if not up:
+        places = symbolic.add(_quotient(room, window.stride), 1)
+    else:
+        # The last window is dropped where it would begin in the right padding.
+        limit = symbolic.ceildiv(symbolic.add(dim, before), window.stride)
+        places = symbolic.minimum(symbolic.add(symbolic.ceildiv(room, window.stride), 1), limit)
+    if isinstance(places, int) and places < 0:
         raise Unknown
-    result: list[Dim] = []
-    for axis in range(count):
-        extent = symbolic.add(symbolic.mul(symbolic.sub(kernel[axis], 1), dilations[axis]), 1)
-        stride = strides[axis]
-        if auto_pad in {"SAME_UPPER", "SAME_LOWER"}:
-            result.append(symbolic.ceildiv(spatial[axis], stride))
-            continue
-        before, after = (0, 0) if auto_pad == "VALID" else (pads[axis], pads[axis + count])
-        room = symbolic.sub(symbolic.add(spatial[axis], before + after), extent)
-        places = symbolic.add((symbolic.ceildiv if up else symbolic.floordiv)(room, stride), 1)
-        if up:
-            # The last window is dropped where it would begin in the right padding.
-            limit = symbolic.ceildiv(symbolic.add(spatial[axis], before), stride)
-            places = symbolic.minimum(places, limit)
-        if isinstance(places, int) and places < 0:
-            raise Unknown
-        result.append(places)
-    return tuple(result)
+    return places
+
+
+def _quotient(room: Dim, stride: int) -> Dim:
+    """Rounded towards 0: a window larger than what it moves over has one place, or none."""
+    if isinstance(room, int):
+        return _truncated(room, stride)
+    down = symbolic.floordiv(room, stride)
+    if stride == 1 or symbolic.at_least(room, 0):
+        return down
+    exact = symbolic.maximum(down, symbolic.minimum(symbolic.ceildiv(room, stride), 0))
+    # It names the dimension twice: after a few poolings nobody reads it, so the dimension gets a name of its own.
+    return exact if len(str(exact)) <= _LONGEST else UNKNOWN
+
+
+def _truncated(number: int, divisor: int) -> int:
+    return number // divisor if number >= 0 else -(-number // divisor)
 
 
 def convolved(call: Call, data: int, weights: int) -> Dims:
@@ -56,7 +121,17 @@ def convolved(call: Call, data: int, weights: int) -> Dims:
         raise Unknown
     kernel: Sequence[Dim] = call.attribute("kernel_shape") or w[2:]
     dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    return (x[0], w[0], *windows(call, x[2:], kernel, dilations))
+    moved = windows(call, len(x) - 2, kernel, dilations)
+    return (x[0], w[0], *(_convolved(call, dim, window) for dim, window in zip(x[2:], moved, strict=True)))
+
+
+def _convolved_last(call: Call, data: int, weights: int) -> Dims:
+    """The same with channels last: [N, places..., output channels]."""
+    x, w = call.dims(data), call.dims(weights)
+    kernel: Sequence[Dim] = call.attribute("kernel_shape") or w[2:]
+    dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
+    moved = windows(call, len(x) - 2, kernel, dilations)
+    return (x[0], *(_convolved(call, dim, window) for dim, window in zip(x[1:-1], moved, strict=True)), w[0])
 
 
 def _partly(call: Call, data: int) -> None:
@@ -79,13 +154,7 @@ def conv(call: Call) -> None:
 def fused_conv(call: Call) -> None:
     """As Conv; the Nhwc one has its channels last."""
     call.types[0] = call.dtype(0)
-    if call.node.op_type == "FusedConv":
-        call.shapes[0] = convolved(call, 0, 1)
-        return
-    x, w = call.dims(0), call.dims(1)
-    kernel = call.attribute("kernel_shape") or w[2:]
-    dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    call.shapes[0] = (x[0], *windows(call, x[1:-1], kernel, dilations), w[0])
+    call.shapes[0] = convolved(call, 0, 1) if call.node.op_type == "FusedConv" else _convolved_last(call, 0, 1)
 
 
 @rule("ConvInteger")
@@ -106,13 +175,7 @@ def quantized_conv(call: Call) -> None:
 def quantized_conv_contrib(call: Call) -> None:
     """As the standard op, or with channels last."""
     call.types[0] = call.dtype(7)
-    if not call.attribute("channels_last", 0):
-        call.shapes[0] = convolved(call, 0, 3)
-        return
-    x, w = call.dims(0), call.dims(3)
-    kernel = call.attribute("kernel_shape") or w[2:]
-    dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    call.shapes[0] = (x[0], *windows(call, x[1:-1], kernel, dilations), w[0])
+    call.shapes[0] = _convolved_last(call, 0, 3) if call.attribute("channels_last", 0) else convolved(call, 0, 3)
 
 
 @rule("ConvTranspose")
@@ -136,13 +199,13 @@ def conv_transpose(call: Call) -> None:
     auto_pad = call.attribute("auto_pad", "NOTSET")
     result: list[Dim] = []
     for axis in range(count):
-        if auto_pad in {"SAME_UPPER", "SAME_LOWER"}:
-            result.append(symbolic.mul(spatial[axis], strides[axis]))
-            continue
-        removed = 0 if auto_pad == "VALID" else pads[axis] + pads[axis + count]
         laid = symbolic.mul(symbolic.sub(spatial[axis], 1), strides[axis])
         extent = symbolic.add(symbolic.mul(symbolic.sub(kernel[axis], 1), dilations[axis]), 1)
-        result.append(symbolic.add(symbolic.add(laid, extent), extra[axis] - removed))
+        whole = symbolic.add(symbolic.add(laid, extent), extra[axis])
+        if auto_pad in {"SAME_UPPER", "SAME_LOWER"}:  # cut to this size; what is smaller is not filled
+            result.append(symbolic.minimum(whole, symbolic.mul(spatial[axis], strides[axis])))
+            continue
+        result.append(symbolic.sub(whole, 0 if auto_pad == "VALID" else pads[axis] + pads[axis + count]))
     call.shapes[0] = (x[0], channels, *result)
 
 
@@ -159,7 +222,8 @@ def pool(call: Call) -> None:
     kernel: Sequence[Dim] = call.attribute("kernel_shape")
     dilations = call.attribute("dilations") or (1,) * len(spatial)
     up = bool(call.attribute("ceil_mode", 0))
-    result = dims[:2] + windows(call, spatial, kernel, dilations, up=up)
+    moved = windows(call, len(spatial), kernel, dilations)
+    result = dims[:2] + tuple(_pooled(call, dim, window, up) for dim, window in zip(spatial, moved, strict=True))
     call.shapes[0] = result
     call.set(1, ir.DataType.INT64, result)
 

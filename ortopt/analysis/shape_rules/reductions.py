@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, rule
+from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, broadcast, broadcast_dim, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS
+from ortopt.graph.facts import INTEGERS, Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 
@@ -40,12 +40,21 @@ def reduce(call: Call) -> None:
             return
         axes = range(len(dims))
     reduced = set(axes_of(axes, len(dims)))
+    if _miscounts(dims, axes):
+        if keep:
+            call.shapes[0] = (UNKNOWN,) * len(dims)
+        return
     if keep:
         call.shapes[0] = tuple(1 if axis in reduced else dim for axis, dim in enumerate(dims))
     else:
         call.shapes[0] = tuple(dim for axis, dim in enumerate(dims) if axis not in reduced)
     if len(dims) == 1 and reduced:
         _follow(call)
+
+
+def _miscounts(dims: Dims, axes: Iterable[int]) -> bool:
+    """Whether ONNX Runtime leaves dimensions alone that are to be reduced: negative axes, where there is no element."""
+    return 0 in dims and any(axis < 0 for axis in axes)
 
 
 def _follow(call: Call) -> None:
@@ -87,28 +96,42 @@ def arg_extremum(call: Call) -> None:
     """Indices, with the axis 1 or gone."""
     call.types[0] = ir.DataType.INT64
     dims = call.dims(0)
-    axis = axis_of(call.attribute("axis", 0), len(dims))
+    stated = call.attribute("axis", 0)
+    axis = axis_of(stated, len(dims))
+    if _miscounts(dims, (stated,)):
+        raise Unknown
     kept = (1,) if call.attribute("keepdims", 1) else ()
     call.shapes[0] = dims[:axis] + kept + dims[axis + 1 :]
 
 
+_ELLIPSIS = "..."
+
+
 @rule("Einsum")
 def einsum(call: Call) -> None:
-    """The dimensions that the output's letters name; an ellipsis broadcasts."""
+    """The dimensions that the output's letters name; those of a letter, and of an ellipsis, broadcast."""
     call.types[0] = call.dtype(0)
     equation = "".join(call.attribute("equation").split())
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
-    if len(terms) != len(call.inputs) or "..." in equation:
+    if len(terms) != len(call.inputs):
         raise Unknown
     sizes: dict[str, Dim] = {}
+    rest: Dims = ()
     for index, term in enumerate(terms):
+        before, dots, after = term.partition(_ELLIPSIS)
         dims = call.dims(index)
-        if len(term) != len(dims):
+        hidden = len(dims) - len(before) - len(after)
+        if hidden < 0 or (hidden and not dots) or "." in before + after:
             raise Unknown
-        for letter, dim in zip(term, dims, strict=True):
-            known = sizes.get(letter, 1)
-            sizes[letter] = dim if not isinstance(known, int) or known == 1 else known
+        rest = broadcast(rest, dims[len(before) : len(before) + hidden])
+        shown = dims[: len(before)] + dims[len(before) + hidden :]
+        for letter, dim in zip(before + after, shown, strict=True):
+            sizes[letter] = broadcast_dim(sizes.get(letter, 1), dim)
     if not arrow:
-        right = "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
-    call.shapes[0] = tuple(sizes[letter] for letter in right)
+        letters = "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
+        right = (_ELLIPSIS if _ELLIPSIS in left else "") + letters
+    before, dots, after = right.partition(_ELLIPSIS)
+    if rest and not dots:
+        raise Unknown
+    call.shapes[0] = (*(sizes[letter] for letter in before), *rest, *(sizes[letter] for letter in after))

@@ -179,6 +179,8 @@ def _remaining(call: Call, source: Sequence[Dim], others: Sequence[Dim], *, fail
     whole = symbolic.product(left)
     if any(isinstance(dim, int) and dim == 0 for dim in (by, *others)):
         return None  # without elements, any number fits
+    if isinstance(whole, int) and whole == 0 and not symbolic.at_least(by, 1):
+        return None  # of nothing, by nothing: ONNX Runtime says 1
     exact = symbolic.quotient_exact(whole, by)
     if exact is not None:
         return exact
@@ -219,7 +221,7 @@ def squeeze(call: Call) -> None:
     if call.dtype(0) in INTEGERS:
         call.contents[0] = all_contents(call.value(0))
     axes = axes_argument(call, 1, 13)
-    if axes is None:
+    if not axes:
         if any(not isinstance(dim, int) and not symbolic.different(dim, 1) for dim in dims):
             raise Unknown
         call.shapes[0] = tuple(dim for dim in dims if dim != 1)

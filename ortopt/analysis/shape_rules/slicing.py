@@ -10,8 +10,9 @@ import onnx_ir as ir
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
 from ortopt.graph import symbolic
 from ortopt.graph.bounds import LARGEST, is_endless
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS
+from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.slice_bounds import ENDS, taken
 
 INT64 = ir.DataType.INT64
 
@@ -102,35 +103,27 @@ def slice_(call: Call) -> None:
     else:
         starts, ends, steps = call.elements(1), call.elements(2), call.elements(4)
         axes = call.integers(3) if call.has(3) else None
-        if call.has(4) and steps is None:
-            steps = (UNKNOWN,) * (len(axes) if axes is not None else rank)
     if axes is None:
         count = len(starts or ends or ())
         if not count:
             call.shapes[0] = (UNKNOWN,) * rank
             return
         axes = range(count)
-    axes = axes_of(axes, rank)
+    axes = each_once(axes_of(axes, rank))
     missing = (UNKNOWN,) * len(axes)
-    starts, ends, steps = starts or missing, ends or missing, steps or (1,) * len(axes)
+    starts, ends = starts or missing, ends or missing
+    if steps is None:
+        steps = missing if call.version >= 10 and call.has(4) else (1,) * len(axes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dims[axis] = sliced(dims[axis], start, end, step)
     call.shapes[0] = dims
     if (array := call.turns()) is None:
         return
-    cut = [slice(None)] * rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
             return
-        cut[axis] = _python_slice(array.shape[axis], start, end, step)
-    call.hold(array[tuple(cut)])
-
-
-def _python_slice(size: int, start: int, end: int, step: int) -> slice:
-    """The same slice in Python, which clamps otherwise at the beginning when it goes backwards."""
-    if step > 0:
-        return slice(start, end, step)
-    return slice(max(start, -size), None if end < -size else end, step)
+        array = array.take(taken(array.shape[axis], start, end, step), axis)
+    call.hold(array)
 
 
 def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
@@ -138,10 +131,11 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if not isinstance(step, int) or step == 0:
         return UNKNOWN
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(dim)[_python_slice(dim, start, end, step)])
+        return len(taken(dim, start, end, step))
     if step < 0:
         whole = isinstance(start, int) and isinstance(end, int) and (start >= LARGEST or start == -1)
-        return symbolic.ceildiv(dim, -step) if whole and isinstance(end, int) and end <= -LARGEST else UNKNOWN
+        to_first = isinstance(end, int) and (end <= -LARGEST or end in ENDS)
+        return symbolic.ceildiv(dim, -step) if whole and to_first else UNKNOWN
     first, last = _bound(start, dim), dim if is_endless(end) else _bound(end, dim)
     if not symbolic.is_known(first) or not symbolic.is_known(last):
         return UNKNOWN
@@ -210,12 +204,20 @@ def pad(call: Call) -> None:
     pads = call.attribute("pads") or call.attribute("paddings") if call.version < 11 else call.elements(1)
     if pads is None:
         raise Unknown
-    axes = axes_of(call.integers(3), len(dims)) if call.version >= 18 and call.has(3) else tuple(range(len(dims)))
+    named = call.version >= 18 and call.has(3)
+    axes = each_once(axes_of(call.integers(3), len(dims))) if named else tuple(range(len(dims)))
     if len(pads) != 2 * len(axes):
         raise Unknown
     for position, axis in enumerate(axes):
         dims[axis] = symbolic.add(dims[axis], symbolic.add(pads[position], pads[position + len(axes)]))
     call.shapes[0] = dims
+
+
+def each_once(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes; raises `Unknown` where one is named twice, which the specification gives no meaning."""
+    if len(set(axes)) < len(axes):
+        raise Unknown
+    return axes
 
 
 @rule("NonZero")
@@ -262,15 +264,23 @@ def compress(call: Call) -> None:
     call.types[0] = call.dtype(0)
     axis = call.attribute("axis")
     condition = call.elements(1)
-    decided = condition is not None and all(isinstance(element, int) for element in condition)
     if axis is None:
         call.shapes[0] = (UNKNOWN,)
         return
     dims = list(call.dims(0))
     axis = axis_of(axis, len(dims))
-    count = sum(element == 1 for element in condition or ())
-    dims[axis] = count if decided else UNKNOWN
+    dims[axis] = UNKNOWN if condition is None else _chosen(condition, dims[axis])
     call.shapes[0] = dims
+
+
+def _chosen(condition: Dims, dim: Dim) -> Dim:
+    """How many slices a condition takes; what it says beyond the dimension does not count."""
+    size = dim if isinstance(dim, int) else len(condition)
+    told = condition[:size]
+    if not all(isinstance(element, int) for element in told):
+        return UNKNOWN
+    last = max((place for place, element in enumerate(told, 1) if element), default=0)
+    return sum(element == 1 for element in told) if last <= size and symbolic.at_least(dim, last) else UNKNOWN
 
 
 @rule("OneHot")
@@ -343,7 +353,8 @@ def center_crop_pad(call: Call) -> None:
     call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     sizes = call.elements(1)
-    axes = axes_of(call.attribute("axes") or range(len(dims)), len(dims))
+    stated = call.attribute("axes")
+    axes = each_once(axes_of(range(len(dims)) if stated is None else stated, len(dims)))
     for position, axis in enumerate(axes):
         dims[axis] = sizes[position] if sizes is not None else UNKNOWN
     call.shapes[0] = dims
