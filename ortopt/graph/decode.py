@@ -152,6 +152,7 @@ class _Decoder:
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
         self._operators: set[tuple[str, str, str]] = set()
+        self._sparse = False
         self.typed = False
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
@@ -195,6 +196,7 @@ class _Decoder:
             metadata_props=_properties(proto.metadata_props),
             device_configurations=configurations,
         )
+        model.meta[sparse.SPARSE_KEY] = self._sparse
         if len(model.functions) != len(functions):
             raise InvalidModelError("two of its functions have the same domain, name and overload")
         if functions and proto.ir_version < FUNCTION_TYPES_FROM_IR:
@@ -276,6 +278,7 @@ class _Decoder:
     def _sparse_tensor(self, proto: onnx.SparseTensorProto, label: str) -> sparse.SparseTensor:
         values, indices = self._tensor(proto.values, label), self._tensor(proto.indices, f"indices of {label}")
         tensor = sparse.SparseTensor(values, indices, tuple(proto.dims))
+        self._sparse = True
         try:
             tensor.check()
         except InvalidModelError as error:

@@ -150,6 +150,7 @@ class _Encoder:
         self._place = place
         self._types = types
         self._provenance = provenance
+        self._in_function = False
         self._operators: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
         self._names: dict[str, bytes] = {}
 
@@ -167,6 +168,7 @@ class _Encoder:
         out.add_message(7, self._graph(model.graph, old_types, is_main=True))
         out.add(_opsets(8, model.opset_imports))
         out.add(_properties(14, model.metadata_props))
+        self._in_function = True
         for function in model.functions.values():
             out.add_message(25, self._function(function))
         for configuration in model.device_configurations:
@@ -237,10 +239,11 @@ class _Encoder:
         type_number = 13 if annotations is not None else 12
         small: list[bytes] = []
         for node in self._watch(nodes):
-            if annotations is not None and node.op_type == "Constant" and noted(node, SPARSE_KEY):
+            if node.op_type == "Constant" and noted(node, SPARSE_KEY) and not self._in_function:
                 value = node.outputs[0]
                 out.add_message(15, self._sparse_tensor(node.attributes["sparse_value"].value, value.name))
-                annotations.annotation(value)
+                if annotations is not None:
+                    annotations.annotation(value)
                 continue
             message = self._node(node)
             if isinstance(message, bytes):

@@ -1,7 +1,8 @@
 """Sparse tensors of a file: sparse initializers, and sparse values of Constant nodes.
 
 In memory both are Constant nodes with an attribute ``sparse_value``: constants that nobody looks into, for a few stored
-bytes may stand for any number of zeros. `encode` writes those that were initializers as such again.
+bytes may stand for any number of zeros. `make_dense` makes plain ones of them within a limit; `encode` writes those that
+were initializers, and still are sparse, as such again.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
+from ortopt.graph import scope
 from ortopt.graph.text import quoted
 
 SPARSE_KEY: Final = "ortopt.sparse_initializer"
-"""In the ``meta`` of a Constant node that was a sparse initializer."""
+"""In the ``meta`` of a Constant node that was a sparse initializer, and of a model that has sparse tensors."""
 
 _INDEX_TYPES: Final = frozenset(
     {ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8, ir.DataType.UINT16}
@@ -66,17 +69,28 @@ class SparseTensor:
         size = math.prod(self.dims) if indices.ndim == 1 else np.array(self.dims, np.uint64)
         return bool((indices >= 0).all() and (indices.astype(np.uint64) < size).all())
 
+    @property
+    def can_be_dense(self) -> bool:
+        """Whether each element has bytes of its own."""
+        return self.dtype != ir.DataType.STRING and self.dtype.bitwidth >= 8
+
+    @property
+    def growth(self) -> int:
+        """The bytes by which it grows with its zeros."""
+        return math.prod(self.dims) * self.dtype.bitwidth // 8 - self.values.nbytes - self.indices.nbytes
+
     def dense(self, name: str) -> ir.TensorProtocol:
         """The same tensor with its zeros.
 
         Args:
             name: Its name.
+
+        Raises:
+            InvalidModelError: It is of strings, or of elements that share bytes.
         """
-        if self.dtype == ir.DataType.STRING:
-            raise InvalidModelError(f"{quoted(name)} is a sparse tensor of strings")
-        bits = self.dtype.bitwidth
-        if bits < 8:
+        if not self.can_be_dense:
             raise InvalidModelError(f"{quoted(name)} is a sparse tensor of {self.dtype.name}")
+        bits = self.dtype.bitwidth
         raw = np.frombuffer(self.values.tobytes(), np.dtype(f"V{bits // 8}"))
         flat = np.zeros(math.prod(self.dims), raw.dtype)
         indices = self.indices.numpy().astype(np.int64)
@@ -100,4 +114,33 @@ def constant_node(tensor: SparseTensor, result: ir.Value) -> ir.Node:
     return node
 
 
-__all__ = ["SPARSE_KEY", "SparseTensor", "constant_node"]
+def make_dense(model: ir.Model, allowance: int, token: CancellationToken = NEVER) -> int:
+    """Give Constant nodes their zeros, so that they can be computed with, as long as the file does not grow too much.
+
+    Args:
+        model: The model, changed.
+        allowance: The bytes by which it may grow.
+        token: Who may stop it.
+
+    Returns:
+        The bytes by which it grows.
+    """
+    if not model.meta.get(SPARSE_KEY):
+        return 0
+    grown = 0
+    for graph in scope.graphs(model, token):
+        for node in token.watch(graph):
+            attribute = node.attributes.get("sparse_value") if node.op_type == "Constant" and not node.domain else None
+            if attribute is None or attribute.is_ref() or not isinstance(attribute.value, SparseTensor):
+                continue
+            tensor: SparseTensor = attribute.value
+            if not tensor.can_be_dense or grown + tensor.growth > allowance:
+                continue
+            grown += max(0, tensor.growth)
+            node.attributes.pop("sparse_value")
+            node.attributes["value"] = ir.AttrTensor("value", tensor.dense(node.outputs[0].name or ""))
+            node.meta.pop(SPARSE_KEY, None)
+    return grown
+
+
+__all__ = ["SPARSE_KEY", "SparseTensor", "constant_node", "make_dense"]
