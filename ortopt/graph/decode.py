@@ -238,7 +238,9 @@ class _Decoder:
             value = values[info.name]
             if value.const_value is not None and info.name not in taken:
                 value.shape = None  # what an output's declaration leaves open stays open, whatever the tensor says
-            outputs.append(_typed(value, info))
+            if info.name not in taken:  # what is said of an input is what counts
+                _typed(value, info)
+            outputs.append(value)
         for annotation in proto.quantization_annotation:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta
@@ -328,7 +330,10 @@ class _Decoder:
             inputs.append(value if value is not None else _from_outside(name, scopes, proto))
         attributes: Sequence[ir.Attr] = ()
         if proto.attribute:
-            attributes = [self._attribute(attribute, scopes, proto) for attribute in proto.attribute]
+            given: Sequence[onnx.AttributeProto] = proto.attribute
+            if len(given) > 1 and proto.op_type == "Constant" and not opsets.canonical(proto.domain):
+                given = given[:1]  # ONNX Runtime reads the first one
+            attributes = [self._attribute(attribute, scopes, proto) for attribute in given]
             if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):
                 raise InvalidModelError(f"two attributes of {_label(proto)} have the same name")
         operator = proto.domain, proto.op_type, proto.overload

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph import names
+from ortopt.graph import names, soundness
 from ortopt.graph.decode import ExternalFiles, decode
 from ortopt.graph.encode import encode
 from ortopt.graph.onnx_ir_internals import clone
@@ -226,6 +226,7 @@ def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
     if not validate(model, any_order=True, token=token):
         _sort(model, token)
         validate(model, token=token)
+    soundness.check(model, token)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         names.separate(graph, token)
     if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again

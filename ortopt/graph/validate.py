@@ -201,6 +201,8 @@ def _check_constant(node: ir.Node) -> None:
     """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
     if len(node.outputs) != 1 or not node.outputs[0].name:
         raise InvalidModelError(f"{label(node)} has not the one result that it must have")
+    if not _CONTENTS.keys() & node.attributes.data.keys():
+        raise InvalidModelError(f"{label(node)} has no value")
     for name, attribute in node.attributes.data.items():
         wanted = _CONTENTS.get(name)
         if wanted is not None and attribute.type != wanted:
