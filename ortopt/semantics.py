@@ -97,9 +97,7 @@ def key(node: ir.Node) -> tuple[str, str]:
 
 
 def owns_interfaces(node: ir.Node) -> bool:
-    """Whether inputs and outputs of the graphs below a node may be dropped and renamed: others than the standard's
-    control flow may ask for their names and number.
-    """
+    """Whether inputs and outputs of the graphs below a node may go and be renamed: others may ask for their names."""
     return not node.domain and node.op_type in CONTROL_FLOW
 
 

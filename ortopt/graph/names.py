@@ -24,7 +24,7 @@ from ortopt.graph.validate import NameClashError, validate
 from ortopt.semantics import owns_interfaces, subgraphs
 
 _RENAMED: Final = "ortopt.renamed"
-"""In the ``meta`` of a main graph or a function's: the names that the file gives to values below it, by present name."""
+"""In the ``meta`` of a main graph, or a function's: what the file calls values below it, by their present names."""
 
 _MOST_CLASHES: Final = 8
 """So many names are found to be taken, one after the other, before all keep their new ones."""

@@ -19,7 +19,8 @@ Known = tuple[int | None, ...]
 Shapes = MutableMapping["ir.Value | None", Known]
 """What is known of the shapes of values: those of which not even the rank is known are missing."""
 
-_BROADCASTS_FROM: Final = 7
+BROADCASTS_FROM: Final = 7
+"""The version of ai.onnx from which on the rules hold: before, attributes say how shapes fit."""
 
 
 def agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
@@ -52,15 +53,13 @@ def _broadcast(one: Known, other: Known) -> Known | None:
     return tuple(reversed(dims))
 
 
-def _same(node: ir.Node, shapes: Shapes, version: int) -> None:
+def _same(node: ir.Node, shapes: Shapes) -> None:
     shape = shapes.get(node.inputs[0])
     if shape is not None:
         shapes[node.outputs[0]] = shape
 
 
-def _elementwise(node: ir.Node, shapes: Shapes, version: int) -> None:
-    if version < _BROADCASTS_FROM:
-        return
+def _elementwise(node: ir.Node, shapes: Shapes) -> None:
     result: Known = ()
     for value in node.inputs:
         shape = shapes.get(value)
@@ -73,7 +72,7 @@ def _elementwise(node: ir.Node, shapes: Shapes, version: int) -> None:
     shapes[node.outputs[0]] = result
 
 
-def _matmul(node: ir.Node, shapes: Shapes, version: int) -> None:
+def _matmul(node: ir.Node, shapes: Shapes) -> None:
     a, b = map(shapes.get, node.inputs)
     if a is None or b is None:
         return
@@ -83,7 +82,7 @@ def _matmul(node: ir.Node, shapes: Shapes, version: int) -> None:
     shapes[node.outputs[0]] = (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def _gemm(node: ir.Node, shapes: Shapes, version: int) -> None:
+def _gemm(node: ir.Node, shapes: Shapes) -> None:
     a, b = map(shapes.get, node.inputs[:2])
     flipped = [_integer(node, name, 0) for name in ("transA", "transB")]
     if a is None or b is None or None in flipped:
@@ -97,10 +96,10 @@ def _gemm(node: ir.Node, shapes: Shapes, version: int) -> None:
     shapes[node.outputs[0]] = (rows, columns)
 
 
-def _conv(node: ir.Node, shapes: Shapes, version: int) -> None:
+def _conv(node: ir.Node, shapes: Shapes) -> None:
     x, w = map(shapes.get, node.inputs[:2])
     group = _integer(node, "group", 1)
-    if x is None or w is None or group is None:
+    if x is None or w is None or group is None or group < 1:
         return
     if len(x) != len(w) or len(x) < 2:
         raise _contradiction("convolve", x, w)
@@ -108,7 +107,7 @@ def _conv(node: ir.Node, shapes: Shapes, version: int) -> None:
         raise _contradiction("convolve", x, w)
 
 
-def _concat(node: ir.Node, shapes: Shapes, version: int) -> None:
+def _concat(node: ir.Node, shapes: Shapes) -> None:
     known = [shapes.get(value) for value in node.inputs]
     axis = _integer(node, "axis", None)
     if axis is None or any(shape is None for shape in known):
@@ -134,8 +133,10 @@ def _integer(node: ir.Node, name: str, default: int | None) -> int | None:
     return None if attribute.is_ref() else attribute.as_int()
 
 
-RULES: Final[Mapping[str, Callable[[ir.Node, Shapes, int], None]]] = {
-    **dict.fromkeys(("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "Identity", "LeakyRelu", "Log"), _same),
+RULES: Final[Mapping[str, Callable[[ir.Node, Shapes], None]]] = {
+    **dict.fromkeys(
+        ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "Identity", "LeakyRelu", "Log"), _same
+    ),
     **dict.fromkeys(("Neg", "Not", "Relu", "Sigmoid", "Sin", "Softmax", "Sqrt", "Tanh"), _same),
     **dict.fromkeys(("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"), _elementwise),
     **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _elementwise),
@@ -147,4 +148,4 @@ RULES: Final[Mapping[str, Callable[[ir.Node, Shapes, int], None]]] = {
 }
 """By op of ai.onnx: refuses operands that contradict one another, and tells what is known of the result."""
 
-__all__ = ["RULES", "Known", "Shapes", "agree"]
+__all__ = ["BROADCASTS_FROM", "RULES", "Known", "Shapes", "agree"]

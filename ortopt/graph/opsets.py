@@ -49,8 +49,8 @@ def imported_by_function(entries: Iterable[tuple[str, int]], model: Mapping[str,
         model: The imports of the model.
     """
     found: dict[str, int] = {}
-    for domain, version in entries:
-        domain = canonical(domain)
+    for spelled, version in entries:
+        domain = canonical(spelled)
         if domain not in found or found[domain] != model.get(domain):
             found[domain] = version
     return found

@@ -71,7 +71,9 @@ def without_repeats(graph: onnx.GraphProto) -> onnx.GraphProto:
     for name in lost:
         kept = found[name][-1]
         if kept.node is None or kept.node in gone:
-            field = result.sparse_initializer if isinstance(kept.message, onnx.SparseTensorProto) else result.initializer
+            field = (
+                result.sparse_initializer if isinstance(kept.message, onnx.SparseTensorProto) else result.initializer
+            )
             field.append(kept.message)
     for position in sorted(gone, reverse=True):
         del result.node[position]

@@ -90,7 +90,9 @@ class Signature:
             (outputs, self.least_outputs, self.most_outputs, "output"),
         ):
             if not least <= count <= most:
-                wanted = str(least) if least == most else f"at least {least}" if most == _ENDLESS else f"{least} to {most}"
+                wanted = (
+                    str(least) if least == most else f"at least {least}" if most == _ENDLESS else f"{least} to {most}"
+                )
                 raise InvalidModelError(f"has {_counted(count, what)} where {self.op} takes {wanted}")
 
     def check_attributes(self, attributes: Mapping[str, ir.Attr]) -> None:
@@ -130,7 +132,9 @@ class Signature:
             formal = self.inputs[min(position, len(self.inputs) - 1)]
             if kind is ABSENT:
                 if formal.required:
-                    raise InvalidModelError(f"has no input {position} ({quoted(formal.name)}), which {self.op} requires")
+                    raise InvalidModelError(
+                        f"has no input {position} ({quoted(formal.name)}), which {self.op} requires"
+                    )
                 continue
             if kind is None:
                 continue

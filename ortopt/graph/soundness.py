@@ -19,10 +19,14 @@ from ortopt.graph import operand_shapes
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.graph.onnx_ir_internals import noted
 from ortopt.graph.operand_shapes import Known
-from ortopt.graph.signatures import ABSENT, Kinds, Signature, signature
+from ortopt.graph.signatures import ABSENT, Signature, signature
 from ortopt.graph.sparse import SparseTensor
 from ortopt.graph.text import quoted
 from ortopt.graph.validate import label
+
+_SCANS_FROM: Final = 9
+_UNSEEN: Final = Signature("", (), (), 0, 0, 0, 0, {}, frozenset(), {})
+"""Stands for an op that has not been looked up yet."""
 
 _Steps = Generator[ir.Graph]
 _Kind = ir.DataType | None
@@ -95,6 +99,8 @@ class _Check:
             if tensor is not None and not value.is_graph_input():
                 kinds[value] = tensor.dtype
                 shapes[value] = tuple(tensor.shape.dims)  # type: ignore[arg-type]
+        rules = operand_shapes.RULES if self._imports.get("", 0) >= operand_shapes.BROADCASTS_FROM else {}
+        functions, unseen = self._functions, _UNSEEN
         signatures, results, known = self._signatures, self._results, kinds.get
         for node in self._watch(graph):
             attributes = node.attributes.data
@@ -102,27 +108,35 @@ class _Check:
                 for held in semantics.subgraphs(node):
                     self._enter(node, held)
                     yield held
-            key = (node.domain, node.op_type)
-            if key not in signatures:
-                signatures[key] = self._signature(node)
-            found = signatures[key]
-            if found is None or (self._functions and node.op_identifier() in self._functions):
+            op_type, domain = node.op_type, node.domain
+            found = signatures.get((op_type, domain), unseen)
+            if found is unseen:
+                found = signatures[op_type, domain] = self._signature(node)
+            if found is None or (functions and node.op_identifier() in functions):
                 self._without_signature(node)
                 continue
             inputs, outputs = node.inputs, node.outputs
             try:
-                if attributes or found.required:
+                if attributes:
+                    wanted = found.attributes.get
+                    for name, attribute in attributes.items():
+                        if wanted(name) is not attribute.type:
+                            found.check_attributes(attributes)
+                if not found.required <= attributes.keys():
                     found.check_attributes(attributes)
                 case = (found, len(outputs), *map(known, inputs))
                 types = results.get(case)
                 if types is None:
                     found.check_counts(len(inputs), len(outputs))
                     types = results[case] = found.results(case[2:], len(outputs))  # type: ignore[arg-type]
-                for value, kind in zip(outputs, types, strict=True):
-                    self._result(node, value, kind)
-                rule = operand_shapes.RULES.get(node.op_type)
-                if rule is not None and not node.domain:
-                    rule(node, shapes, self._imports[""])
+                for value, kind in zip(outputs, types):  # noqa: B905 -- equally many, and there are many nodes
+                    if kind is None or value.type is not None or not value.name:
+                        self._result(node, value, kind)
+                    else:
+                        kinds[value] = kind
+                rule = None if domain else rules.get(op_type)
+                if rule is not None:
+                    rule(node, shapes)
                 elif attributes:
                     self._by_attributes(node)
             except InvalidModelError as error:
@@ -216,6 +230,8 @@ class _Check:
 
     def body(self, node: ir.Node) -> None:
         """A body has an input for each of the node's, and an output for each of the node's (and the condition)."""
+        if node.op_type == "Scan" and self._imports[""] < _SCANS_FROM:
+            return  # lengths of sequences come first there
         for graph in semantics.subgraphs(node):
             more = 1 if node.op_type == "Loop" else 0
             if len(graph.inputs) != len(node.inputs):

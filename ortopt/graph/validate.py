@@ -29,7 +29,6 @@ _CONTENTS: Final = {
 """The attributes of Constant."""
 
 
-
 class NameClashError(InvalidModelError):
     """A name stands for another value than the one that is meant.
 
