@@ -13,14 +13,15 @@ import ortopt
 from ortopt.errors import InvalidModelError
 from ortopt.graph.load import load
 from ortopt.graph.signatures import signature
-from tests.unverified import LEVELS, loads, results
+from tests.unverified import LEVELS, check_levels, loads, session
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "f": 1]> '
 UNARY = "main (float[2,3] x) => (float[a,b] y) {{ {} }}"
 TWO = "main (float{} x, float{} w) => (float[] y) {{ y = {} }}"
 IF = "main (bool c, float[2] x) => (float[2] y) {{ y = If (c) <then_branch = {}, else_branch = {}> }}"
 PLAIN = "b () => (float[2] u) { u = Abs (x) }"
-LOOP = """main (int64 n, bool c, float[2] x) => (float[2] y) { y = Loop (n, c, x) <body = b (int64 i, bool ci, float[2] v)
+LOOP = """main (int64 n, bool c, float[2] x) => (float[2] y) {
+    y = Loop (n, c, x) <body = b (int64 i, bool ci, float[2] v)
     => (bool co, float[2] vo) { co = Identity (ci) vo = Neg (v) }> }"""
 SCAN = """main (float[2] s, float[3,2] x) => (float[2] y, float[p,q] z) { y, z = Scan <num_scan_inputs = 1, body =
     b (float[2] a, float[2] e) => (float[2] so, float[2] k) { so = Add (a, e) k = Neg (so) }> (s, x) }"""
@@ -164,7 +165,7 @@ REFUSED: dict[str, onnx.ModelProto] = {
     "a node 'Abs' gives 'u' as FLOAT": parsed(IF.format("b () => (int64[2] u) { u = Abs (x) }", PLAIN)),
     "a node 'Neg' has 2 inputs": parsed(IF.format("b () => (float[2] u) { u = Neg (x, x) }", PLAIN)),
     "a node 'Loop' has 4 inputs and a body with 3": parsed(LOOP.replace("(n, c, x)", "(n, c, x, x)")),
-    "a node 'Loop' has 2 outputs and a body that gives 2 values": parsed(LOOP.replace("{ y = Loop", "{ y, z = Loop")),
+    "a node 'Loop' has 2 outputs and a body that gives 2 values": parsed(LOOP.replace("y = Loop", "y, z = Loop")),
     "a node 'Loop' gives 'x' as FLOAT to its body, where 'v' is declared as INT64": parsed(
         LOOP.replace("float[2] v)", "int64[2] v)")
     ),
@@ -211,8 +212,8 @@ RUN: dict[str, onnx.ModelProto] = {
         UNARY.format("y = Relu (x)"), lambda made: made.graph.output[0].ClearField("type")
     ),
     "an initializer declared otherwise": changed(
-        UNARY.format("y = Add (x, v)").replace("{ y", "{ v = Neg (x) y"),
-        lambda made: made.graph.value_info.append(helper.make_tensor_value_info("x", 7, [2, 3])),
+        "main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add (x, w) }",
+        lambda made: made.graph.value_info.append(helper.make_tensor_value_info("w", 7, [2])),
     ),
     "branches of different ranks": parsed(
         IF.format("b () => (float[2,1] u) { k = Constant <value_ints = [2, 1]> () u = Reshape (x, k) }", PLAIN)
@@ -236,19 +237,11 @@ FEEDS = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)":
 
 @pytest.mark.parametrize("name", RUN)
 def test_what_runs_is_accepted(name: str) -> None:
-    import onnxruntime
-
     model = RUN[name]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    inputs = onnxruntime.InferenceSession(model.SerializeToString(), options).get_inputs()
     feeds = {
         one.name: np.ones([size if isinstance(size, int) else 2 for size in one.shape], FEEDS[one.type])
-        for one in inputs
+        for one in session(model).get_inputs()
     }
-    from tests.unverified import check_levels
-
-    assert results(model, feeds)
     check_levels(model, feeds)
 
 
@@ -275,6 +268,6 @@ def test_an_old_scan_has_lengths_before_its_states() -> None:
     text = SCAN.replace("(float[2] s, float[3,2] x)", "(float[1,2] s, float[1,3,2] x)").replace(
         "> (s, x)", "> (, s, x)"
     )
-    made = parsed(text.replace("num_scan_inputs", "num_scan_inputs"))
+    made = parsed(text)
     made.opset_import[0].version = 8
     assert load(made)
