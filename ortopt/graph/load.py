@@ -80,7 +80,11 @@ class Kept:
 
 
 def load(
-    source: Source | Kept, token: CancellationToken = NEVER, *, folder: str | os.PathLike[str] | None = None
+    source: Source | Kept,
+    token: CancellationToken = NEVER,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    checked: bool = True,
 ) -> ir.Model:
     """Load a model; what was given is never changed.
 
@@ -93,6 +97,7 @@ def load(
             (cloned; its tensors are shared); or a file that is kept open.
         token: Who may stop it.
         folder: Where the files of external data are; None for the folder of the model's file.
+        checked: Whether nodes are compared with the specification too: ONNX Runtime does that anyway.
 
     Returns:
         A model that `validate` accepts, with an `Origin` in ``model.meta[SOURCE_KEY]``.
@@ -106,7 +111,10 @@ def load(
     collect_left()
     try:
         with without_garbage_collection():
-            return _loaded(source, token, None if folder is None else ExternalFiles(folder))
+            model = _loaded(source, token, None if folder is None else ExternalFiles(folder))
+            if checked:
+                soundness.check(model, token)
+            return model
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
     except RecursionError:
@@ -226,7 +234,6 @@ def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
     if not validate(model, any_order=True, token=token):
         _sort(model, token)
         validate(model, token=token)
-    soundness.check(model, token)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         names.separate(graph, token)
     if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again

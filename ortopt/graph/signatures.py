@@ -198,7 +198,7 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         schema.max_input,
         schema.min_output,
         schema.max_output,
-        {name: ir.AttributeType(attribute.type.value) for name, attribute in schema.attributes.items()},
+        {name: ir.AttributeType[attribute.type.name] for name, attribute in schema.attributes.items()},
         frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
         {one.type_param_str: frozenset(one.allowed_type_strs) for one in schema.type_constraints},
     )

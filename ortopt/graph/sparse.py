@@ -59,7 +59,7 @@ class SparseTensor:
         if self.indices.dtype not in _INDEX_TYPES and values != (0,):
             raise InvalidModelError("its indices are no integers")
         count = values[0] if len(values) == 1 else -1
-        if indices not in {(count,), (count, len(self.dims))} and not (count == 0 and math.prod(indices) == 0):
+        if indices not in {(count,), (count, len(self.dims))} and not (count == 0 and self.indices.size == 0):
             raise InvalidModelError(f"its values have the shape {list(values)}, its indices {list(indices)}")
         if count and not self._within():
             raise InvalidModelError("an index is outside of it")
