@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import onnx.defs
 import onnx_ir as ir
@@ -93,7 +93,7 @@ class Signature:
                 wanted = (
                     str(least) if least == most else f"at least {least}" if most == _ENDLESS else f"{least} to {most}"
                 )
-                raise InvalidModelError(f"has {_counted(count, what)} where {self.op} takes {wanted}")
+                raise InvalidModelError(f"has {counted(count, what)} where {self.op} takes {wanted}")
 
     def check_attributes(self, attributes: Mapping[str, ir.Attr]) -> None:
         """Refuse attributes that the op does not have, or of another type, and required ones that are missing.
@@ -155,7 +155,8 @@ class Signature:
         return bound.get(formal.variable) or _only(self.types.get(formal.variable, frozenset({formal.variable})))
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """A number and what it counts: ``no inputs``, ``1 input``, ``2 inputs``."""
     return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
 
 
@@ -190,6 +191,7 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         return None
     if schema.deprecated:
         return None
+    attributes: Mapping[str, Any] = schema.attributes  # the stubs leave out what enumerations have
     return Signature(
         op,
         _formals(schema.inputs),
@@ -198,8 +200,8 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         schema.max_input,
         schema.min_output,
         schema.max_output,
-        {name: ir.AttributeType[attribute.type.name] for name, attribute in schema.attributes.items()},
-        frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
+        {name: ir.AttributeType[attribute.type.name] for name, attribute in attributes.items()},
+        frozenset(name for name, attribute in attributes.items() if attribute.required),
         {one.type_param_str: frozenset(one.allowed_type_strs) for one in schema.type_constraints},
     )
 
@@ -217,4 +219,4 @@ def _formals(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[For
     )
 
 
-__all__ = ["ABSENT", "Formal", "Kinds", "Signature", "signature", "type_name"]
+__all__ = ["ABSENT", "Formal", "Kinds", "Signature", "counted", "signature", "type_name"]

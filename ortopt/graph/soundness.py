@@ -19,7 +19,7 @@ from ortopt.graph import operand_shapes
 from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.graph.onnx_ir_internals import noted
 from ortopt.graph.operand_shapes import Known
-from ortopt.graph.signatures import ABSENT, Signature, signature
+from ortopt.graph.signatures import ABSENT, Signature, counted, signature
 from ortopt.graph.sparse import SparseTensor
 from ortopt.graph.text import quoted
 from ortopt.graph.validate import label
@@ -182,11 +182,11 @@ class _Check:
             return
         self._called.add(function.identifier())
         for have, most, what in (
-            (len(node.inputs), len(function.inputs), "inputs"),
-            (len(node.outputs), len(function.outputs), "outputs"),
+            (len(node.inputs), len(function.inputs), "input"),
+            (len(node.outputs), len(function.outputs), "output"),
         ):
             if have > most:
-                raise InvalidModelError(f"{label(node)} has {have} {what} where its function has {most}")
+                raise InvalidModelError(f"{label(node)} has {counted(have, what)} where its function has {most}")
 
     # What attributes decide
 
@@ -218,7 +218,8 @@ class _Check:
                 raise InvalidModelError("has a branch with inputs, which branches do not have")
             if len(graph.outputs) != len(node.outputs):
                 raise InvalidModelError(
-                    f"has {len(node.outputs)} outputs and a branch that gives {len(graph.outputs)} values"
+                    f"has {counted(len(node.outputs), 'output')} and a branch that gives"
+                    f" {counted(len(graph.outputs), 'value')}"
                 )
         for value, *results in zip(node.outputs, *(graph.outputs for graph in graphs), strict=True):
             kinds = {self._kinds.get(result) for result in results}
@@ -235,10 +236,11 @@ class _Check:
         for graph in semantics.subgraphs(node):
             more = 1 if node.op_type == "Loop" else 0
             if len(graph.inputs) != len(node.inputs):
-                raise InvalidModelError(f"has {len(node.inputs)} inputs and a body with {len(graph.inputs)}")
+                raise InvalidModelError(f"has {counted(len(node.inputs), 'input')} and a body with {len(graph.inputs)}")
             if len(graph.outputs) != len(node.outputs) + more:
                 raise InvalidModelError(
-                    f"has {len(node.outputs)} outputs and a body that gives {len(graph.outputs)} values"
+                    f"has {counted(len(node.outputs), 'output')} and a body that gives"
+                    f" {counted(len(graph.outputs), 'value')}"
                 )
 
     def _enter(self, node: ir.Node, graph: ir.Graph) -> None:

@@ -155,7 +155,7 @@ REFUSED: dict[str, onnx.ModelProto] = {
     ),
     "cannot concatenate along axis 5": parsed(UNARY.format("y = Concat <axis = 5> (x, x)")),
     # Graphs below nodes, functions
-    "a node 'If' has 1 outputs and a branch that gives 2 values": parsed(
+    "a node 'If' has 1 output and a branch that gives 2 values": parsed(
         IF.format("b () => (float[2] u, float[2] v) { u = Abs (x) v = Neg (x) }", PLAIN)
     ),
     "a node 'If' has a branch with inputs": parsed(IF.format("b (float[2] q) => (float[2] u) { u = Abs (q) }", PLAIN)),
