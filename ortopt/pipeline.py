@@ -14,7 +14,7 @@ from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
-from ortopt.graph import scope
+from ortopt.graph import names, scope, sparse
 from ortopt.graph.load import Kept, load
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.validate import validate
@@ -185,6 +185,7 @@ class Pipeline:
             again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
             attempt.content, attempt.manager, attempt.offered = again.model, again.manager, again.offered
             attempt.stopped = True
+        names.restore(attempt.model, token.renewed(None))
         validate(attempt.model, token=token.renewed(None))
 
     def _run(self, attempt: Attempt, token: CancellationToken, watchdog: Watchdog) -> None:
@@ -227,6 +228,7 @@ class Pipeline:
             return None
         attempt.manager.observers.begin()
         allowance = semantics.growth_allowance(self.original_bytes, options)
+        allowance -= sparse.make_dense(attempt.model, allowance, token)
         return Workspace(attempt.model, options, allowance, token)
 
     def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
@@ -301,6 +303,7 @@ class Pipeline:
         token = token or CancellationToken()
         attempt = self.attempt(self.load(token.renewed(None)), (*deciding, replay), left_out)
         self._run(attempt, token, Watchdog(token))
+        names.restore(attempt.model, token.renewed(None))
         validate(attempt.model, token=token.renewed(None))
         attempt.last = replay.last
         return attempt

@@ -96,6 +96,11 @@ def key(node: ir.Node) -> tuple[str, str]:
     return node.domain, node.op_type
 
 
+def owns_interfaces(node: ir.Node) -> bool:
+    """Whether inputs and outputs of the graphs below a node may go and be renamed: others may ask for their names."""
+    return not node.domain and node.op_type in CONTROL_FLOW
+
+
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that a node holds in its attributes, in the attributes' order."""
     for attribute in node.attributes.data.values():  # the plain dict behind: this is asked of every node, many times

@@ -233,15 +233,15 @@ REFUSED = [
     ("y = ReduceSum (x, i)", 13, 11, "ReduceSum: onnx's converter"),
     ("y = Constant <value_ints = [1, 2]> ()", 13, 11, "Constant: it has no attribute 'value_ints' there"),
     ("y = Constant <value = bfloat16[1] {1}> ()", 13, 12, "Constant: it cannot be of type BFLOAT16 there"),
-    ("b16 = Cast <to = 16> (x) y = Add (b16, b16)", 13, 12, "Cast: it has the type BFLOAT16, and fewer are allowed"),
-    ("y = Relu <no_such = 1> (x)", 13, 14, "Relu: onnx's converter"),
+    ("b16 = Cast <to = 16> (x) s = Add (b16, b16) y = Cast <to = 1> (s)", 13, 12,
+     "Cast: it has the type BFLOAT16, and fewer are allowed"),
 ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("body", "before", "after", "reason"), REFUSED)
 def test_what_cannot_be_converted_is_named_and_nothing_is_changed(body, before, after, reason):
-    body += " other = ReduceMean <axes = [0]> (x)" if after > before else ""
+    body += " other = ReduceMean (x)" if after > before else ""
     model = parsed(f"main (float[N] x, int64[1] i, bool b) => (float[] y) {{ {body} }}", before)
     graphs = [ops(graph) for graph in model.graphs()]
     with pytest.raises(UsageError, match=f"opset {before} cannot become opset {after}") as caught:

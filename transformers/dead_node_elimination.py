@@ -88,7 +88,7 @@ def _remove_functions(context: Context) -> bool:
 
 
 def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context: Context) -> bool:
-    """Drop the imports of domains that no node of some graphs belongs to; ai.onnx always stays."""
+    """Drop the imports of domains that no node of some graphs belongs to; ai.onnx always stays, or else one of them."""
     candidates = {domain for domain in imports if domain}
     if not candidates:
         return False
@@ -97,6 +97,10 @@ def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context
             candidates.discard(op.partition("::")[0] if "::" in op else "")
         if not candidates:
             return False
+    if len(candidates) == len(imports):  # a model without any import is none
+        candidates.discard(min(candidates))
+    if not candidates:
+        return False
     if not context.rewrite((), f"no node is of {', '.join(sorted(candidates))}"):
         return False
     for domain in sorted(candidates):

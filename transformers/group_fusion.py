@@ -67,8 +67,8 @@ class GroupFusion(GraphTransformer):
     Options = GroupFusionOptions
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Group a graph that is in no function, unless it has groups already."""
-        if scope.of(graph).in_function:
+        """Group a graph that is in no function and below no op that runs its graphs itself, unless it has groups."""
+        if scope.of(graph).in_function or scope.is_foreign(graph):
             return False
         if any(node.domain == GROUP_DOMAIN for node in context.cancellation.watch(graph)):
             return _tidy(graph, context)

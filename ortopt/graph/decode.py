@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import onnx
@@ -18,7 +18,9 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
+from ortopt.graph import opsets, sparse
 from ortopt.graph.onnx_ir_internals import fill
+from ortopt.graph.repeated import RepeatedNameError, without_repeats
 from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
 from ortopt.graph.wire import Stripped
@@ -32,10 +34,8 @@ FOREIGN_TYPE_KEY: Final = "ortopt.type"
 
 DEVICES_FROM_IR: Final = 11
 FUNCTION_TYPES_FROM_IR: Final = 10
-_OPSETS_FROM_IR: Final = 3
 
 _CONTRIB: Final = "com.microsoft"
-"""A domain of which there is one version only: ONNX Runtime reads models that use it without saying so."""
 
 _DataType = ir.DataType
 _TYPED_FIELDS: Final = {
@@ -152,6 +152,7 @@ class _Decoder:
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
         self._operators: set[tuple[str, str, str]] = set()
+        self._sparse = False
         self.typed = False
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
@@ -168,18 +169,21 @@ class _Decoder:
             for text in (configuration.name, *configuration.device_names):
                 _text(text)
         self._configurations = {configuration.name: configuration for configuration in configurations}
-        graph = self._graph(proto.graph, ())
-        graph.opset_imports.update(_opsets(proto.opset_import))
-        if not proto.opset_import and proto.ir_version < _OPSETS_FROM_IR:
-            graph.opset_imports[""] = 1
-        if any(domain == _CONTRIB for domain, _, _ in self._operators):
-            graph.opset_imports.setdefault(_CONTRIB, 1)
+        try:
+            graph = self._graph(proto.graph, ())
+        except RepeatedNameError:
+            graph = self._graph(without_repeats(proto.graph), ())
+        imports = graph.opset_imports
+        imports.update(opsets.imported(_opsets(proto.opset_import)))
+        opsets.complete(imports, (opsets.canonical(domain) for domain, _, _ in self._operators), proto.ir_version)
         functions = []
         for function in proto.functions:
             typed = self.typed
-            functions.append(self._function(function))
+            functions.append(self._function(function, imports))
             if function.domain == GROUP_DOMAIN:
                 self.typed = typed
+        if any(domain == _CONTRIB for domain, _, _ in self._operators):  # functions take it for granted too
+            imports.setdefault(_CONTRIB, 1)
         model = ir.Model(
             graph,
             ir_version=proto.ir_version,
@@ -192,6 +196,7 @@ class _Decoder:
             metadata_props=_properties(proto.metadata_props),
             device_configurations=configurations,
         )
+        model.meta[sparse.SPARSE_KEY] = self._sparse
         if len(model.functions) != len(functions):
             raise InvalidModelError("two of its functions have the same domain, name and overload")
         if functions and proto.ir_version < FUNCTION_TYPES_FROM_IR:
@@ -199,8 +204,6 @@ class _Decoder:
         return model
 
     def _graph(self, proto: onnx.GraphProto, outer: _Scopes) -> ir.Graph:
-        if proto.sparse_initializer:
-            raise InvalidModelError(f"graph {quoted(proto.name)} has a sparse_initializer, which ortopt does not carry")
         values: dict[str, ir.Value] = {}
         watch = self._token.watch
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
@@ -211,7 +214,9 @@ class _Decoder:
         for tensor_proto in watch(proto.initializer):
             name = tensor_proto.name
             if name in initializers:
-                raise InvalidModelError(f"two initializers are named {quoted(name)}")
+                raise RepeatedNameError(f"two initializers are named {quoted(name)}")
+            if not name and not outer:  # nothing can refer to it; ONNX Runtime leaves it out
+                continue
             tensor = self._tensor(tensor_proto, f"initializer {quoted(name)}")
             value = values.get(name)
             if value is None:
@@ -222,9 +227,10 @@ class _Decoder:
                     _typed(value, infos[name])
             value.const_value = tensor
             initializers[name] = value
+        nodes = self._sparse_initializers(proto.sparse_initializer, values, initializers)
         _declare_outputs(watch(proto.node), values, infos)
         scopes = (*outer, values)
-        nodes = [self._node(node, scopes) for node in watch(proto.node)]
+        nodes += [self._node(node, scopes) for node in watch(proto.node)]
         outputs = []
         for info in proto.output:
             if info.name not in values:
@@ -232,7 +238,9 @@ class _Decoder:
             value = values[info.name]
             if value.const_value is not None and info.name not in taken:
                 value.shape = None  # what an output's declaration leaves open stays open, whatever the tensor says
-            outputs.append(_typed(value, info))
+            if info.name not in taken:  # what is said of an input is what counts
+                _typed(value, info)
+            outputs.append(value)
         for annotation in proto.quantization_annotation:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta
@@ -248,7 +256,38 @@ class _Decoder:
         fill(graph, initializers.values(), nodes, self._token)
         return graph
 
-    def _function(self, proto: onnx.FunctionProto) -> ir.Function:
+    def _sparse_initializers(
+        self,
+        protos: Iterable[onnx.SparseTensorProto],
+        values: dict[str, ir.Value],
+        initializers: dict[str, ir.Value],
+    ) -> list[ir.Node]:
+        """Nodes for sparse initializers; those that are defaults of inputs become dense."""
+        nodes = []
+        for proto in protos:
+            name = proto.values.name
+            tensor = self._sparse_tensor(proto, f"sparse initializer {quoted(name)}")
+            value = values.get(name)
+            if value is not None and name not in initializers:
+                value.const_value = tensor.dense(name)
+                initializers[name] = value
+                continue
+            value = _declared(values, name, "sparse initializer")
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.dims, frozen=True)
+            nodes.append(sparse.constant_node(tensor, value))
+        return nodes
+
+    def _sparse_tensor(self, proto: onnx.SparseTensorProto, label: str) -> sparse.SparseTensor:
+        values, indices = self._tensor(proto.values, label), self._tensor(proto.indices, f"indices of {label}")
+        tensor = sparse.SparseTensor(values, indices, tuple(proto.dims))
+        self._sparse = True
+        try:
+            tensor.check()
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{label}: {error}") from None
+        return tensor
+
+    def _function(self, proto: onnx.FunctionProto, imports: Mapping[str, int]) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
         watch = self._token.watch
@@ -270,7 +309,7 @@ class _Decoder:
             outputs,
             nodes=(),
             doc_string=_text(proto.doc_string) or None,
-            opset_imports=_opsets(proto.opset_import),
+            opset_imports=opsets.imported_by_function(_opsets(proto.opset_import), imports),
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
@@ -291,7 +330,10 @@ class _Decoder:
             inputs.append(value if value is not None else _from_outside(name, scopes, proto))
         attributes: Sequence[ir.Attr] = ()
         if proto.attribute:
-            attributes = [self._attribute(attribute, scopes, proto) for attribute in proto.attribute]
+            given: Sequence[onnx.AttributeProto] = proto.attribute
+            if len(given) > 1 and proto.op_type == "Constant" and not opsets.canonical(proto.domain):
+                given = given[:1]  # ONNX Runtime reads the first one
+            attributes = [self._attribute(attribute, scopes, proto) for attribute in given]
             if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):
                 raise InvalidModelError(f"two attributes of {_label(proto)} have the same name")
         operator = proto.domain, proto.op_type, proto.overload
@@ -367,6 +409,10 @@ class _Decoder:
             return _type_and_shape(proto.tp, label)
         if kind == _Type.TYPE_PROTOS:
             return tuple(_type_and_shape(entry, label) for entry in proto.type_protos)
+        if kind == _Type.SPARSE_TENSOR:
+            return self._sparse_tensor(proto.sparse_tensor, label)
+        if kind == _Type.SPARSE_TENSORS:
+            return tuple(self._sparse_tensor(tensor, label) for tensor in proto.sparse_tensors)
         if kind == _Type.UNDEFINED:
             raise InvalidModelError(f"{label} has no type")
         raise InvalidModelError(f"{label} is a {kind.name.lower()}, which ortopt does not carry")
@@ -460,13 +506,8 @@ def _text(text: str) -> str:
     return text
 
 
-def _opsets(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for entry in entries:
-        domain = "" if entry.domain == "ai.onnx" else _text(entry.domain)
-        if found.setdefault(domain, entry.version) != entry.version:
-            raise InvalidModelError(f"it imports two versions of the opset {quoted(domain or 'ai.onnx')}")
-    return found
+def _opsets(entries: Iterable[onnx.OperatorSetIdProto]) -> list[tuple[str, int]]:
+    return [(_text(entry.domain), entry.version) for entry in entries]
 
 
 def _declared(values: dict[str, ir.Value], name: str, what: str) -> ir.Value:
@@ -474,7 +515,7 @@ def _declared(values: dict[str, ir.Value], name: str, what: str) -> ir.Value:
     if not name:
         raise InvalidModelError(f"the name of a {what} is empty")
     if name in values:
-        raise InvalidModelError(f"{what} {quoted(name)}: another value of the same graph has this name")
+        raise RepeatedNameError(f"{what} {quoted(name)}: another value of the same graph has this name")
     value = values[name] = ir.Value(name=_text(name))
     return value
 

@@ -449,13 +449,23 @@ class Editor:
         self._did(set_outputs, node, old)
 
     def set_graph_inputs(self, graph: ir.Graph, values: Sequence[ir.Value]) -> None:
-        """Leave a graph below a node some of its inputs; nothing uses the others."""
+        """Leave a graph below a node some of its inputs; nothing uses the others.
+
+        Raises:
+            Conflict: The node is none of the standard's control flow, and may ask for the inputs.
+        """
+        _check_owned(graph)
         old = tuple(graph.inputs)
         _replace_list(graph.inputs, values)
         self._did(_replace_list, graph.inputs, old)
 
     def set_graph_outputs(self, graph: ir.Graph, values: Sequence[ir.Value]) -> None:
-        """Leave a graph below a node some of its outputs, and remove what only the others needed."""
+        """Leave a graph below a node some of its outputs, and remove what only the others needed.
+
+        Raises:
+            Conflict: The node is none of the standard's control flow, and may ask for the outputs.
+        """
+        _check_owned(graph)
         old = tuple(graph.outputs)
         _replace_list(graph.outputs, values)
         self._did(_replace_list, graph.outputs, old)
@@ -1145,6 +1155,12 @@ def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None
         return new
     dims = tuple(had if not is_known(has) else has for has, had in zip(new.dims, old.dims, strict=True))
     return new if dims == new.dims else facts.shape_from(tuple(map(canonical, dims)))
+
+
+def _check_owned(graph: ir.Graph) -> None:
+    parent = scope.of(graph).parent
+    if parent is not None and not semantics.owns_interfaces(parent):
+        raise Conflict(f"{parent.op_type} may ask for the inputs and outputs of its graphs by name and number")
 
 
 def _is_loose(value: ir.Value) -> bool:

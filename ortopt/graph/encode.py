@@ -18,8 +18,9 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
 from ortopt.graph.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
 from ortopt.graph.facts import declared_shape
-from ortopt.graph.onnx_ir_internals import meta_of, properties_of
+from ortopt.graph.onnx_ir_internals import meta_of, noted, properties_of
 from ortopt.graph.provenance import MOST_ORIGINS, ORIGIN_KEY, PASS_KEY
+from ortopt.graph.sparse import SPARSE_KEY, SparseTensor
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.wire import field, integer, tag, varint
@@ -150,6 +151,7 @@ class _Encoder:
         self._place = place
         self._types = types
         self._provenance = provenance
+        self._in_function = False
         self._operators: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
         self._names: dict[str, bytes] = {}
 
@@ -167,6 +169,7 @@ class _Encoder:
         out.add_message(7, self._graph(model.graph, old_types, is_main=True))
         out.add(_opsets(8, model.opset_imports))
         out.add(_properties(14, model.metadata_props))
+        self._in_function = True
         for function in model.functions.values():
             out.add_message(25, self._function(function))
         for configuration in model.device_configurations:
@@ -237,6 +240,12 @@ class _Encoder:
         type_number = 13 if annotations is not None else 12
         small: list[bytes] = []
         for node in self._watch(nodes):
+            if node.op_type == "Constant" and noted(node, SPARSE_KEY) and not self._in_function:
+                value = node.outputs[0]
+                out.add_message(15, self._sparse_tensor(node.attributes["sparse_value"].value, value.name))
+                if annotations is not None:
+                    annotations.annotation(value)
+                continue
             message = self._node(node)
             if isinstance(message, bytes):
                 small.append(prefix + varint(len(message)) + message)
@@ -349,9 +358,21 @@ class _Encoder:
         elif kind == _Type.GRAPHS:
             for graph in value:
                 out.add_message(11, self._graph(graph))
+        elif kind == _Type.SPARSE_TENSOR:
+            out.add_message(22, self._sparse_tensor(value, value.values.name))
+        elif kind == _Type.SPARSE_TENSORS:
+            for sparse in value:
+                out.add_message(23, self._sparse_tensor(sparse, sparse.values.name))
         else:
             raise OutputError(f"attribute {quoted(attribute.name)} is of a type that cannot be written: {kind.name}")
         out.add(rest)
+        return out
+
+    def _sparse_tensor(self, tensor: SparseTensor, name: str | None) -> _Message:
+        out = _Message()
+        out.add_message(1, self._tensor(tensor.values, name, in_attribute=True))
+        out.add_message(2, self._tensor(tensor.indices, tensor.indices.name, in_attribute=True))
+        out.add(b"".join(tag(3, 0) + _int(dim) for dim in tensor.dims))
         return out
 
     def _tensor(self, tensor: ir.TensorProtocol, name: str | None, *, in_attribute: bool) -> _Message:

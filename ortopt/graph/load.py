@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph import names
+from ortopt.graph import names, soundness
 from ortopt.graph.decode import ExternalFiles, decode
 from ortopt.graph.encode import encode
 from ortopt.graph.onnx_ir_internals import clone
@@ -80,7 +80,11 @@ class Kept:
 
 
 def load(
-    source: Source | Kept, token: CancellationToken = NEVER, *, folder: str | os.PathLike[str] | None = None
+    source: Source | Kept,
+    token: CancellationToken = NEVER,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    checked: bool = True,
 ) -> ir.Model:
     """Load a model; what was given is never changed.
 
@@ -93,6 +97,7 @@ def load(
             (cloned; its tensors are shared); or a file that is kept open.
         token: Who may stop it.
         folder: Where the files of external data are; None for the folder of the model's file.
+        checked: Whether nodes are compared with the specification too: ONNX Runtime does that anyway.
 
     Returns:
         A model that `validate` accepts, with an `Origin` in ``model.meta[SOURCE_KEY]``.
@@ -106,7 +111,10 @@ def load(
     collect_left()
     try:
         with without_garbage_collection():
-            return _loaded(source, token, None if folder is None else ExternalFiles(folder))
+            model = _loaded(source, token, None if folder is None else ExternalFiles(folder))
+            if checked:
+                soundness.check(model, token)
+            return model
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
     except RecursionError:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.options import Options
-from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.semantics import GROUP_DOMAIN, owns_interfaces, subgraphs
 
 _KEY = "ortopt.graph.scope"
 
@@ -91,6 +91,16 @@ def graph_of(node: ir.Node) -> ir.Graph:
     graph = node.graph
     assert isinstance(graph, ir.Graph), f"{node.op_type} is in no graph"
     return graph
+
+
+def is_foreign(graph: ir.Graph) -> bool:
+    """Whether a graph stands below a node that is none of the standard's control flow."""
+    parent = of(graph).parent
+    while parent is not None:
+        if not owns_interfaces(parent):
+            return True
+        parent = of(graph_of(parent)).parent
+    return False
 
 
 def below(graph: ir.Graph, token: CancellationToken = NEVER) -> Iterator[ir.Graph]:

@@ -28,6 +28,20 @@ _CONTENTS: Final = {
 }
 """The attributes of Constant."""
 
+
+class NameClashError(InvalidModelError):
+    """A name stands for another value than the one that is meant.
+
+    Args:
+        message: One line that says where.
+        name: The name.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 _Hidden = list[tuple[str, ir.Value | None]]
 """Names that a graph made visible, and what they stood for outside of it."""
 
@@ -118,7 +132,7 @@ class _Check:
         for value in graph.inputs:
             name = _name(value, "graph input")
             if name in inputs:
-                raise InvalidModelError(f"two inputs of graph {quoted(graph.name)} are named {quoted(name)}")
+                raise NameClashError(f"two inputs of graph {quoted(graph.name)} are named {quoted(name)}", name)
             inputs.add(name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
@@ -130,7 +144,7 @@ class _Check:
             if visible.get(name) is value:
                 continue
             if name in inputs:
-                raise InvalidModelError(f"an input and an initializer of one graph are named {quoted(name)}")
+                raise NameClashError(f"an input and an initializer of one graph are named {quoted(name)}", name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
 
@@ -141,7 +155,7 @@ class _Check:
             name = _name(value, "graph output")
             producer = value.producer()
             if visible.get(name) is not value or (value.graph if producer is None else producer.graph) is not graph:
-                raise InvalidModelError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}")
+                raise NameClashError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}", name)
         for name, before in self._watch(reversed(hidden)):
             if before is None:
                 del visible[name]
@@ -152,7 +166,7 @@ class _Check:
     def _declare(self, value: ir.Value, name: str, hidden: _Hidden) -> None:
         """Make a name visible that must be new."""
         if name in self._visible:
-            raise InvalidModelError(f"two values that can be seen from the same place are named {quoted(name)}")
+            raise NameClashError(f"two values that can be seen from the same place are named {quoted(name)}", name)
         self._visible[name] = value
         hidden.append((name, None))
 
@@ -166,7 +180,7 @@ class _Check:
                 return
             raise InvalidModelError(f"{label(node)} uses {quoted(name)} before it is computed")
         if name and self._visible.get(name) is not None:
-            raise InvalidModelError(f"{label(node)} uses a value {quoted(name)} that another of this name hides")
+            raise NameClashError(f"{label(node)} uses a value {quoted(name)} that another of this name hides", name)
         raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {label(node)}")
 
 
@@ -186,6 +200,8 @@ def _check_constant(node: ir.Node) -> None:
     """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
     if len(node.outputs) != 1 or not node.outputs[0].name:
         raise InvalidModelError(f"{label(node)} has not the one result that it must have")
+    if not _CONTENTS.keys() & node.attributes.data.keys():
+        raise InvalidModelError(f"{label(node)} has no value")
     for name, attribute in node.attributes.data.items():
         wanted = _CONTENTS.get(name)
         if wanted is not None and attribute.type != wanted:

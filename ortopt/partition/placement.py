@@ -73,6 +73,8 @@ class Placement:
             if node.domain == GROUP_DOMAIN or any(map(_is_optional, node.inputs)):
                 return False
             return self._runs_body(provider, identifier)
+        if "sparse_value" in node.attributes.data:  # an initializer of the model; before opset 11 there is no such node
+            return False
         imports = scope.of(scope.graph_of(node)).opset_imports
         how = kernels.support(provider, node, imports.get(node.domain, 1))
         if self._options.predicate is not None:

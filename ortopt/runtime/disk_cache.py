@@ -47,7 +47,7 @@ class Folder:
         body = content[start:]
         if content[: len(_MAGIC)] == _MAGIC and hashlib.sha256(body).digest() == content[len(_MAGIC) : start]:
             with contextlib.suppress(InvalidModelError):
-                model = load(body)
+                model = load(body, checked=False)
                 self._counters.add("restored")
                 return model
         self._counters.add("discarded")

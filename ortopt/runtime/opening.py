@@ -289,7 +289,7 @@ class _Opening:
         folder = (None if options is None else session_options.entry(options, FOLDER_KEY)) or None
         if folder is None and isinstance(source, bytes | onnx.ModelProto):
             folder = os.curdir
-        return load(source, folder=folder)
+        return load(source, folder=folder, checked=False)
 
     def _with_files(self, *, simple: bool) -> Any:
         """One session of a grouped model, where the options bring contents of files: they cannot be told apart.

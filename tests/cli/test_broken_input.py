@@ -105,6 +105,7 @@ def same_input_twice(model: onnx.ModelProto) -> None:
 
 def same_initializer_twice(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(model.graph.initializer[0])
+    model.graph.initializer[1].dims[:] = [16]
 
 
 def unknown_dtype(model: onnx.ModelProto) -> None:
@@ -354,6 +355,7 @@ def strange_names(model: onnx.ModelProto) -> None:
 def huge_inputs(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 62
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1 << 62
+    model.graph.node[2].attribute[1].g.node[0].input[1] = "a"
 
 
 def negative_input(model: onnx.ModelProto) -> None:

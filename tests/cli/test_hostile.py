@@ -114,7 +114,7 @@ def nested_branches(depth: int) -> Build:
     return build
 
 
-def with_attributes(**attributes: Any) -> Build:
+def with_attributes(*, wrong: bool = False, **attributes: Any) -> Build:
     """Every attribute that passes look at, of the wrong type or beyond all bounds."""
 
     def build() -> onnx.ModelProto:
@@ -125,7 +125,9 @@ def with_attributes(**attributes: Any) -> Build:
             k=np.array([-(1 << 63)]),
         )
         for node in made.graph.node:
-            node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+            known = onnx.defs.get_schema(node.op_type, 17).attributes
+            made_of = [helper.make_attribute(name, value) for name, value in attributes.items() if name in known]
+            node.attribute.extend(one for one in made_of if wrong or one.type == known[one.name].type.value)
         return made
 
     return build
@@ -220,15 +222,7 @@ FINE: dict[str, Build] = {
     "branches, 18 deep": nested(18),
     "a sequence of sequences": nested_types(40),
     # Nonsense that is valid protobuf
-    "attributes of wrong types": with_attributes(perm="no", axis="no", to="no", pads="no", split="no", allowzero="no"),
-    "attributes beyond all bounds": with_attributes(perm=[-(1 << 63), (1 << 63) - 1], axis=-(1 << 63), to=1 << 62),
-    "too few inputs": lambda: parsed(
-        "main (float[2] x) => (float[2] y) { a = Add (x) b = MatMul (a) c = Conv (b) d = Gather (c) e = Reshape (d)"
-        " f = Concat (e) y = If (f) }"
-    ),
-    "an empty node": changed(lambda made: made.graph.node.append(onnx.NodeProto())),
-    "opset 0": changed(lambda made: setattr(made.opset_import[0], "version", 0)),
-    "a negative opset": changed(lambda made: setattr(made.opset_import[0], "version", -5)),
+    "attributes beyond all bounds": with_attributes(perm=[-(1 << 63), (1 << 63) - 1], axis=-(1 << 63), to=1),
     "an unknown op": lambda: parsed("main (float[2] x) => (float[2] y) { y = NoSuchOp (x) }"),
     "strides of 0": lambda: parsed(
         "main (float[1,1,4,4] x) => (float[a,b,c,d] y) { y = Conv <strides = [0, 0], group = 0> (w, w) }",
@@ -245,6 +239,7 @@ FINE: dict[str, Build] = {
         "main (string[1] x) => (bool[1] y) { y = Equal (x, s) }",
         opset=19,
     ),
+    "two versions of an opset": changed(lambda made: made.opset_import.append(helper.make_opsetid("ai.onnx", 11))),
     "the same opset twice": changed(lambda made: made.opset_import.append(helper.make_opsetid("ai.onnx", 17))),
     "the largest opset": changed(lambda made: setattr(made.opset_import[0], "version", (1 << 63) - 1)),
     "IR version 1": changed(lambda made: setattr(made, "ir_version", 1)),
@@ -253,18 +248,41 @@ FINE: dict[str, Build] = {
     "a node of 10,000 inputs": changed(
         lambda made: made.graph.node[0].CopyFrom(helper.make_node("Concat", ["x"] * 10_000, ["y"], axis=0))
     ),
-    "a node of 10,000 results": changed(lambda made: made.graph.node[0].output.extend(map(str, range(10_000)))),
     "a tensor of 10,000 dimensions": weight(dims=[1] * 10_000 + [2], raw_data=bytes(8)),
-    "a Constant without content": changed(lambda made: made.graph.node.append(helper.make_node("Constant", [], ["q"]))),
-    "a node without results": changed(lambda made: made.graph.node.append(helper.make_node("Abs", ["x"], []))),
     "an annotation of nothing": changed(lambda made: made.graph.quantization_annotation.add(tensor_name="nobody")),
 }
 
 BROKEN: dict[str, tuple[Build, str]] = {
+    "attributes of wrong types": (
+        with_attributes(wrong=True, perm="no", axis="no", to="no", pads="no", split="no", allowzero="no"),
+        "has an attribute",
+    ),
+    "too few inputs": (
+        lambda: parsed(
+            "main (float[2] x) => (float[2] y) { a = Add (x) b = MatMul (a) c = Conv (b) d = Gather (c) e = Reshape (d)"
+            " f = Concat (e) y = If (f) }"
+        ),
+        "1 input where Add takes 2",
+    ),
+    "an empty node": (changed(lambda made: made.graph.node.append(onnx.NodeProto())), "has no op type"),
+    "opset 0": (changed(lambda made: setattr(made.opset_import[0], "version", 0)), "version 0"),
+    "a negative opset": (changed(lambda made: setattr(made.opset_import[0], "version", -5)), "version -5"),
+    "a node of 10,000 results": (
+        changed(lambda made: made.graph.node[0].output.extend(map(str, range(10_000)))),
+        "10001 outputs",
+    ),
+    "a Constant without content": (
+        changed(lambda made: made.graph.node.append(helper.make_node("Constant", [], ["q"]))),
+        "has no value",
+    ),
+    "a node without results": (
+        changed(lambda made: made.graph.node.append(helper.make_node("Abs", ["x"], []))),
+        "no outputs",
+    ),
     "a type in 500 types": (nested_types(500), "nested"),
     "branches, 60 deep": (nested_branches(60), "nested"),
     "branches, 500 deep": (nested_branches(500), "nested"),
-    "a sparse initializer": (changed(lambda made: made.graph.sparse_initializer.add(dims=[3])), "sparse_initializer"),
+    "a sparse initializer": (changed(lambda made: made.graph.sparse_initializer.add(dims=[3])), "sparse initializer"),
     "a sparse constant": (
         changed(
             lambda made: made.graph.node.append(
@@ -302,7 +320,7 @@ BROKEN: dict[str, tuple[Build, str]] = {
                 indices=numpy_helper.from_array(np.array([99]), "i"),
             )
         ),
-        "sparse_initializer",
+        "outside of it",
     ),
     "training": (changed(lambda made: made.training_info.add()), "training_info"),
     "no IR version": (changed(lambda made: made.ClearField("ir_version")), "no IR version"),
@@ -310,10 +328,6 @@ BROKEN: dict[str, tuple[Build, str]] = {
     "the largest IR version": (changed(lambda made: setattr(made, "ir_version", (1 << 63) - 1)), "newer"),
     "UTF-16": (lambda: parsed(NEG).SerializeToString().decode("latin-1").encode("utf-16"), "not an ONNX model"),
     "names in UTF-16": (lambda: parsed(NEG).SerializeToString().replace(b"Neg", b"N\0\xff"), "UTF-8"),
-    "two versions of an opset": (
-        changed(lambda made: made.opset_import.append(helper.make_opsetid("ai.onnx", 11))),
-        "two versions",
-    ),
 }
 
 

@@ -70,11 +70,14 @@ def nested_ifs(depth: int) -> onnx.ModelProto:
     inner = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["r0"])], "b0", [], [helper.make_tensor_value_info("r0", 1, None)]
     )
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["e"])], "e", [], [helper.make_tensor_value_info("e", 1, None)]
+    )
     for level in range(1, depth + 1):
         inner = helper.make_graph(
             [helper.make_node("If", ["c"], [f"r{level}"], then_branch=inner, else_branch=inner)]
             if level == 1
-            else [helper.make_node("If", ["c"], [f"r{level}"], then_branch=inner)],
+            else [helper.make_node("If", ["c"], [f"r{level}"], then_branch=inner, else_branch=other)],
             f"b{level}",
             [],
             [helper.make_tensor_value_info(f"r{level}", 1, None)],

@@ -152,7 +152,8 @@ def everything() -> onnx.ModelProto:  # noqa: PLR0915 -- there are this many fie
     function.metadata_props.add(key="q", value="r")
     function.attribute.append("alpha")
     function.attribute_proto.append(helper.make_attribute("beta", 2.0))
-    reference = function.node[1].attribute.add(name="gamma", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT)
+    function.node[1].op_type = "Gemm"
+    reference = function.node[1].attribute.add(name="alpha", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT)
     reference.doc_string = "a reference"
     function.value_info.append(helper.make_tensor_value_info("a", 1, ["N"]))
     function.value_info.append(helper.make_tensor_value_info("k", 1, [64, 64]))
@@ -177,7 +178,8 @@ def test_types_of_functions_before_ir_10_make_the_round_trip() -> None:
 
 
 def _sparse(proto: onnx.ModelProto) -> None:
-    proto.graph.sparse_initializer.add()
+    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.array([3]), "i")
+    proto.graph.sparse_initializer.add(dims=[3], values=values, indices=indices)
 
 
 def _training(proto: onnx.ModelProto) -> None:
@@ -193,7 +195,9 @@ def _node_devices(proto: onnx.ModelProto) -> None:
 
 
 def _sparse_attribute(proto: onnx.ModelProto) -> None:
-    proto.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.SPARSE_TENSOR)
+    tensor = onnx.SparseTensorProto(dims=[3], values=numpy_helper.from_array(np.ones(2, np.float32)))
+    tensor.indices.CopyFrom(numpy_helper.from_array(np.array([1])))
+    proto.graph.node.append(helper.make_node("Constant", [], ["c"], sparse_value=tensor))
 
 
 def _segment(proto: onnx.ModelProto) -> None:
@@ -211,8 +215,8 @@ def _map_attribute(proto: onnx.ModelProto) -> None:
 
 
 def _twice(proto: onnx.ModelProto) -> None:
-    for _ in range(2):
-        proto.graph.initializer.add(name="w", data_type=1, dims=[1], raw_data=bytes(4))
+    for size in range(1, 3):
+        proto.graph.initializer.add(name="w", data_type=1, dims=[size], raw_data=bytes(4 * size))
 
 
 def _attribute_twice(proto: onnx.ModelProto) -> None:
@@ -226,7 +230,7 @@ def _function_twice(proto: onnx.ModelProto) -> None:
 
 
 def _opsets(proto: onnx.ModelProto) -> None:
-    proto.opset_import.append(helper.make_opsetid("ai.onnx", 9))
+    proto.opset_import[0].version = 0
 
 
 def _dtype(proto: onnx.ModelProto) -> None:
@@ -262,18 +266,18 @@ def _escape(proto: onnx.ModelProto) -> None:
 
 
 BROKEN: dict[str, Callable[[onnx.ModelProto], None]] = {
-    "sparse_initializer, which ortopt does not carry": _sparse,
+    "sparse initializer 's': an index is outside of it": _sparse,
     "training_info, which ortopt does not carry": _training,
     "it has device configurations, which IR version 8 does not have": _devices,
     "a node 'Neg' has device configurations, which IR version 8": _node_devices,
-    "sparse_tensor, which ortopt does not carry": _sparse_attribute,
+    "its values have the shape [2], its indices [1]": _sparse_attribute,
     "stored in segments": _segment,
     "attribute 'a' of a node 'Neg' has no type": _untyped,
     "map_type, which ortopt does not carry": _map_attribute,
-    "two initializers are named 'w'": _twice,
+    "two constants named 'w' differ in type or shape": _twice,
     "two attributes of a node 'Neg' have the same name": _attribute_twice,
     "two of its functions": _function_twice,
-    "two versions of the opset 'ai.onnx'": _opsets,
+    "it imports version 0 of the opset 'ai.onnx'": _opsets,
     "'x' has the data type 77, which does not exist": _dtype,
     "initializer 'w': its data type 77 does not exist": _tensor_dtype,
     "initializer 'w': it has 4 bytes": _short,

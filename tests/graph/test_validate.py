@@ -139,7 +139,7 @@ def test_deep_nesting_ends_in_a_model_or_in_one_line(depth: int) -> None:
     node.outputs[0].name = "r"
     for level in range(depth):
         graph = ir.Graph([], node.outputs, nodes=[node], name=f"g{level}")
-        node = ir.node("If", [condition], attributes={"then_branch": graph})
+        node = ir.node("If", [condition], attributes={"then_branch": graph, "else_branch": _plain_branch(value)})
         node.outputs[0].name = f"r{level}"
     outer = ir.Graph([value, condition], node.outputs, nodes=[node], opset_imports={"": 17})
     source = ir.Model(outer, ir_version=8)
@@ -150,6 +150,11 @@ def test_deep_nesting_ends_in_a_model_or_in_one_line(depth: int) -> None:
         assert "nested" in str(error) or "copied" in str(error)
         assert len(str(error)) < 600
         assert depth == 500
+
+
+def _plain_branch(value: ir.Value) -> ir.Graph:
+    node = ir.node("Identity", [value])
+    return ir.Graph([], node.outputs, nodes=[node])
 
 
 def test_a_file_of_deeply_nested_graphs_ends_in_one_line() -> None:

@@ -78,8 +78,6 @@ def test_in_a_function_where_all_calls_agree() -> None:
 
 
 KEPT = {
-    "its target is no element type": """main (float[N] x) => (float[N] y) {
-        a = Cast <to: string = "FLOAT"> (x) y = Neg (a) }""",
     "the type changes": "main (float[N] x) => (double[N] y) { a = Cast <to = 11> (x) y = Neg (a) }",
     "a graph output must keep its own name": "main (float[N] x) => (float[N] y) { y = Cast <to = 1> (x) }",
     "the function's caller decides to": """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>

@@ -1,0 +1,321 @@
+"""Whether anything can run a model: nodes against the specification, as far as a glance at each of them tells.
+
+ONNX Runtime finds all of this when it loads a model. What it runs is never refused here: unknown ops and domains, ops
+in versions newer than the schemas, declared shapes that are not true. Types and shapes are followed from the inputs and
+the constants, by the simplest rules only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Final
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import InvalidModelError
+from ortopt.graph import operand_shapes
+from ortopt.graph.decode import FOREIGN_TYPE_KEY
+from ortopt.graph.onnx_ir_internals import noted
+from ortopt.graph.operand_shapes import Known
+from ortopt.graph.signatures import ABSENT, Signature, counted, signature
+from ortopt.graph.sparse import SparseTensor
+from ortopt.graph.text import quoted
+from ortopt.graph.validate import label
+
+_SCANS_FROM: Final = 9
+_UNSEEN: Final = Signature("", (), (), 0, 0, 0, 0, {}, frozenset(), {})
+"""Stands for an op that has not been looked up yet."""
+
+_Steps = Generator[ir.Graph]
+_Kind = ir.DataType | None
+
+
+def check(model: ir.Model, token: CancellationToken = NEVER) -> None:
+    """Refuse a model that nothing can run; linear in its nodes.
+
+    Args:
+        model: A model that `ortopt.graph.validate.validate` accepts.
+        token: Who may stop it.
+
+    Raises:
+        InvalidModelError: A node contradicts the specification, or what its inputs are; one line that names both.
+    """
+    _Check(model, token).run()
+
+
+class _Check:
+    def __init__(self, model: ir.Model, token: CancellationToken) -> None:
+        self._model = model
+        self._functions = model.functions
+        self._watch = token.watch
+        self._imports: Mapping[str, int] = model.opset_imports
+        self._kinds: dict[ir.Value | None, ir.DataType | int] = {None: ABSENT}
+        self._shapes: dict[ir.Value | None, Known] = {}
+        self._signatures: dict[tuple[str, str], Signature | None] = {}
+        self._results: dict[tuple[object, ...], tuple[_Kind, ...]] = {}
+        self._called: set[ir.OperatorIdentifier] = set()
+
+    def run(self) -> None:
+        graph = self._model.graph
+        for value in graph.inputs:
+            self._main_input(value)
+        stack = [self._graph(graph)]
+        while stack:
+            inner = next(stack[-1], None)
+            if inner is None:
+                stack.pop()
+            else:
+                stack.append(self._graph(inner))
+        faults = {identifier: self._function(function) for identifier, function in self._functions.items()}
+        for identifier, fault in faults.items():
+            if fault is not None and identifier in self._called:
+                raise fault
+
+    def _main_input(self, value: ir.Value) -> None:
+        tensor = value.const_value
+        kind = value.dtype if isinstance(value.type, ir.TensorType) else None
+        if tensor is not None:
+            if kind is not None and kind is not tensor.dtype:
+                raise InvalidModelError(
+                    f"graph input {quoted(value.name)} is of type {kind.name}, its default of {tensor.dtype.name}"
+                )
+            dims = tuple(tensor.shape.numpy())
+            if value.shape is not None and not operand_shapes.agree(_known(value.shape), dims):
+                raise InvalidModelError(f"graph input {quoted(value.name)} and its default have different shapes")
+            kind = tensor.dtype
+        elif (value.type is None and noted(value, FOREIGN_TYPE_KEY) is None) or kind is ir.DataType.UNDEFINED:
+            raise InvalidModelError(f"graph input {quoted(value.name)} has no data type")
+        if kind is not None:
+            self._kinds[value] = kind
+            if value.shape is not None:
+                self._shapes[value] = _known(value.shape)
+
+    def _graph(self, graph: ir.Graph) -> _Steps:
+        kinds, shapes = self._kinds, self._shapes
+        for value in self._watch(graph.initializers.data.values()):
+            tensor = value.const_value
+            if tensor is not None and not value.is_graph_input():
+                kinds[value] = tensor.dtype
+                shapes[value] = tuple(tensor.shape.dims)  # type: ignore[arg-type]
+        rules = operand_shapes.RULES if self._imports.get("", 0) >= operand_shapes.BROADCASTS_FROM else {}
+        functions, unseen = self._functions, _UNSEEN
+        signatures, results, known = self._signatures, self._results, kinds.get
+        for node in self._watch(graph):
+            attributes = node.attributes.data
+            if attributes:
+                for held in semantics.subgraphs(node):
+                    self._enter(node, held)
+                    yield held
+            op_type, domain = node.op_type, node.domain
+            found = signatures.get((op_type, domain), unseen)
+            if found is unseen:
+                found = signatures[op_type, domain] = self._signature(node)
+            if found is None or (functions and node.op_identifier() in functions):
+                self._without_signature(node)
+                continue
+            inputs, outputs = node.inputs, node.outputs
+            try:
+                if attributes:
+                    wanted = found.attributes.get
+                    for name, attribute in attributes.items():
+                        if wanted(name) is not attribute.type:
+                            found.check_attributes(attributes)
+                if not found.required <= attributes.keys():
+                    found.check_attributes(attributes)
+                case = (found, len(outputs), *map(known, inputs))
+                types = results.get(case)
+                if types is None:
+                    found.check_counts(len(inputs), len(outputs))
+                    types = results[case] = found.results(case[2:], len(outputs))  # type: ignore[arg-type]
+                for value, kind in zip(outputs, types):  # noqa: B905 -- equally many, and there are many nodes
+                    if kind is None or value.type is not None or not value.name:
+                        self._result(node, value, kind)
+                    else:
+                        kinds[value] = kind
+                rule = None if domain else rules.get(op_type)
+                if rule is not None:
+                    rule(node, shapes)
+                elif attributes:
+                    self._by_attributes(node)
+            except InvalidModelError as error:
+                raise InvalidModelError(f"{label(node)} {error}") from None
+
+    def _signature(self, node: ir.Node) -> Signature | None:
+        if not node.op_type:
+            raise InvalidModelError(f"{label(node)} has no op type")
+        if node.op_type == "Constant" and not node.domain:  # readers look at its content alone
+            return None
+        return signature(node.domain, node.op_type, self._imports.get(node.domain, 0))
+
+    def _result(self, node: ir.Node, value: ir.Value, kind: _Kind) -> None:
+        """Remember an output's type, and compare it with the declared one."""
+        if not value.name:
+            if value is node.outputs[0] and len(node.outputs) == 1:
+                raise InvalidModelError("has no named output")
+            return
+        if kind is None:
+            return
+        self._kinds[value] = kind
+        declared = value.type
+        if declared is None:
+            return
+        if declared.dtype is not kind or not isinstance(declared, ir.TensorType):
+            name = declared.dtype.name if isinstance(declared, ir.TensorType) else type(declared).__name__
+            raise InvalidModelError(f"gives {quoted(value.name)} as {kind.name}, which is declared as {name}")
+
+    def _without_signature(self, node: ir.Node) -> None:
+        """Look at a node of which the specification says nothing: Constants, calls, and what is not known."""
+        if node.op_type == "Constant" and not node.domain:
+            value = node.outputs[0]
+            tensor = semantics.constant_content(node)
+            if tensor is not None:
+                self._kinds[value] = tensor.dtype
+                self._shapes[value] = tuple(tensor.shape.numpy())
+            elif isinstance(sparse := next(iter(node.attributes.values())).value, SparseTensor):
+                self._kinds[value] = sparse.dtype
+                self._shapes[value] = sparse.dims
+            return
+        function = self._functions.get(node.op_identifier())
+        if function is None:
+            return
+        self._called.add(function.identifier())
+        for have, most, what in (
+            (len(node.inputs), len(function.inputs), "input"),
+            (len(node.outputs), len(function.outputs), "output"),
+        ):
+            if have > most:
+                raise InvalidModelError(f"{label(node)} has {counted(have, what)} where its function has {most}")
+
+    # What attributes decide
+
+    def _by_attributes(self, node: ir.Node) -> None:
+        if node.domain:
+            return
+        rule = _BY_ATTRIBUTES.get(node.op_type)
+        if rule is not None:
+            rule(self, node)
+
+    def cast(self, node: ir.Node) -> None:
+        """The type that the attribute says."""
+        attribute = node.attributes.get("to")
+        if attribute is None or attribute.is_ref() or attribute.type is not ir.AttributeType.INT:
+            return
+        try:
+            kind = ir.DataType(attribute.as_int())
+        except ValueError:
+            kind = ir.DataType.UNDEFINED
+        if kind is ir.DataType.UNDEFINED:
+            raise InvalidModelError(f"casts to the data type {attribute.as_int()}, which does not exist")
+        self._result(node, node.outputs[0], kind)
+
+    def branches(self, node: ir.Node) -> None:
+        """Both branches give as many values as the node has outputs, of the same types."""
+        graphs = list(semantics.subgraphs(node))
+        for graph in graphs:
+            if graph.inputs:
+                raise InvalidModelError("has a branch with inputs, which branches do not have")
+            if len(graph.outputs) != len(node.outputs):
+                raise InvalidModelError(
+                    f"has {counted(len(node.outputs), 'output')} and a branch that gives"
+                    f" {counted(len(graph.outputs), 'value')}"
+                )
+        for value, *results in zip(node.outputs, *(graph.outputs for graph in graphs), strict=True):
+            kinds = {self._kinds.get(result) for result in results}
+            if len(kinds - {None}) > 1:
+                raise InvalidModelError(f"has branches that give {quoted(value.name)} in different types")
+            kind = kinds.pop()
+            if isinstance(kind, ir.DataType) and not kinds:
+                self._result(node, value, kind)
+
+    def body(self, node: ir.Node) -> None:
+        """A body has an input for each of the node's, and an output for each of the node's (and the condition)."""
+        if node.op_type == "Scan" and self._imports[""] < _SCANS_FROM:
+            return  # lengths of sequences come first there
+        for graph in semantics.subgraphs(node):
+            more = 1 if node.op_type == "Loop" else 0
+            if len(graph.inputs) != len(node.inputs):
+                raise InvalidModelError(f"has {counted(len(node.inputs), 'input')} and a body with {len(graph.inputs)}")
+            if len(graph.outputs) != len(node.outputs) + more:
+                raise InvalidModelError(
+                    f"has {counted(len(node.outputs), 'output')} and a body that gives"
+                    f" {counted(len(graph.outputs), 'value')}"
+                )
+
+    def _enter(self, node: ir.Node, graph: ir.Graph) -> None:
+        """Learn the types of the inputs of a loop's body: those of the node's."""
+        if node.domain or node.op_type != "Loop":
+            return
+        for outer, inner in zip(node.inputs[2:], graph.inputs[2:], strict=False):
+            kind = self._kinds.get(outer)
+            if not isinstance(kind, ir.DataType) or outer is None:
+                continue
+            self._kinds[inner] = kind
+            if isinstance(inner.type, ir.TensorType) and inner.dtype is not kind:
+                raise InvalidModelError(
+                    f"{label(node)} gives {quoted(outer.name)} as {kind.name} to its body, where {quoted(inner.name)}"
+                    f" is declared as {inner.type.dtype.name}"
+                )
+
+    # Functions
+
+    def _function(self, function: ir.Function) -> InvalidModelError | None:
+        """Look at a function's nodes; types hold for a call, and are not looked at.
+
+        ONNX Runtime counts operands as the function's imports say, and reads attributes as the model's do.
+
+        Returns:
+            What is wrong with it if it is called.
+
+        Raises:
+            InvalidModelError: What is wrong whether it is called or not.
+        """
+        fault: InvalidModelError | None = None
+        for node in self._watch(function.all_nodes()):
+            if not node.op_type:
+                raise InvalidModelError(f"{label(node)} has no op type")
+            identifier = node.op_identifier()
+            if identifier in self._functions:
+                self._called.add(identifier)
+                continue
+            if node.op_type == "Constant" and not node.domain:
+                continue
+            own = signature(node.domain, node.op_type, function.opset_imports.get(node.domain, 0))
+            if own is None:
+                continue
+            try:
+                own.check_counts(len(node.inputs), len(node.outputs))
+            except InvalidModelError as error:
+                raise InvalidModelError(f"function {quoted(function.name)}: {label(node)} {error}") from None
+            other = signature(node.domain, node.op_type, self._imports.get(node.domain, 0))
+            faults = [one for one in map(_fault_of(node), {own, other}) if one is not None]
+            if faults and other is not None and len(faults) == len({own, other}):
+                fault = fault or InvalidModelError(f"function {quoted(function.name)}: {label(node)} {faults[0]}")
+        return fault
+
+
+def _fault_of(node: ir.Node) -> Callable[[Signature | None], InvalidModelError | None]:
+    def fault(of: Signature | None) -> InvalidModelError | None:
+        try:
+            if of is not None:
+                of.check_attributes(node.attributes.data)
+        except InvalidModelError as error:
+            return error
+        return None
+
+    return fault
+
+
+def _known(shape: ir.Shape) -> Known:
+    return tuple(dim if isinstance(dim, int) else None for dim in shape.dims)
+
+
+_BY_ATTRIBUTES: Final[Mapping[str, Callable[[_Check, ir.Node], None]]] = {
+    "Cast": _Check.cast,
+    "If": _Check.branches,
+    "Loop": _Check.body,
+    "Scan": _Check.body,
+}
+
+__all__ = ["check"]
