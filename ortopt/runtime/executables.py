@@ -106,15 +106,25 @@ class OnDevice(Prepared):
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
+        with self._device.lock:
+            found, crossing = self.start(values, options)
+        self._device.crossed(crossing)
+        return found
+
+    def start(self, values: list[Any], options: Any) -> tuple[Sequence[Any], list[Any]]:
+        """Run the session; hold the device's lock.
+
+        Returns:
+            The values of its outputs, and those values that ONNX Runtime copies to the device or from it.
+        """
         device = self._device
         crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
-        with device.lock:
-            device.keep(values)
-            made = elements(super().__call__(values, self.options(options, waits=self._waits)))
-            found = device.received(made, self._places)
+        device.keep(values)
+        found = device.received(
+            elements(super().__call__(values, self.options(options, waits=self._waits))), self._places
+        )
         crossing.extend(value for i, value in enumerate(found) if (self._places[i] == "cuda") == (i in self._from_host))
-        device.crossed(crossing)
-        return found
+        return found, crossing
 
 
 class AtHost:
