@@ -239,7 +239,11 @@ class _Opening:
             names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
             deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
             group(model, PartitionOptions(providers=working or (CPU,), deny=deny))
-        elif any(value is not None and value.type is None for node in model.graph for value in node.inputs):
+        elif (
+            self._settings.dump_groups
+            or self._settings.reproduces
+            or any(value is not None and value.type is None for node in model.graph for value in node.inputs)
+        ):
             shapes.infer_model(model)
         provider_options = {name: dict((chosen or {}).get(name, {})) for name in dict.fromkeys((*working, CPU))}
         device, told = self._device(provider_options)
