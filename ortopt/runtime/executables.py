@@ -206,7 +206,7 @@ class Host:
     Args:
         model: A model whose weights are inputs behind the others.
         weights: The weights, in their order.
-        ops: Subclasses of ``onnx.reference.op_run.OpRun``.
+        ops: Subclasses of ``onnx.reference.op_run.OpRun``; they are given copies of their arguments.
     """
 
     __slots__ = ("_evaluator", "_inputs", "_weights")
@@ -218,6 +218,7 @@ class Host:
             from onnx.inliner import inline_local_functions
 
             model = inline_local_functions(model)
+        ops = [_on_copies(op) for op in ops]
         # Given a whole model it would not tell the functions of the callers' ops.
         functions: list[Any] = []
         for function in _callees_first(model.functions):
@@ -233,6 +234,19 @@ class Host:
         found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
         given = {id(one) for array in arrays for one in (array, *(array if isinstance(array, list) else ()))}
         return [to_ort(_apart(value, given)) for value in found]
+
+
+def _on_copies(op: type) -> type:
+    """An op of the caller's that works on copies of its arguments, and may write to them.
+
+    They may be the memory of a caller's array, of a weight, or of a value that others still read. The ops of
+    ``onnx.reference`` write to none of theirs.
+    """
+
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        return op.run(self, *(own(one) for one in args), **named)  # type: ignore[attr-defined]
+
+    return type(op.__name__, (op,), {"run": run, "__module__": op.__module__, "__doc__": op.__doc__})
 
 
 def _apart(value: Any, given: set[int]) -> Any:
