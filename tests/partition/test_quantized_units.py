@@ -111,7 +111,8 @@ def test_units_make_no_circle_where_a_value_is_read_by_several() -> None:
 
 
 def test_units_with_a_scale_that_the_unit_makes_are_none() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 17]> main (uint8[N] a) => (uint8[N] y) <float s = {0.5}, uint8 o = {3}> {
+    text = """<ir_version: 10, opset_import: ["" : 17]> main (uint8[N] a) => (uint8[N] y)
+        <float s = {0.5}, uint8 o = {3}> {
         d = DequantizeLinear (a, s, o) n = Neg (d) m = ReduceMax <keepdims = 0> (n) l = my.Own (m)
         y = QuantizeLinear (n, l, o) }"""
     found = partition(parse(text.replace('"" : 17', '"" : 17, "my" : 1')))[0]
