@@ -99,7 +99,9 @@ def _dims(value: Any) -> Sequence[int] | None:
     if isinstance(value, np.ndarray):
         return value.shape
     is_tensor = getattr(value, "is_tensor", None)
-    return value.shape() if is_tensor is not None and value.has_value() and is_tensor() else None
+    if is_tensor is None or not value.has_value() or not is_tensor():
+        return None
+    return [int(size) for size in value.shape()]
 
 
 class Dumping:
