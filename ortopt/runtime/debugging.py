@@ -97,7 +97,7 @@ def _complete(declared: Sequence[ir.Value], seen: Sequence[Any]) -> None:
 def _dims(value: Any) -> Sequence[int] | None:
     """The sizes of a tensor."""
     if isinstance(value, np.ndarray):
-        return value.shape
+        return [*value.shape]
     is_tensor = getattr(value, "is_tensor", None)
     if is_tensor is None or not value.has_value() or not is_tensor():
         return None
