@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -29,6 +30,9 @@ CHAIN = 9
 ARGUMENTS = (1, 8, 32)
 GROUPS = (1, 8, 32)
 LAYERS, WIDTH = 32, 1024
+ELEMENTS = 4 << 20
+"""Of each value where activations dominate: 16 MB."""
+HELD_CALLS = 4
 ZOO = ("bert_small__ts17", "lstm_tagger__ts13", "light_squeezenet")
 _SECONDS = 0.6
 _FIXED_THRESHOLD = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
@@ -50,7 +54,7 @@ def main() -> None:
 
 
 def _measure(folder: Path, pairs: int) -> dict[str, Any]:
-    figures: dict[str, Any] = {"whole": [], "further": [], "memory": []}
+    figures: dict[str, Any] = {"whole": [], "further": [], "memory": [], "activations": []}
     print("\na model that is one group: microseconds a call (allowed: 2 % or 15 us)")
     for label, path in _whole_models(folder):
         plain, ours = _pairs(("call-plain", path), ("call-ours", path), pairs)
@@ -88,6 +92,18 @@ def _measure(folder: Path, pairs: int) -> dict[str, Any]:
         print(
             f"  {count:3} groups   "
             + "   ".join(f"{key} {plain[key]:8.2f} -> {ours[key]:8.2f} ({ratio:.2f})" for key, ratio in ratios.items())
+        )
+    print(f"\nmemory in MB after {HELD_CALLS} calls, {LAYERS} nodes that pass on {ELEMENTS >> 18} MB (allowed: 1.1)")
+    for count in GROUPS:
+        path = folder / f"activations{count}.onnx"
+        onnx.save(activations(count), path)
+        plain, ours = _pairs(("hold-plain", path), ("hold-ours", path), min(pairs, 3), _FIXED_THRESHOLD)
+        figures["activations"].append({"groups": count, "plain": plain, "ours": ours})
+        ratios = {key: ours[key] / plain[key] for key in ("anonymous", "peak")}
+        print(
+            f"  {count:3} groups   "
+            + "   ".join(f"{key} {plain[key]:8.2f} -> {ours[key]:8.2f} ({ratio:.2f})" for key, ratio in ratios.items())
+            + f"   after the session {plain['left']:.2f} -> {ours['left']:.2f}"
         )
     return figures
 
@@ -190,6 +206,22 @@ def layers(groups: int) -> onnx.ModelProto:
     return _model(nodes, inputs, types[-1], functions, initializer=weights, value_info=types[:-1])
 
 
+def activations(groups: int) -> onnx.ModelProto:
+    """Nodes without weights that pass on large values, cut into groups."""
+    info = make.make_tensor_value_info
+    nodes, functions = [], []
+    each = LAYERS // groups
+    for i in range(groups):
+        names = ["a", *(f"r{j}" for j in range(each - 1)), "r"]
+        ops = zip(range(each), names, names[1:], strict=False)
+        inner = [make.make_node("Relu" if j % 2 else "Neg", [source], [target]) for j, source, target in ops]
+        nodes.append(make.make_node(f"group_{i}", ["x" if i == 0 else f"t{i - 1}"], [f"t{i}"], domain="ortopt.group"))
+        functions.append(_group(i, ["a"], inner, 0))
+    types = [info(f"t{i}", onnx.TensorProto.FLOAT, ["N"]) for i in range(groups)]
+    inputs = [info("x", onnx.TensorProto.FLOAT, ["N"])]
+    return _model(nodes, inputs, types[-1], functions, value_info=types[:-1])
+
+
 # Children
 
 
@@ -202,6 +234,8 @@ def child(mode: str, path: str) -> dict[str, float]:
         "plan": lambda: _plan(path),
         "create-plain": lambda: _create(_plain, path),
         "create-ours": lambda: _create(_ours, path),
+        "hold-plain": lambda: _hold(_plain, path),
+        "hold-ours": lambda: _hold(_ours, path),
     }[mode]()
 
 
@@ -318,6 +352,29 @@ def _create(open_session: Callable[[str], Any], path: str) -> dict[str, float]:
         "seconds": seconds,
         "anonymous": after["RssAnon"] - before["RssAnon"],
         "peak": after["VmHWM"] - before["VmRSS"],
+    }
+
+
+def _hold(open_session: Callable[[str], Any], path: str) -> dict[str, float]:
+    """What the process holds after some calls, what it held at most, and what is left when the session is gone."""
+    import onnxruntime
+
+    import ortopt.runtime.session
+
+    assert onnxruntime is not None
+    assert ortopt is not None
+    x = {"x": np.ones(ELEMENTS, np.float32)}
+    before = _memory()
+    session = open_session(path)
+    for _ in range(HELD_CALLS):
+        session.run(None, x)
+    after = _memory()
+    del session
+    gc.collect()
+    return {
+        "anonymous": after["RssAnon"] - before["RssAnon"],
+        "peak": after["VmHWM"] - before["VmRSS"],
+        "left": _memory()["RssAnon"] - before["RssAnon"],
     }
 
 

@@ -3,6 +3,7 @@
 1. Items run in segments of one color. A segment takes everything of its color that is ready, and what becomes ready by
    that, before another color has its turn; of several colors that which the longest chain of changes waits for. With
    two colors no order of the graph changes color less often.
+   What reads nothing but constants waits for those that read it, if they have its color.
 2. A segment is cut into clusters that are connected: by a value that one item writes and another reads or, with
    horizontal fusion, by a value that both read. Segments follow one another and the clusters of one do not depend on
    each other, so that no circle through the outside can arise.
@@ -25,11 +26,12 @@ HOST = 0
 
 def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
     """The items in an order that changes color seldom, cut where it does; each segment in ascending order."""
-    missing = [len(dag.producers(item)) for item in token.watch(range(len(dag)))]
+    waiting = _waiting(dag, token)
+    missing = [sum(not waiting[other] for other in dag.producers(item)) for item in token.watch(range(len(dag)))]
     changes = _changes_to_come(dag, token)
     ready: dict[int, list[tuple[int, int]]] = {}
     for item, count in enumerate(missing):
-        if not count:
+        if not count and not waiting[item]:
             heapq.heappush(ready.setdefault(dag.colors[item], []), (-changes[item], item))
     found: list[list[int]] = []
     while ready:
@@ -37,7 +39,7 @@ def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
         queue = ready[color]
         segment: list[int] = []
         for _, item in token.watch(popped(queue)):
-            segment.append(item)
+            segment += _with_waiting(dag, item, waiting)
             for other in dag.consumers(item):
                 missing[other] -= 1
                 if not missing[other]:
@@ -45,6 +47,29 @@ def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
         del ready[color]
         segment.sort()
         found.append(segment)
+    return found
+
+
+def _waiting(dag: Dag, token: CancellationToken) -> list[bool]:
+    """What reads nothing but constants, at any distance, and is read by its own color only: it waits until it is."""
+    found = [False] * len(dag)
+    for item in token.watch(range(len(dag))):
+        if all(dag.writer[value] != -1 and found[dag.writer[value]] for value in dag.reads[item]):
+            readers = dag.consumers(item)
+            found[item] = bool(readers) and all(dag.colors[other] == dag.colors[item] for other in readers)
+    return found
+
+
+def _with_waiting(dag: Dag, item: int, waiting: list[bool]) -> list[int]:
+    """An item with what has waited for it, which waits no more."""
+    found = [item]
+    pending = [item]
+    while pending:
+        for other in dag.producers(pending.pop()):
+            if waiting[other]:
+                waiting[other] = False
+                found.append(other)
+                pending.append(other)
     return found
 
 
@@ -145,6 +170,18 @@ def within_limit(dag: Dag, items: Sequence[int], limit: int, token: Cancellation
     return pieces
 
 
+def _sources_together(dag: Dag, parts: list[list[int]]) -> list[list[int]]:
+    """One part of those that read nothing from outside, for which a session of its own each would not pay."""
+    sources: list[int] = []
+    others: list[list[int]] = []
+    for part in parts:
+        if dag.arguments(dict.fromkeys(part))[0]:
+            others.append(part)
+        else:
+            sources += part
+    return [sorted(sources), *others] if sources else others
+
+
 def clusters(
     dag: Dag,
     *,
@@ -171,6 +208,8 @@ def clusters(
         if dag.colors[segment[0]] == HOST:
             continue
         parts = [segment] if whole else connected(dag, segment, horizontal=horizontal, token=token)
+        if horizontal and not whole:
+            parts = _sources_together(dag, parts)
         for part in token.watch(parts):
             found += within_limit(dag, part, limit, token)
     return found

@@ -28,6 +28,8 @@ class Dag:
         wanted: The values that the graph's caller needs.
         colors: For each item where it runs: items of one color may be in one cluster. 0 is the host's color, whose
             items are in no cluster.
+        operands: For each item how many operands it has, one that is given twice counted twice; without, as many as it
+            reads.
         writer: For each value the item that writes it, or -1.
         readers: For each value the items that read it, in order.
         token: Who may stop the making of it.
@@ -37,11 +39,13 @@ class Dag:
     writes: list[tuple[int, ...]]
     wanted: frozenset[int]
     colors: list[int]
+    operands: list[int] = field(default_factory=list, kw_only=True)
     writer: list[int] = field(init=False)
     readers: list[list[int]] = field(init=False)
     token: InitVar[CancellationToken] = NEVER
 
     def __post_init__(self, token: CancellationToken) -> None:
+        self.operands = self.operands or [len(values) for values in token.watch(self.reads)]
         all_values = chain(token.watch(self.reads), token.watch(self.writes), [tuple(self.wanted)])
         count = 1 + max(chain.from_iterable(all_values), default=-1)
         self.writer = [-1] * count
@@ -134,24 +138,30 @@ def number(
 
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
+    operands: list[int] = []
     for nodes in token.watch(items):
         own: dict[ir.Value, None] = {}
         used: dict[ir.Value, None] = {}
+        again = 0
         for node in nodes:
             for value in node.inputs:
                 if value is not None and constant_tensor(value) is None:
+                    again += value in used
                     used[value] = None
             if node.attributes:
                 used.update(dict.fromkeys(value for value in scope.captured(node) if constant_tensor(value) is None))
             own.update(dict.fromkeys(value for value in node.outputs if value.name != ""))
         reads.append(tuple(number_of(value) for value in used if value not in own))
         writes.append(tuple(number_of(value) for value in own))
+        operands.append(len(reads[-1]) + (again if len(nodes) == 1 else 0))
     for before, after in _steps(items, in_order):
         signal = number_of(ir.Value(type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([0])))
         writes[before] += (signal,)
         reads[after] += (signal,)
     wanted = frozenset(map(number_of, graph.outputs))
-    dag = Dag(reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.watch(items)], token)
+    dag = Dag(
+        reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.watch(items)], token, operands=operands
+    )
     return Numbered(graph, items, dag, values)
 
 

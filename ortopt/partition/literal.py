@@ -2,9 +2,9 @@
 
 The procedure: the list of nodes is walked from its end. At each node that can be fused its producers are tried, the one
 that stands last in the list first. A producer of the same color is moved in front of the node, and what depends on it
-behind the node, unless the node depends on that. Both are then fused if their arguments together are within the limit,
-and the new node is scanned again; otherwise the move stands and the next producer is tried. The walk is repeated until
-nothing fuses.
+behind the node, unless the node depends on that. Both are then fused if their arguments together are within the limit
+(a fused node takes each value once; of any other all operands count, as in the fuser, weights apart), and the new node
+is scanned again; otherwise the move stands and the next producer is tried. The walk is repeated until nothing fuses.
 
 So the partition depends on the order of the list, which the moves change, and this follows it to the letter; the slow
 version to compare with is in the tests. What makes it fast:
@@ -104,6 +104,7 @@ class _Fuser:
             {value for value in values if self._readers[value] or value in dag.wanted}
             for values in token.watch(dag.writes)
         ]
+        self._operands = list(dag.operands)
         self._members: list[list[int]] = [[item] for item in range(len(dag))]
         self._order = _Order(len(dag), token)
         self._token = token
@@ -140,7 +141,9 @@ class _Fuser:
         return False
 
     def _arguments(self, cluster: int) -> int:
-        return len(self._taken[cluster]) + len(self._given[cluster])
+        """How many values a cluster takes and gives; a node that is none yet has a value twice that it reads twice."""
+        alone = len(self._members[cluster]) == 1
+        return (self._operands[cluster] if alone else len(self._taken[cluster])) + len(self._given[cluster])
 
     def _move_before(self, producer: int, consumer: int) -> bool:
         """Bring a producer in front of its consumer, and what depends on it behind; whether that can be."""

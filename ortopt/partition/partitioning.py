@@ -13,7 +13,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.options import Options
-from ortopt.partition import balance, cost, exemplars, literal, motions, random_state
+from ortopt.partition import balance, cost, estimate, exemplars, literal, motions, quantized_units, random_state
 from ortopt.partition.dag import Numbered, number, topological
 from ortopt.partition.exemplars import Offer
 from ortopt.partition.groups import PREFIX, Group, groups_of
@@ -115,13 +115,17 @@ def partition_graph(
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.watch(graph)}
     drawing = random_state.drawing(graph, placement, functions, places, token)
-    for nodes, provider in drawing.bundles:
+    bundles = drawing.bundles
+    if options.policy == "cost" and not drawing.order:  # with an order of their own there might be circles
+        bundles = quantized_units.units(graph, placement, places, token)
+    for nodes, provider in bundles:
         places.update(dict.fromkeys(nodes, provider))
     colors = {name: color for color, name in enumerate(providers, 1)}
     colored = {node: colors[place] for node, place in token.watch(places.items()) if place is not None}
-    numbered = number(graph, colored, [nodes for nodes, _ in drawing.bundles], drawing.order, token)
+    numbered = number(graph, colored, [nodes for nodes, _ in bundles], drawing.order, token)
     if options.policy == "literal":
-        found = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
+        fused = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
+        found = [items for items in token.watch(fused) if not _shows_only(numbered, items)]
     else:
         found = balance.clusters(
             numbered,
@@ -140,6 +144,11 @@ def _gives(numbered: Numbered, items: list[int], token: CancellationToken) -> bo
     """Whether somebody needs a result of a cluster: a call that takes and gives nothing would be no valid node."""
     _, given = numbered.dag.arguments(dict.fromkeys(items), token)
     return any(numbered.values[value].producer() is not None for value in given)
+
+
+def _shows_only(numbered: Numbered, items: list[int]) -> bool:
+    """Whether a cluster only shows elements in another shape, which costs nothing outside."""
+    return all(estimate.is_view(node) for item in items for node in numbered.items[item])
 
 
 def settle(

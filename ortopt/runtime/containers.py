@@ -7,6 +7,7 @@ SequenceConstruct, of Optional.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -129,14 +130,21 @@ def _model(
     return onnx.helper.make_model(graph, ir_version=_IR, opset_imports=[onnx.helper.make_opsetid("", _OPSET)])
 
 
-def opened(model: onnx.ModelProto) -> Any:
-    """A session of ONNX Runtime's own for a small model that computes nothing: on the CPU, quiet, without threads."""
+def opened(model: onnx.ModelProto, entries: Mapping[str, str] | None = None) -> Any:
+    """A session of ONNX Runtime's own for a small model that computes nothing: on the CPU, quiet, without threads.
+
+    Args:
+        model: The model.
+        entries: Configuration entries.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     use_one_thread(options)
     options.log_severity_level = 4
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
     session = binding().InferenceSession(options, model.SerializeToString(), False, False)
     session.initialize_session(["CPUExecutionProvider"], [{}], set())
     return session

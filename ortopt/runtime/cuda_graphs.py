@@ -5,7 +5,9 @@ and results out of them, all on the one stream: what a caller gets is never over
 cannot mix. ONNX Runtime warms up and captures by itself, in the first run with a graph's number.
 
 ONNX Runtime keeps captured graphs per thread. Each thread that calls captures anew, on the same buffers; no more than
-`MOST_THREADS` that live at the same time do, the others run the same session without a graph.
+`MOST_THREADS` that live at the same time do, the others run the same session without a graph. Their results are copied
+out as well: they lie in the session's arena, where a replay in another thread overwrites all that was free when its
+graph had been captured.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.graph.text import one_line, quoted
+from ortopt.runtime import session_options
+from ortopt.runtime.arena import ENTRY
 from ortopt.runtime.cuda_device import NO_WAITING, CudaDevice
 from ortopt.runtime.executables import OnDevice, of_session
 from ortopt.runtime.recipes import Recipe
@@ -47,11 +51,14 @@ def captured(group: Group, workshop: Workshop, recipe: Recipe, values: Sequence[
 
     Raises:
         ValueError: The group takes or gives what the host reads: a replay would go on with what it was at the capture.
+            Or its memory is not its own.
         onnxruntime.capi.onnxruntime_pybind11_state.Fail: And its kin: ONNX Runtime cannot capture the group, because a
             node of it is not for CUDA, or is control flow, or allocates memory or waits in its kernel.
     """
     device = workshop.device
     assert device is not None
+    if session_options.entry(workshop.maker.options, ENTRY) == "1":
+        raise ValueError(f"{ENTRY} lets other sessions have memory that a replay writes to")
     session = workshop.maker.make(
         place(recipe.model(), recipe.weights),
         (CUDA, CPU),
@@ -141,31 +148,40 @@ class Captured:
         self._capture(values)
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
-        """Copy the arguments in, replay, copy the results out."""
-        if getattr(self._threads, "token", None) is None and not self._captures_here(values):
-            found = self._plain(values, options)
-            name = f"copy of {self._name}"
-            return [
-                self._device.download(value, name) if wanted == "cpu" else value
-                for value, wanted in zip(found, self._places, strict=True)
-            ]
+        """Copy the arguments in, replay, copy the results out.
+
+        What is run without a graph is copied out too, before anybody may replay: it lies in the session's arena, in
+        which a replay writes to all that was free after the capture.
+        """
         device = self._device
+        replays = getattr(self._threads, "token", None) is not None or self._captures_here(values)
         with device.lock:
-            crossing = self._fill(values)
-            self.session.run_with_iobinding(self._binding, self._options)
-            results: list[Any] = []
-            copied: list[tuple[Any, Any]] = []
-            for buffer, wanted in zip(self._outputs, self._places, strict=True):
-                if wanted == "cpu":
-                    results.append(device.fetch(buffer))
-                    crossing.append(buffer)
-                else:
-                    results.append(device.allocate(buffer.shape(), buffer.element_type()))
-                    copied.append((results[-1], buffer))
-            device.fill([target for target, _ in copied], [buffer for _, buffer in copied])
+            if replays:
+                crossing = self._fill(values)
+                self.session.run_with_iobinding(self._binding, self._options)
+                sources: Sequence[Any] = self._outputs
+            else:
+                sources, crossing = self._plain.start(values, options)
+            results = self._copied_out(sources)
         if "cpu" in self._places:
             device.settle()
-        device.crossed(crossing)
+        device.crossed(
+            [*crossing, *(one for one, wanted in zip(sources, self._places, strict=True) if wanted == "cpu")]
+        )
+        return results
+
+    def _copied_out(self, sources: Sequence[Any]) -> list[Any]:
+        """Results of a run in memory of their own, where they are wanted; on the way there, to the host's."""
+        device = self._device
+        results: list[Any] = []
+        copied: list[tuple[Any, Any]] = []
+        for source, wanted in zip(sources, self._places, strict=True):
+            if wanted == "cpu":
+                results.append(device.fetch(source))
+            else:
+                results.append(device.allocate(source.shape(), source.element_type()))
+                copied.append((results[-1], source))
+        device.fill([target for target, _ in copied], [source for _, source in copied])
         return results
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Sequence
@@ -9,17 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
+from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU
 from ortopt.errors import VerificationError
+from ortopt.graph import scope
+from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.graph.save import save
 from ortopt.graph.text import one_line
+from ortopt.options import Options
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.plan import Plan
-from ortopt.runtime.recipes import Recipe
+from ortopt.runtime.recipes import Recipe, write_type
 from ortopt.runtime.settings import RunType
-from ortopt.runtime.values import to_numpy, type_of
+from ortopt.runtime.values import elements, to_numpy, type_of
 from ortopt.verification_comparison import Comparison
 
 if TYPE_CHECKING:
@@ -39,12 +45,89 @@ def dump_graph(model: ir.Model, plan: Plan, folder: Path) -> None:
     (folder / "plan.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def dump_group(recipe: Recipe, folder: Path, label: str) -> Path:
-    """Write a group as a model of its own."""
+def dump_group(
+    recipe: Recipe,
+    folder: Path,
+    label: str,
+    types: Sequence[str] = (),
+    given: Sequence[Any] = (),
+    found: Sequence[Any] = (),
+) -> Path:
+    """Write a group as a model of its own, with types and shapes of its arguments as far as they are known.
+
+    Args:
+        recipe: The group.
+        folder: Where.
+        label: The file's name, without the ending.
+        types: The types of its inputs at a run, where they are not known before.
+        given: Its inputs at a run: they tell what nobody knew before, types and ranks.
+        found: What it gave for them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{label}.onnx"
-    save(recipe.complete_model(), path)
+    seen = types or [type_of(value) for value in given]
+    model = recipe.complete_model(seen=[None if "?" in one else one for one in seen])
+    for value, one in zip((*model.graph.inputs, *model.graph.outputs), (*recipe.inputs, *recipe.outputs), strict=True):
+        if one.foreign is not None:
+            value.meta[FOREIGN_TYPE_KEY] = one.foreign
+    _complete(model.graph.inputs, given)
+    scope.attach(model, Options())
+    outputs = list(model.graph.outputs)
+    model.graph.outputs.clear()  # they would stay as they are declared: without shapes
+    with contextlib.suppress(Exception):  # the group may be wrong: that is why somebody wants to see it
+        shapes.infer_model(model)
+    model.graph.outputs.extend(outputs)
+    _complete(outputs, found)
+    save(model, path)
     return path
+
+
+def _complete(declared: Sequence[ir.Value], seen: Sequence[Any]) -> None:
+    """Give arguments the types and ranks that they had at a run, where they have none."""
+    for value, one in zip(declared, seen, strict=False):
+        if value.type is None and "?" not in type_of(one):
+            proto = onnx.TypeProto()
+            write_type(proto, type_of(one))
+            value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        dims = _dims(one)
+        if value.shape is None and dims is not None and isinstance(value.type, ir.TensorType):
+            value.shape = ir.Shape([None] * len(dims))
+
+
+def _dims(value: Any) -> Sequence[int] | None:
+    """The sizes of a tensor."""
+    if isinstance(value, np.ndarray):
+        return [*value.shape]
+    is_tensor = getattr(value, "is_tensor", None)
+    if is_tensor is None or not value.has_value() or not is_tensor():
+        return None
+    return [int(size) for size in value.shape()]
+
+
+class Dumping:
+    """An executable that writes its group as a model when it has run, and then all about its arguments is known.
+
+    Args:
+        group: Whose executable it is.
+        workshop: What all groups share.
+        label: The name of the file.
+        executable: What runs.
+    """
+
+    def __init__(self, group: Group, workshop: Workshop, label: str, executable: Executable) -> None:
+        self._group = group
+        self._folder = workshop.settings.dump_folder
+        self._label = label
+        self._executable = executable
+        self._is_written = False
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run it."""
+        results = self._executable(values, options)
+        if not self._is_written:
+            self._is_written = True
+            dump_group(self._group.recipe, self._folder, self._label, given=values, found=elements(results))
+        return results
 
 
 class Watching:
@@ -104,7 +187,7 @@ class Watching:
         message = f"group {group.recipe.name} on {group.provider}, output {output!r}: {detail}"
         if self._settings.reproduces:
             folder = self._settings.dump_folder / f"{group.label}-differs"
-            dump_group(group.recipe, folder, "group")
+            dump_group(group.recipe, folder, "group", given=values, found=found)
             self._write(folder / "values.npz", values, found)
             message += f" (the group and its inputs are in {folder})"
         raise VerificationError(message)

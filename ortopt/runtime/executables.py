@@ -106,15 +106,25 @@ class OnDevice(Prepared):
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
+        with self._device.lock:
+            found, crossing = self.start(values, options)
+        self._device.crossed(crossing)
+        return found
+
+    def start(self, values: list[Any], options: Any) -> tuple[Sequence[Any], list[Any]]:
+        """Run the session; hold the device's lock.
+
+        Returns:
+            The values of its outputs, and those values that ONNX Runtime copies to the device or from it.
+        """
         device = self._device
         crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
-        with device.lock:
-            device.keep(values)
-            made = elements(super().__call__(values, self.options(options, waits=self._waits)))
-            found = device.received(made, self._places)
+        device.keep(values)
+        found = device.received(
+            elements(super().__call__(values, self.options(options, waits=self._waits))), self._places
+        )
         crossing.extend(value for i, value in enumerate(found) if (self._places[i] == "cuda") == (i in self._from_host))
-        device.crossed(crossing)
-        return found
+        return found, crossing
 
 
 class AtHost:
@@ -196,7 +206,7 @@ class Host:
     Args:
         model: A model whose weights are inputs behind the others.
         weights: The weights, in their order.
-        ops: Subclasses of ``onnx.reference.op_run.OpRun``.
+        ops: Subclasses of ``onnx.reference.op_run.OpRun``; they are given copies of their arguments.
     """
 
     __slots__ = ("_evaluator", "_inputs", "_weights")
@@ -208,6 +218,7 @@ class Host:
             from onnx.inliner import inline_local_functions
 
             model = inline_local_functions(model)
+        ops = [_on_copies(op) for op in ops]
         # Given a whole model it would not tell the functions of the callers' ops.
         functions: list[Any] = []
         for function in _callees_first(model.functions):
@@ -223,6 +234,19 @@ class Host:
         found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
         given = {id(one) for array in arrays for one in (array, *(array if isinstance(array, list) else ()))}
         return [to_ort(_apart(value, given)) for value in found]
+
+
+def _on_copies(op: type) -> type:
+    """An op of the caller's that works on copies of its arguments, and may write to them.
+
+    They may be the memory of a caller's array, of a weight, or of a value that others still read. The ops of
+    ``onnx.reference`` write to none of theirs.
+    """
+
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        return op.run(self, *(own(one) for one in args), **named)  # type: ignore[attr-defined]
+
+    return type(op.__name__, (op,), {"run": run, "__module__": op.__module__, "__doc__": op.__doc__})
 
 
 def _apart(value: Any, given: set[int]) -> Any:

@@ -114,6 +114,11 @@ class Group:
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", self.recipe.name) or "group"
 
     @property
+    def _dump_label(self) -> str:
+        """The name of the file that it is dumped to: one for each types that it is called with."""
+        return f"{self.label}-{len(self._by_types)}" if self._by_types else self.label
+
+    @property
     def wanted_provider(self) -> str:
         """The provider that it is tried on first."""
         return HOST if self._on_host else self._chain()[0]
@@ -151,6 +156,10 @@ class Group:
 
             made = Specializing(self, workshop, workshop.specialize, general)
             self._specializing.append(made)
+        if workshop.settings.dump_groups:
+            from ortopt.runtime.debugging import Dumping
+
+            made = Dumping(self, workshop, self._dump_label, made)
         if workshop.settings.watches_groups:
             from ortopt.runtime.debugging import Watching
 
@@ -186,7 +195,7 @@ class Group:
         if workshop.settings.dump_groups:
             from ortopt.runtime.debugging import dump_group
 
-            dump_group(self.recipe, workshop.settings.dump_folder, self.label)
+            dump_group(self.recipe, workshop.settings.dump_folder, self._dump_label, types)
         if self._on_host:
             return self._compile_on_host(types)
         optimize = workshop.settings.run_type is not RunType.REFERENCE

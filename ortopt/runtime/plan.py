@@ -176,7 +176,8 @@ class _ParallelRun:
             if self._error is None:
                 found = step.action([self._slots[i] for i in step.inputs], self._options)
                 for i, value in zip(step.outputs, found, strict=False):
-                    self._slots[i] = value
+                    if self._readers[i] or i in self._kept:
+                        self._slots[i] = value
         except BaseException as error:
             self._error = self._error or error
         ready: list[int] = []

@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ortopt.analysis.providers import CUDA, usable
+from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError
 from ortopt.runtime import session_options
+from ortopt.runtime.arena import Arena
 from ortopt.runtime.profiling import Profiles
 from ortopt.runtime.weights import FOLDER_KEY, Placed
 
@@ -62,6 +63,7 @@ class SessionMaker:
         self.captures = False
         self.has_initializers = False
         self.profiles = Profiles(self._options)
+        self._arena = Arena(self._options)
         self._afterwards: dict[str, Callable[[Any], object]] = {}
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -121,6 +123,9 @@ class SessionMaker:
             entries.update(dict.fromkeys(_SPINNING, "0"))
         if placed.folder is not None:
             entries[FOLDER_KEY] = placed.folder
+        # A library of custom ops means the caller's own object, in which ONNX Runtime warns of each entry changed back.
+        shared = self._arena.entries() if tuple(providers) == (CPU,) and not foreign else {}
+        entries.update(shared)
         device = self.device if CUDA in providers else None
         busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
         with self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
@@ -138,6 +143,8 @@ class SessionMaker:
                 raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
             if options.enable_profiling:
                 self.profiles.add(label, session)
+        if shared:
+            self._arena.joined(session)
         self._made.add(session)
         for change in list(self._afterwards.values()):
             change(session)

@@ -23,9 +23,12 @@ def draw(shape: str, seed: int, most: int = 40) -> Dag:
     values = len(inputs)
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
+    operands: list[int] = []
     for item in range(count):
         known = [value for row in writes for value in row]
-        reads.append(tuple(dict.fromkeys(_operands(rng, shape, item, known, writes, inputs))))
+        drawn = _operands(rng, shape, item, known, writes, inputs)
+        reads.append(tuple(dict.fromkeys(drawn)))
+        operands.append(len(drawn))
         results = 2 if rng.random() < 0.15 else 1
         writes.append(tuple(range(values, values + results)))
         values += results
@@ -36,7 +39,7 @@ def draw(shape: str, seed: int, most: int = 40) -> Dag:
     colors = [0 if rng.random() < share else 1 for _ in range(count)]
     if rng.random() < 0.2:
         colors = [color and rng.choice([1, 2]) for color in colors]
-    return Dag(reads, writes, frozenset(wanted), colors)
+    return Dag(reads, writes, frozenset(wanted), colors, operands=operands)
 
 
 def _operands(

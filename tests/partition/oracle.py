@@ -12,6 +12,8 @@ class Unit:
         self.items = items
         self.color = dag.colors[min(items)]
         self.taken = {v for item in items for v in dag.reads[item] if dag.writer[v] not in items}
+        (first, *others) = items
+        self.arguments = len(self.taken) if others else dag.operands[first]
         self.given = {
             v
             for item in items
@@ -47,7 +49,7 @@ def scan(dag: Dag, order: list[Unit], consumer: Unit, limit: int) -> Unit | None
     for producer in [unit for unit in reversed(order) if consumer.reads_from(unit)]:
         if producer.color != consumer.color or not move_before(order, producer, consumer):
             continue
-        sizes = [len(unit.taken) + len(unit.given) for unit in (producer, consumer)]
+        sizes = [unit.arguments + len(unit.given) for unit in (producer, consumer)]
         if sum(sizes) > limit:
             continue
         fused = Unit(dag, producer.items | consumer.items)

@@ -24,7 +24,7 @@ from ortopt.graph.save import to_bytes
 from ortopt.options import Options
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.partitioning import group, partition
-from ortopt.partition.settings import PartitionOptions, Policy
+from ortopt.partition.settings import POLICIES, PartitionOptions, Policy
 from ortopt.testing import check_rewrites, parse
 from ortopt.verify import verify
 
@@ -579,7 +579,36 @@ def test_row_d_views_are_never_a_groups_only_content() -> None:
         """main (float[N,4] x) => (float[4,M] y) <int64[2] s = {4, -1}, int64[2] r = {2, -1}>
         { t = Neg (x) u = Reshape (t, r) v = Reshape (u, s) y = Neg (v) }"""
     )
-    assert group(model, PartitionOptions(deny=("Neg",))) == []
+    for policy in POLICIES:
+        assert group(model, PartitionOptions(deny=("Neg",), policy=policy)) == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("provider", [CPU, CUDA])
+def test_row_d_a_single_view_is_no_group(view: str, policy: Policy, provider: str) -> None:
+    constants = {"s": "<int64[2] s = {1, -1}>", "ax": "<int64[1] ax = {0}>"}.get(view[-3:-1].strip(), "")
+    model = parse(f"main (float[1,1,8] x) => (float o) {constants} {{ t = Neg (x) v = {view} o = ReduceSum (v) }}")
+    found = partition(model, PartitionOptions(providers=(provider,), policy=policy, deny=("Neg", "ReduceSum")))[0]
+    assert found.clusters == ()
+    assert len(found.outside) == 3
+
+
+def test_row_b_argument_limit_counts_what_a_node_is_given_twice_and_a_group_once() -> None:
+    """As the fuser: nodes have all their operands, and what has been fused has each of its inputs once."""
+
+    def count(body: str, limit: int) -> int:
+        model = parse(f"main (float[N,4] x) => (float[N,4] y) <float[4] w = {{1, 2, 3, 4}}> {{ {body} }}")
+        options = PartitionOptions(policy="literal", argument_limit=limit)
+        return len(partition(model, options)[0].clusters)
+
+    twice = "a = Sum (x, x, x) y = Neg (a)"  # 3 + 1 of a, 1 + 1 of y
+    assert [count(twice, limit) for limit in (6, 5)] == [1, 2]
+    fused = "a = Sum (x, x) b = Neg (a) c = Neg (b) y = Sum (c, x)"  # b, c, y together: 2 + 1, and a has as many
+    assert [count(fused, limit) for limit in (6, 5, 4)] == [1, 2, 3]
+    group = "a = Sum (x, x) b = Sum (a, x, x) c = Neg (b) y = Neg (c)"  # c, y: 1 + 1; b: 3 + 1; then 2 + 1; a: 2 + 1
+    assert [count(group, limit) for limit in (6, 5)] == [1, 3]
+    assert count("a = Sum (x, w, w) y = Neg (a)", 4) == 1  # weights do not count
 
 
 def test_row_d_removing_inplace_operations_has_nothing_to_do_and_sequences_are_grouped_by_kernel() -> None:

@@ -2,7 +2,8 @@
 
 Sessions "on CUDA" run on the CPU provider; values on the device are told from others by a list; the driver copies with
 memmove and notes every call. What is copied to the host is only there after a wait, as on a device: who reads it
-before reads rubbish. Runs with a CUDA graph must be bound, runs with changing addresses must not be captured.
+before reads rubbish. Runs with a CUDA graph must be bound, runs with changing addresses must not be captured. A replay
+overwrites what the session has given since in runs without a graph.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ortopt.runtime import cuda_device, opening, sessions
 from ortopt.runtime.cuda_device import NO_WAITING, STREAM_KEY, CudaDevice
 from ortopt.runtime.cuda_driver import Copy
 from ortopt.runtime.cuda_graphs import GRAPH_KEY
-from ortopt.runtime.values import binding, device
+from ortopt.runtime.values import binding, device, elements
 
 
 class Driver:
@@ -159,7 +160,7 @@ class Session:
         self._log = log
         self._ops = ops
         self._captured: set[tuple[int, str]] = set()
-        self._bound: dict[str, Any] = {}
+        self._arena: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -194,6 +195,8 @@ class Session:
         self._log.add("run", _entry(options, NO_WAITING) == "1")
         with self._running(options):
             self._real.run_with_ortvaluevector(options, feed_names, feeds, fetch_names, fetches, places)
+        if self._captured:
+            self._arena.extend(elements(fetches))
 
     def run_with_ort_values(self, feeds: Any, fetch_names: Any, options: Any) -> Any:
         self._log.add("run", _entry(options, NO_WAITING) == "1")
@@ -205,6 +208,12 @@ class Session:
         with self._running(options):
             return self._real.run(fetch_names, feeds, options)
 
+    def _scribble(self) -> None:
+        """A graph's intermediate values are where the arena had room when it was captured, and has put others since."""
+        for value in self._arena:
+            ctypes.memset(value.data_ptr(), 0xEE, value.tensor_size_in_bytes())
+        self._arena.clear()
+
     def run_with_iobinding(self, bound: Any, options: Any) -> None:
         key = (threading.get_ident(), _entry(options, GRAPH_KEY))
         if key not in self._captured:
@@ -215,6 +224,7 @@ class Session:
             self._log.add("capture", key[1])
         else:
             self._log.add("replay", key[1])
+            self._scribble()
         with self._running(options):
             self._real.run_with_iobinding(bound, options)
 

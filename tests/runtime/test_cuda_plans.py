@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -428,6 +430,44 @@ def test_cuda_graphs_of_many_threads_are_captured_alone_and_right(
     assert mine.statistics.captures == before + 3
 
 
+@pytest.mark.parametrize("place", ["cuda", "cpu"])
+@pytest.mark.parametrize("why", ["too many threads", "refused"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_cuda_graphs_leave_results_of_runs_without_them_alone(
+    fake_cuda: Log, monkeypatch: pytest.MonkeyPatch, why: str, stream: bool, place: str
+) -> None:
+    """A replay writes to what was free in the session's arena when it was captured: results of others must not be."""
+    fake_cuda.no_stream = not stream
+    with contextlib.nullcontext() if stream else pytest.warns(RuntimeWarning, match="share no stream"):
+        mine = graphs()
+    mine.run(None, {"x": X})
+    captures = mine.statistics.captures
+    if why == "refused":
+        fake_cuda.uncapturable = dict.fromkeys(("Exp", "Neg", "Abs", "Add", "Relu"), "run: operation not permitted")
+    else:
+        monkeypatch.setattr(cuda_graphs, "MOST_THREADS", 1)
+
+    def elsewhere(seed: int) -> Any:
+        binding = mine.io_binding()
+        binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(floats(3, 4, seed=seed)))
+        binding.bind_output("y", place)
+        mine.run_with_iobinding(binding)
+        return binding.get_outputs()[0]
+
+    found = []
+    with concurrent.futures.ThreadPoolExecutor(1) as other, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for seed in range(3):
+            found.append(other.submit(elsewhere, seed).result())
+            mine.run(None, {"x": X})  # a replay
+    for seed, value in enumerate(found):
+        assert_allclose(value.numpy(), chain(floats(3, 4, seed=seed)), rtol=1e-6)
+    assert mine.statistics.captures == captures
+    assert fake_cuda.of("replay")
+    assert fake_cuda.overlaps == 0
+    assert fake_cuda.pending == 0 or not stream
+
+
 @pytest.mark.parametrize(
     "reason", ["as all compute graph nodes have not been partitioned", "run: operation not permitted when capturing"]
 )
@@ -486,6 +526,20 @@ def test_cuda_graphs_without_a_shared_stream(fake_cuda: Log) -> None:
         assert_allclose(mine.run(None, {"x": x})[0], chain(x), rtol=1e-6)
     assert mine.statistics.captures == 6
     assert mine.statistics.synchronizations == 0
+
+
+def test_cuda_graphs_are_not_captured_in_memory_that_others_share(fake_cuda: Log) -> None:
+    """A replay writes to what was free at the capture, which would be another session's meanwhile."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    with pytest.warns(RuntimeWarning, match="share no stream: session.use_env_allocators"):
+        mine = graphs(sess_options=options)
+    with pytest.warns(RuntimeWarning, match="is not captured as a CUDA graph: session.use_env_allocators lets other"):
+        for seed in range(3):
+            x = floats(3, 4, seed=seed)
+            assert_allclose(mine.run(None, {"x": x})[0], chain(x), rtol=1e-6)
+    assert mine.statistics.captures == 0
+    assert not [one for one in fake_cuda.sessions if "enable_cuda_graph" in one.options]
 
 
 def test_cuda_graphs_of_nothing(fake_cuda: Log) -> None:
