@@ -180,6 +180,8 @@ class GraphTransformerManager:
         Raises:
             TransformerError: If a transformer raised, and errors are not skipped.
             OptimizationCancelled: If it was stopped; the model holds exactly the rewrites that had completed.
+            MemoryError: If there is no more memory, whatever happens to errors; the model is as it was before that
+                transformer.
         """
         token = cancellation or NEVER
         workspace = Workspace(model, self.options, token=token)
@@ -306,6 +308,8 @@ class GraphTransformerManager:
         except Exception as error:
             culprit, cause = _blamed(error, active)
             whole = self._take_back(workspace, start)
+            if isinstance(cause, MemoryError):  # no fault of its own, and the next would find no more: the run is over
+                raise cause from None
             workspace.offered = offered
             slot.swept.pop(graph, None)
             if isinstance(cause, Again) and whole:
@@ -405,7 +409,7 @@ class GraphTransformerManager:
         try:
             modified = transformer.apply(copy.graph, twin)
             self.observers.inspect(copy, modified)
-        except OptimizationCancelled:
+        except (OptimizationCancelled, MemoryError):
             raise
         except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
