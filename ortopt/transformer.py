@@ -403,7 +403,9 @@ class Context:
         expanded = how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS
         if how is not None and not expanded:
             return
-        if any(self.provider_of(old) is None for old in origin):  # asked last: one that is replaced may have many inputs
+        if any(
+            self.provider_of(old) is None for old in origin
+        ):  # asked last: one that is replaced may have many inputs
             return
         if expanded:
             raise Conflict(f"the provider would take {node.op_type} apart again")

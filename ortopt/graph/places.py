@@ -1,9 +1,9 @@
 """The order of dictionaries: an entry that is taken out and put back comes to where it was.
 
 A dictionary can only be added to at its end. To write down its whole order at each removal costs as much as the
-dictionary: thousands of removals would cost its square, in time and memory. So one list is kept of each dictionary that
-something has been taken from: its keys in the order in which they came. It only grows while edits go on; how long it was
-at a removal tells the order then.
+dictionary: thousands of removals would cost its square, in time and memory. So one list is kept of each dictionary
+that something has been taken from: its keys in the order in which they came. It only grows while edits go on; how long
+it was at a removal tells the order then.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A network that comes from a graph of nodes is long and thin: a chain with branches that soon meet again. Flow along
 shortest paths needs as many rounds there as paths have lengths, each over the whole network. Here a vertex with few
-neighbours is left out, and what it costs at best goes over to them: a table with the cheapest cost for each way in which
-the neighbours may be divided. So the work is linear in the vertices as long as there is one with few neighbours.
+neighbours is left out, and what it costs at best goes over to them: a table with the cheapest cost for each way in
+which the neighbours may be divided. So the work is linear in the vertices as long as one has few neighbours.
 """
 
 from __future__ import annotations

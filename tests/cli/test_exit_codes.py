@@ -330,7 +330,18 @@ main()
 @pytest.mark.parametrize("more", [["--no-verify"], []], ids=["alone", "verified"])
 def test_a_run_beyond_its_memory_ends(model: Path, more: list[str]) -> None:
     """A pass that runs out of memory is not left out: the one after it would find no more."""
-    command = [sys.executable, "-c", HOARDING, "optimize", str(model), "-o", "out.onnx", "--max-memory", "512MiB", *more]
+    command = [
+        sys.executable,
+        "-c",
+        HOARDING,
+        "optimize",
+        str(model),
+        "-o",
+        "out.onnx",
+        "--max-memory",
+        "512MiB",
+        *more,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (2, "ortopt: out of memory (see --max-memory)\n")
     assert not Path("out.onnx").exists()
