@@ -9,7 +9,7 @@ from ortopt.transpose import elimination
 
 UNBOUNDED = 1 << 100
 
-FEW_LOOKS = 64
+FEW_LOOKS = 16
 """How often each arc may be looked at before the network is taken for a long one."""
 
 MANY_LOOKS = 1_024
