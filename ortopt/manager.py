@@ -15,10 +15,11 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError
 from ortopt.graph import scope
+from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.observers import Again, Defect, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
-from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
+from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule
 from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, name_key
 
 
@@ -311,7 +312,7 @@ class GraphTransformerManager:
             if isinstance(cause, MemoryError):  # no fault of its own, and the next would find no more: the run is over
                 raise cause from None
             workspace.offered = offered
-            slot.swept.pop(graph, None)
+            slot.failed(graph)
             if isinstance(cause, Again) and whole:
                 return True
             self._fail(culprit, cause, level, step, graph, torn=not whole)
@@ -349,11 +350,10 @@ class GraphTransformerManager:
         step: int,
     ) -> list[HistoryEntry]:
         driver = slot.driver(active)
-        edit = workspace.edit
-        last = slot.swept.get(graph)
-        touched = None if last is None or last[0] is not edit or last[1] is not driver else edit.touched[last[2] :]
-        outcome = driver.run(graph, contexts, touched)  # type: ignore[arg-type]
-        slot.swept[graph] = (edit, driver, len(edit.touched))
+        changes = slot.changes(driver, workspace.edit)
+        token = next(iter(contexts.values())).cancellation
+        outcome = driver.run(graph, contexts, changes.near(graph, token))  # type: ignore[arg-type]
+        changes.ran(graph, token)
         label = scope.label(graph)
         if outcome.bounded:
             most = max(outcome.statistics, key=lambda name: outcome.statistics[name].rewrites)
@@ -478,7 +478,7 @@ class _Slot:
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )
         self.seen: dict[ir.Graph, tuple[object, int]] = {}
-        self.swept: dict[ir.Graph, tuple[object, RuleDriver, int]] = {}
+        self._changes: dict[RuleDriver, Changes] = {}
         self._drivers: dict[tuple[GraphTransformer, ...], RuleDriver] = {}
 
     def driver(self, active: Sequence[GraphTransformer]) -> RuleDriver:
@@ -487,6 +487,18 @@ class _Slot:
         if key not in self._drivers:
             self._drivers[key] = RuleDriver([t for t in active if isinstance(t, RewriteRule)])
         return self._drivers[key]
+
+    def changes(self, driver: RuleDriver, edit: Editor) -> Changes:
+        """What a driver has not seen yet of what an editor has changed."""
+        found = self._changes.get(driver)
+        if found is None or found.edit is not edit:
+            found = self._changes[driver] = Changes(driver, edit)
+        return found
+
+    def failed(self, graph: ir.Graph) -> None:
+        """A run on a graph has been taken back."""
+        for changes in self._changes.values():
+            changes.failed(graph)
 
 
 def in_slots(transformers: Iterable[GraphTransformer]) -> list[list[GraphTransformer]]:

@@ -88,6 +88,9 @@ class OpIndex:
         """The graphs of the model: the main graph first, outer graphs before those that edits have put below them."""
         return tuple(self._graphs)
 
+    def __len__(self) -> int:
+        return len(self._graphs)
+
     def __contains__(self, graph: ir.Graph) -> bool:
         return graph in self._graphs
 
