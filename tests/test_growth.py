@@ -18,15 +18,15 @@ MOST = 4.6
 """Of four times as much; what a run does whatever it is given, left aside. The square would be sixteen."""
 
 SIZES = {
-    "functions": 180,
-    "unused_functions": 400,
-    "unused_domains": 400,
-    "ifs": 120,
-    "loops": 120,
-    "nested": 320,
-    "transposes": 400,
-    "layouts": 300,
-    "fan_out": 300,
+    "functions": 90,
+    "unused_functions": 200,
+    "unused_domains": 300,
+    "ifs": 60,
+    "loops": 80,
+    "nested": 128,
+    "transposes": 200,
+    "layouts": 240,
+    "fan_out": 160,
 }
 
 
