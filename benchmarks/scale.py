@@ -1,9 +1,9 @@
 """Cost against size: `python -m benchmarks.scale` times ortopt and ONNX Runtime on generated graphs and two big models.
 
 Graphs of which only one thing is many (benchmarks/shapes.py) show what grows as the square of it: with an exponent
-above 1.2, in time or memory, the command fails. Models are made in a temporary folder and deleted. ONNX Runtime runs lean:
-without its memory planner, which is quadratic in nodes. ``onnx_ir`` is onnx-ir's own load and save, what an optimizer
-on it pays before it does anything.
+above 1.2, in time or memory, the command fails. Models are made in a temporary folder and deleted. ONNX Runtime runs
+lean: without its memory planner, which is quadratic in nodes. ``onnx_ir`` is onnx-ir's own load and save, what an
+optimizer on it pays before it does anything.
 """
 
 from __future__ import annotations

@@ -58,14 +58,14 @@ def _function(name: str) -> onnx.FunctionProto:
 
 def functions(nodes: int) -> onnx.ModelProto:
     """A row of calls, each of a function of its own."""
-    names = [f"F{place}" for place in range(max(1, nodes // 3))]
+    names = [f"F{place}" for place in range(nodes // 3)]
     row = _row(len(names), lambda x, place: helper.make_node(names[place], [x], [f"v{place}"], domain=_LOCAL))
     return _model(row, [_floats("x")], _floats("y"), [_function(name) for name in names], [_LOCAL])
 
 
 def unused_functions(nodes: int) -> onnx.ModelProto:
     """Functions that nothing calls."""
-    unused = [_function(f"F{place}") for place in range(max(1, nodes // 2))]
+    unused = [_function(f"F{place}") for place in range(nodes // 2)]
     return _model(
         _row(1, lambda x, _: helper.make_node("Relu", [x], ["v"])), [_floats("x")], _floats("y"), unused, [_LOCAL]
     )
@@ -89,7 +89,7 @@ def ifs(nodes: int) -> onnx.ModelProto:
             else_branch=_branch("Sigmoid", x, f"else{place}"),
         )
 
-    return _model(_row(max(1, nodes // 3), step), [_floats("x"), _FLAG], _floats("y"))
+    return _model(_row(nodes // 3, step), [_floats("x"), _FLAG], _floats("y"))
 
 
 def _branch(op: str, x: str, name: str, before: Sequence[NodeProto] = ()) -> onnx.GraphProto:
@@ -117,7 +117,7 @@ def loops(nodes: int) -> onnx.ModelProto:
         )
         return helper.make_node("Loop", ["trips", "", x], [f"v{place}"], body=body)
 
-    return _model(_row(max(1, nodes // 4), step), [_floats("x"), _TRIPS], _floats("y"))
+    return _model(_row(nodes // 4, step), [_floats("x"), _TRIPS], _floats("y"))
 
 
 def nested(nodes: int) -> onnx.ModelProto:
@@ -141,7 +141,7 @@ def nested(nodes: int) -> onnx.ModelProto:
         return helper.make_node("If", ["other"], [f"v{place}"], then_branch=branches[0], else_branch=branches[1])
 
     other = helper.make_tensor_value_info("other", TensorProto.BOOL, ())
-    return _model(_row(max(1, nodes // (4 * _DEPTH)), step), [_floats("x"), _FLAG, other], _floats("y"))
+    return _model(_row(nodes // (4 * _DEPTH), step), [_floats("x"), _FLAG, other], _floats("y"))
 
 
 def transposes(nodes: int) -> onnx.ModelProto:
@@ -151,7 +151,7 @@ def transposes(nodes: int) -> onnx.ModelProto:
         turned = helper.make_node("Transpose", [x], [f"t{place}"], perm=[0, 2, 3, 1])
         return [turned, helper.make_node("Sigmoid", [f"t{place}"], [f"v{place}"])]
 
-    row = _row(max(1, nodes // 2), step)
+    row = _row(nodes // 2, step)
     return _model(row, [_floats("x", "A", "B", "C", "D")], _floats("y", None, None, None, None))
 
 
@@ -165,7 +165,7 @@ def layouts(nodes: int) -> onnx.ModelProto:
             helper.make_node("Add", [f"s{place}", x], [f"v{place}"]),
         ]
 
-    return _model(_row(max(1, nodes // 3), step), [_floats("x", 2, 16, 16)], _floats("y", 2, 16, 16))
+    return _model(_row(nodes // 3, step), [_floats("x", 2, 16, 16)], _floats("y", 2, 16, 16))
 
 
 def fan_out(nodes: int) -> onnx.ModelProto:

@@ -17,6 +17,9 @@ from ortopt import optimize
 MOST = 4.6
 """Of four times as much; what a run does whatever it is given, left aside. The square would be sixteen."""
 
+LOGARITHM = {"transposes": 5.0}
+"""Where the work is that of n log n: half of the transposes go, then half of those that are left, and so on."""
+
 SIZES = {
     "functions": 90,
     "unused_functions": 200,
@@ -34,7 +37,7 @@ def _growth(measure: Callable[[bytes, int], int], shape: str, level: int) -> flo
     """How much more is measured for four times as much."""
     make, size = SHAPES[shape], SIZES[shape]
     optimize(make(size // 4).SerializeToString(), level=level, verify=False)  # what is imported and read once
-    least, some, more = (measure(make(nodes).SerializeToString(), level) for nodes in (1, size, 4 * size))
+    least, some, more = (measure(make(nodes).SerializeToString(), level) for nodes in (0, size, 4 * size))
     return (more - least) / (some - least)
 
 
@@ -68,10 +71,10 @@ def _peak(source: bytes, level: int) -> int:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_calls_grow_with_the_graph_and_not_faster(shape: str, level: int) -> None:
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # a bound of rounds is no matter here
-        assert _growth(_calls, shape, level) < MOST
+        assert _growth(_calls, shape, level) < LOGARITHM.get(shape, MOST)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_memory_grows_with_the_graph_and_not_faster(shape: str) -> None:
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        assert _growth(_peak, shape, 3) < MOST
+        assert _growth(_peak, shape, 3) < LOGARITHM.get(shape, MOST)
