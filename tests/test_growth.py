@@ -21,10 +21,10 @@ LOGARITHM = {"transposes": 5.0}
 """Where the work is that of n log n: half of the transposes go, then half of those that are left, and so on."""
 
 SIZES = {
-    "functions": 90,
+    "functions": 180,
     "unused_functions": 200,
     "unused_domains": 300,
-    "ifs": 60,
+    "ifs": 120,
     "loops": 80,
     "nested": 128,
     "transposes": 200,
