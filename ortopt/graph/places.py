@@ -74,7 +74,8 @@ class Places:
             entries, keys = self._journals[identity]
             del keys[length:]
             rank = {key: place for place, key in enumerate(keys)}  # one that came twice stands where it came last
-            plain: dict[Any, Any] = getattr(entries, "data", entries)  # onnx-ir would let go of each initializer
+            own: Any = entries
+            plain: dict[Any, Any] = getattr(own, "data", own)  # onnx-ir would let go of each initializer
             ordered = sorted(plain.items(), key=lambda entry: rank.get(entry[0], length))
             plain.clear()
             plain.update(ordered)

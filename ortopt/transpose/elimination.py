@@ -62,9 +62,10 @@ def source_side(arcs: Iterable[tuple[int, int, int]], source: int, sink: int) ->
     if choices is None:
         return None
     chosen = {source}
-    for vertex, neighbours, sides in reversed(choices):
-        if sides[sum((neighbour in chosen) << bit for bit, neighbour in enumerate(neighbours))]:
-            chosen.add(vertex)
+    for choice in reversed(choices):
+        division = sum((neighbour in chosen) << bit for bit, neighbour in enumerate(choice.neighbours))
+        if choice.sides[division]:
+            chosen.add(choice.vertex)
     return frozenset(chosen)
 
 
