@@ -1,7 +1,9 @@
 """Cost against size: `python -m benchmarks.scale` times ortopt and ONNX Runtime on generated graphs and two big models.
 
-Models are made in a temporary folder and deleted. ONNX Runtime runs lean: without its memory planner, which is
-quadratic in nodes. ``onnx_ir`` is onnx-ir's own load and save, what an optimizer on it pays before it does anything.
+Graphs of which only one thing is many (benchmarks/shapes.py) show what grows as the square of it: with an exponent
+above 1.2, in time or memory, the command fails. Models are made in a temporary folder and deleted. ONNX Runtime runs
+lean: without its memory planner, which is quadratic in nodes. ``onnx_ir`` is onnx-ir's own load and save, what an
+optimizer on it pays before it does anything.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,16 @@ import onnx
 from benchmarks import tools
 from benchmarks.generators import GENERATORS, bert_base, external
 from benchmarks.process import ROOT, measure
+from benchmarks.shapes import SHAPES
 from benchmarks.tables import exponent, headline, machine, markdown, number
 
 MEGABYTE = 1_000_000
 SCALE_TOOLS = ("ortopt", "ort_extended_lean", "onnx_ir")
 BIG_TOOLS = ("ortopt", "ort_extended_lean", "cp")
+SHAPE_TOOLS = ("ortopt",)
 SIZES = (1_000, 10_000, 100_000)
+SHAPE_SIZES = (1_000, 4_000, 16_000)
+MOST_EXPONENT = 1.2
 
 
 @dataclass
@@ -36,7 +42,7 @@ class Point:
 
     Attributes:
         model: The generator's name, or the big model's.
-        nodes: Nodes of the model.
+        nodes: Nodes of the model; of a graph of which one thing is many, how many of everything there are.
         weights: Bytes of the model with its external data.
         tool: The tool's name.
         outcome: ``ok``, or one line that says what went wrong.
@@ -83,14 +89,21 @@ def measure_file(name: str, source: Path, used: Sequence[str], repeat: int, time
     return list(points.values())
 
 
-def generated(sizes: Iterable[int], used: Sequence[str], repeat: int, timeout: float) -> Iterator[Point]:
+def generated(
+    generators: Mapping[str, Callable[[int], onnx.ModelProto]],
+    sizes: Iterable[int],
+    used: Sequence[str],
+    repeat: int,
+    timeout: float,
+) -> Iterator[Point]:
     """Every generator at every size."""
-    for name, generate in GENERATORS.items():
+    for name, generate in generators.items():
         for size in sizes:
             with tempfile.TemporaryDirectory() as folder:
                 source = Path(folder, f"{name}.onnx")
                 source.write_bytes(generate(size).SerializeToString())
-                yield from measure_file(name, source, used, repeat, timeout)
+                for point in measure_file(name, source, used, repeat, timeout):
+                    yield replace(point, nodes=size if generators is SHAPES else point.nodes)
 
 
 def heavy(bytes_outside: int, used: Sequence[str], repeat: int, timeout: float) -> Iterator[Point]:
@@ -148,21 +161,42 @@ def exponents_table(points: Sequence[Point]) -> str:
             series.setdefault((point.model, point.tool), []).append(point)
     lines = []
     for (model, tool), measured in series.items():
-        ordered = sorted(measured, key=lambda point: point.nodes)
-        sizes = [point.nodes for point in ordered]
-        if len(set(sizes)) < 2:
-            continue
-        seconds = [statistics.median(point.seconds) for point in ordered]
-        peaks = [statistics.median(point.peaks) for point in ordered]
-        slopes = (exponent(sizes, seconds), exponent(sizes[-2:], seconds[-2:]), exponent(sizes, peaks))
-        lines.append([model, tool, *(f"{slope:.2f}" for slope in slopes)])
+        found = slopes(measured)
+        if found:
+            lines.append([model, tool, *(f"{slope:.2f}" for slope in found)])
     return markdown(["graph", "tool", "seconds", "seconds, largest two", "memory"], lines) if lines else ""
+
+
+def slopes(measured: Iterable[Point]) -> tuple[float, ...]:
+    """The exponents of one tool on one graph: of seconds, of those of the two largest, of memory; none of one size."""
+    ordered = sorted((point for point in measured if point.seconds), key=lambda point: point.nodes)
+    sizes = [point.nodes for point in ordered]
+    if len(set(sizes)) < 2:
+        return ()
+    seconds = [statistics.median(point.seconds) for point in ordered]
+    peaks = [statistics.median(point.peaks) for point in ordered]
+    return exponent(sizes, seconds), exponent(sizes[-2:], seconds[-2:]), exponent(sizes, peaks)
+
+
+def too_steep(points: Iterable[Point]) -> list[str]:
+    """The graphs on which ortopt's time or memory grows faster than it may, or which it does not finish."""
+    series: dict[str, list[Point]] = {}
+    for point in points:
+        if point.tool == "ortopt":
+            series.setdefault(point.model, []).append(point)
+    return [
+        model
+        for model, measured in series.items()
+        if any(point.outcome != "ok" for point in measured) or max(slopes(measured), default=0.0) > MOST_EXPONENT
+    ]
 
 
 def main() -> None:
     """Read the command line, measure, write scale.json and scale.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="nodes by commas; empty leaves graphs out")
+    sizes_of_shapes = ",".join(map(str, SHAPE_SIZES))
+    parser.add_argument("--shapes", default=sizes_of_shapes, help="the same of graphs of which only one thing is many")
     parser.add_argument(
         "--tools", help=f"names by commas (default {','.join(SCALE_TOOLS)}, for big {','.join(BIG_TOOLS)})"
     )
@@ -175,7 +209,11 @@ def main() -> None:
         parser.error("--repeat is at least 1")
     sizes = [int(size) for size in given.sizes.split(",") if size]
     used = tuple(given.tools.split(",")) if given.tools else None
-    runs = [generated(sizes, used or SCALE_TOOLS, given.repeat, given.timeout)]
+    shapes = [int(size) for size in given.shapes.split(",") if size]
+    runs = [
+        generated(GENERATORS, sizes, used or SCALE_TOOLS, given.repeat, given.timeout),
+        generated(SHAPES, shapes, used or SHAPE_TOOLS, given.repeat, given.timeout),
+    ]
     if given.big:
         runs.append(heavy(int(given.big * 1e9), used or BIG_TOOLS, given.repeat, given.timeout))
     points: list[Point] = []
@@ -183,6 +221,8 @@ def main() -> None:
         points.append(point)
         write(points, given.repeat, given.out)  # what has been measured is never lost
     print((given.out / "scale.md").read_text(encoding="utf-8"))
+    if steep := too_steep(points):
+        sys.exit(f"with an exponent above {MOST_EXPONENT}, or not done: {', '.join(steep)}")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class CheckEach(Observer):
     def _check(self, model: ir.Model, changed: bool, any_order: bool = False) -> None:
         try:
             validate(model, any_order=any_order, token=self._token)
-        except OptimizationCancelled:
+        except (OptimizationCancelled, MemoryError):
             raise
         except InvalidModelError as error:
             raise Defect(str(error), self._latest) from error

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortopt.errors import OutputError
 from ortopt.graph import scope
+from ortopt.graph.files import same_file
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
 from ortopt.manager import HistoryEntry
@@ -68,6 +69,14 @@ class Dump(Observer):
         else:
             _link(self._latest, after)
         _link(self._previous, before)
+
+
+def is_dump(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Whether a file is one that dumps into a folder may write over, by its place and name."""
+    return any(
+        re.fullmatch(r"\d{4,}-(start|level\d-.*)\.(onnx|[0-9a-f]{16}\.data)", entry.name) and same_file(entry, path)
+        for entry in (Path(folder).iterdir() if Path(folder).is_dir() else ())
+    )
 
 
 def _link(existing: Path, new: Path) -> None:

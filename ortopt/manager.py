@@ -16,10 +16,11 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.check_each import what_is_unsound
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
+from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.observers import Again, Defect, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
-from ortopt.rule import RewriteRule, RuleDriver, RuleFailure, check_rule
+from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule
 from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, check_instance, name_key
 
 
@@ -185,6 +186,8 @@ class GraphTransformerManager:
             TransformerError: If a transformer raised, and errors are not skipped.
             InvalidModelError: If the model is broken.
             OptimizationCancelled: If it was stopped; the model holds exactly the rewrites that had completed.
+            MemoryError: If there is no more memory, whatever happens to errors; the model is as it was before that
+                transformer.
         """
         if not isinstance(model, ir.Model):
             raise UsageError(
@@ -320,8 +323,10 @@ class GraphTransformerManager:
         except Exception as error:
             culprit, cause = _blamed(error, active)
             whole = self._take_back(workspace, start)
+            if isinstance(cause, MemoryError):  # no fault of its own, and the next would find no more: the run is over
+                raise cause from None
             workspace.offered = offered
-            slot.swept.pop(graph, None)
+            slot.failed(graph)
             if isinstance(cause, Again) and whole:
                 return True
             if whole and (wrong := what_is_unsound(workspace.model)) is not None:
@@ -361,11 +366,10 @@ class GraphTransformerManager:
         step: int,
     ) -> list[HistoryEntry]:
         driver = slot.driver(active)
-        edit = workspace.edit
-        last = slot.swept.get(graph)
-        touched = None if last is None or last[0] is not edit or last[1] is not driver else edit.touched[last[2] :]
-        outcome = driver.run(graph, contexts, touched)  # type: ignore[arg-type]
-        slot.swept[graph] = (edit, driver, len(edit.touched))
+        changes = slot.changes(driver, workspace.edit)
+        token = next(iter(contexts.values())).cancellation
+        outcome = driver.run(graph, contexts, changes.near(graph, token))  # type: ignore[arg-type]
+        changes.ran(graph, token)
         label = scope.label(graph)
         if outcome.bounded:
             most = max(outcome.statistics, key=lambda name: outcome.statistics[name].rewrites)
@@ -421,7 +425,7 @@ class GraphTransformerManager:
         try:
             modified = transformer.apply(copy.graph, twin)
             self.observers.inspect(copy, modified)
-        except OptimizationCancelled:
+        except (OptimizationCancelled, MemoryError):
             raise
         except Exception as error:
             self._fail(transformer, error, level, step, model.graph)
@@ -490,7 +494,7 @@ class _Slot:
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )
         self.seen: dict[ir.Graph, tuple[object, int]] = {}
-        self.swept: dict[ir.Graph, tuple[object, RuleDriver, int]] = {}
+        self._changes: dict[RuleDriver, Changes] = {}
         self._drivers: dict[tuple[GraphTransformer, ...], RuleDriver] = {}
 
     def driver(self, active: Sequence[GraphTransformer]) -> RuleDriver:
@@ -499,6 +503,18 @@ class _Slot:
         if key not in self._drivers:
             self._drivers[key] = RuleDriver([t for t in active if isinstance(t, RewriteRule)])
         return self._drivers[key]
+
+    def changes(self, driver: RuleDriver, edit: Editor) -> Changes:
+        """What a driver has not seen yet of what an editor has changed."""
+        found = self._changes.get(driver)
+        if found is None or found.edit is not edit:
+            found = self._changes[driver] = Changes(driver, edit)
+        return found
+
+    def failed(self, graph: ir.Graph) -> None:
+        """A run on a graph has been taken back."""
+        for changes in self._changes.values():
+            changes.failed(graph)
 
 
 def in_slots(transformers: Iterable[GraphTransformer]) -> list[list[GraphTransformer]]:

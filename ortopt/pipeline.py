@@ -177,8 +177,8 @@ class Pipeline:
         except DeadlinePassed as passed:
             attempt.stopped = True
             torn = watchdog.barked and (isinstance(passed, DeadlineForced) or not is_sound(attempt.model))
-        except Exception:
-            if not watchdog.barked:
+        except Exception as error:
+            if not watchdog.barked or isinstance(error, MemoryError):
                 raise
             torn = True  # it was on its way out of a graph in mid-edit
         if torn:

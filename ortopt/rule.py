@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, discard, new_nodes
+from ortopt.graph.edit import Conflict, Editor, discard, new_nodes
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.graph.onnx_ir_internals import first_use, use_count
@@ -196,7 +196,7 @@ class RuleDriver:
         self,
         graph: ir.Graph,
         index: OpIndex,
-        touched: Iterable[ir.Node] | None,
+        near: Iterable[ir.Node] | None,
         token: CancellationToken = NEVER,
     ) -> list[ir.Node]:
         """The nodes to start from.
@@ -204,31 +204,31 @@ class RuleDriver:
         Args:
             graph: The graph.
             index: The nodes of the model.
-            touched: Nodes that changed since the rules last ran on it to the end; None is all of them.
+            near: Nodes within reach of what changed since the rules last ran on it to the end; None is all of them.
             token: Who may stop it.
 
         Returns:
-            All nodes of root ops in order, or those within reach of what changed and the roots of wide rules.
+            All nodes of root ops in order, or those that are near and the roots of wide rules.
         """
-        if touched is None:
+        if near is None:
             table = self.roots
             return [
                 node
                 for node in token.watch(graph)
                 if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
-        near = [node for node in self._downstream(touched, token) if node.graph is graph]
-        return list(dict.fromkeys(itertools.chain(near, *(index.nodes(graph, root) for root in self._wide))))
+        here = (node for node in near if node.graph is graph)
+        return list(dict.fromkeys(itertools.chain(here, *(index.nodes(graph, root) for root in self._wide))))
 
     def run(
-        self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], touched: Iterable[ir.Node] | None = None
+        self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], near: Iterable[ir.Node] | None = None
     ) -> DriverResult:
         """Run the rules on one graph to their fixed point.
 
         Args:
             graph: The graph.
             contexts: The context of each rule.
-            touched: See `seeds`.
+            near: See `seeds`.
 
         Returns:
             Whether anything changed, and what each rule did.
@@ -245,7 +245,7 @@ class RuleDriver:
         }
         anyone = next(iter(contexts.values()))
         cancellation = anyone.cancellation
-        queue = deque(self.seeds(graph, anyone.edit.index, touched, cancellation))
+        queue = deque(self.seeds(graph, anyone.edit.index, near, cancellation))
         queued = set(queue)
         modified = False
         clock = time.perf_counter
@@ -281,10 +281,10 @@ class RuleDriver:
                 figures.rewrites += 1
                 left -= 1
                 modified = True
-                for near in changed:
-                    if near not in queued and near.graph is graph:
-                        queued.add(near)
-                        queue.append(near)
+                for other in changed:
+                    if other not in queued and other.graph is graph:
+                        queued.add(other)
+                        queue.append(other)
                 break
         return DriverResult(modified, statistics, bounded=bool(queue))
 
@@ -323,7 +323,7 @@ class RuleDriver:
         context.mark = context.edit.version
         near = context.edit.touched[mark:]
         near += [producer for new in replacements.values() if (producer := new.producer()) is not None]
-        return self._downstream(near)
+        return self.downstream(near)
 
     def _check_private(self, nodes: Sequence[ir.Node], root: ir.Node, replaced: Sequence[ir.Value]) -> None:
         """Refuse if a value between the matched nodes is needed outside of them."""
@@ -347,7 +347,7 @@ class RuleDriver:
                 if any(use.node not in members for use in value.uses()):
                     raise Refusal(f"{node.op_type}'s result is used elsewhere", value)
 
-    def _downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> list[ir.Node]:
+    def downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> list[ir.Node]:
         """Nodes that changed and what follows them, as far as a rule of such a root looks back."""
         reach = self._reach
         changed = dict.fromkeys(nodes)
@@ -373,6 +373,52 @@ class RuleDriver:
             )
             layer = following
         return found
+
+
+class Changes:
+    """Tells the rules of a driver, graph by graph, what has changed since they last ran there.
+
+    There may be thousands of graphs: each change is followed once, to wherever it leads, and not once for each graph.
+
+    Args:
+        driver: Who runs the rules.
+        edit: Who changes graphs.
+    """
+
+    def __init__(self, driver: RuleDriver, edit: Editor) -> None:
+        self._driver = driver
+        self.edit = edit
+        self._place = len(edit.touched)
+        self._swept: set[ir.Graph] = set()
+        self._near: dict[ir.Graph, dict[ir.Node, None]] = {}
+
+    def near(self, graph: ir.Graph, token: CancellationToken) -> list[ir.Node] | None:
+        """The nodes of a graph that are within reach of what has changed; None where they have never run to the end.
+
+        Args:
+            graph: The graph on which they are about to run.
+            token: Who may stop it.
+        """
+        self._spread(None, token)
+        found = self._near.pop(graph, {})
+        return list(found) if graph in self._swept else None
+
+    def ran(self, graph: ir.Graph, token: CancellationToken) -> None:
+        """The rules have come to their end on a graph: what they changed is news to the others only."""
+        self._swept.add(graph)
+        if len(self.edit.index) > 1:
+            self._spread(graph, token)
+        self._place = len(self.edit.touched)
+
+    def failed(self, graph: ir.Graph) -> None:
+        """They have not come to their end there."""
+        self._swept.discard(graph)
+
+    def _spread(self, besides: ir.Graph | None, token: CancellationToken) -> None:
+        for node in self._driver.downstream(self.edit.touched[self._place :], token):
+            if node.graph is not besides and isinstance(node.graph, ir.Graph):
+                self._near.setdefault(node.graph, {})[node] = None
+        self._place = len(self.edit.touched)
 
 
 MOST_FOLLOWED = 64

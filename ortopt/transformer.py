@@ -423,15 +423,13 @@ class Context:
         Raises:
             Conflict: If it cannot be; nothing is changed then.
         """
-        runnable = all(self.provider_of(node) is not None for node in origin)
         there = {node.op_identifier() for node in origin}
 
         def accept(nodes: Sequence[ir.Node]) -> None:
             for node in nodes:
                 if node.op_identifier() not in there:  # an op that has been there may stay, wherever it comes from
                     self._check_defined(node)
-                if runnable:
-                    self._check_runnable(node)
+                self._check_runnable(node, origin)
 
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
@@ -457,22 +455,26 @@ class Context:
         if needed > least:
             raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}")
 
-    def _check_runnable(self, node: ir.Node) -> None:
+    def _check_runnable(self, node: ir.Node, origin: Sequence[ir.Node]) -> None:
         """Refuse a new node that no chosen provider can run, where what it replaces could be run."""
         if types_unknown(node):
             return
         version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
         answers = (kernels.support(provider, node, version) for provider in self.options.providers)
         how = next((answer for answer in answers if answer is not None), None)
-        if how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS:
+        expanded = how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS
+        if how is not None and not expanded:
+            return
+        if any(
+            self.provider_of(old) is None for old in origin
+        ):  # asked last: one that is replaced may have many inputs
+            return
+        if expanded:
             raise Conflict(f"the provider would take {node.op_type} apart again")
-        if how is None:
-            types = ", ".join(
-                "unknown" if value.dtype is None else value.dtype.name.lower()
-                for value in node.inputs
-                if value is not None
-            )
-            raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+        types = ", ".join(
+            "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
+        )
+        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports

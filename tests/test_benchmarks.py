@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bench, cuda, generators, graphs, latency, scale, tools
+from benchmarks import bench, cuda, generators, graphs, latency, scale, shapes, tools
 from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
 
@@ -154,8 +154,30 @@ def test_generated_graphs_are_valid_and_run(kind: str, size: int) -> None:
     assert result.size
 
 
+@pytest.mark.parametrize("kind", shapes.SHAPES)
+@pytest.mark.parametrize("size", [1, 100])
+def test_graphs_of_which_one_thing_is_many_are_valid_and_load(kind: str, size: int) -> None:
+    import onnxruntime
+
+    source = shapes.SHAPES[kind](size).SerializeToString()
+    onnx.checker.check_model(source, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def test_what_grows_too_fast_is_said() -> None:
+    def points(model: str, power: float, tool: str = "ortopt") -> list[scale.Point]:
+        return [
+            scale.Point(model, size, size, tool, seconds=[size**power], peaks=[size]) for size in (1000, 4000, 16000)
+        ]
+
+    assert scale.too_steep([*points("even", 1.1), *points("steep", 1.3), *points("other", 2.0, "onnx_ir")]) == ["steep"]
+    assert scale.too_steep([scale.Point("slow", 1000, 1000, "ortopt", outcome="timed out after 5 s")]) == ["slow"]
+
+
 def test_generated_graphs_are_the_same_every_time() -> None:
-    for generate in generators.GENERATORS.values():
+    for generate in (*generators.GENERATORS.values(), *shapes.SHAPES.values()):
         assert generate(200).SerializeToString() == generate(200).SerializeToString()
 
 

@@ -281,6 +281,41 @@ def test_a_failing_rule_costs_only_itself() -> None:
     assert user.op_type == "Neg"  # the half-built Tanh is no user any more
 
 
+class Exhausts(GraphTransformer):
+    """Everything becomes too much."""
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        context.edit.append(graph, ir.node("Abs", [graph.inputs[0]]))
+        raise MemoryError
+
+
+class ExhaustsAsRule(Renames):
+    """Relu becomes too much."""
+
+    def rewrite(self, found: Root) -> ir.Node:
+        raise MemoryError
+
+
+class ExhaustsRaw(Exhausts):
+    """The clone becomes too much."""
+
+    edits = "raw"
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("kind", [Exhausts, ExhaustsAsRule, ExhaustsRaw])
+def test_memory_that_runs_out_ends_the_run_whoever_needed_it(kind: type[GraphTransformer]) -> None:
+    manager, model = GraphTransformerManager(on_error="skip"), parse(CHAIN)
+    before = to_bytes(model)
+    manager.register(kind())
+    with pytest.raises(MemoryError):
+        manager.apply_transformers(model, 1)
+    assert to_bytes(model) == before
+    assert manager.failures == []
+
+
 class CancelsAfter(RewriteRule[Root]):
     """Relu becomes Sigmoid; sets the token after the first."""
 

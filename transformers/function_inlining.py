@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -127,7 +127,7 @@ class Inliner:
             return False
         if not context.rewrite((call,)):
             return False
-        shared, inlined = dict(self._shared), dict(self.inlined)
+        shared, inlined = len(self._shared), len(self.inlined)
         self.inlined[call.op_identifier()] = None
         try:
             self._import_domains(self.functions[call.op_identifier()])
@@ -137,7 +137,9 @@ class Inliner:
         except (Refusal, Conflict) as reason:
             discard(nodes)
             edit.rollback(start)
-            self._shared, self.inlined, self.budget = shared, inlined, budget
+            _shrink(self._shared, shared)
+            _shrink(self.inlined, inlined)
+            self.budget = budget
             context.rewrites -= 1
             context.refuse(call, reason)
             return False
@@ -367,6 +369,12 @@ class Inliner:
         if call.graph is not None:  # a body with side effects: its nodes have taken them over
             edit.remove(call)
             edit.sweep([producer for value in operands if (producer := value.producer()) is not None])
+
+
+def _shrink(grown: dict[Any, Any], length: int) -> None:
+    """Let a dictionary forget what came into it since it had this length."""
+    while len(grown) > length:
+        grown.popitem()
 
 
 def _resolved(attribute: ir.Attr, attributes: Mapping[str, ir.Attr]) -> ir.Attr | None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -349,11 +349,12 @@ class _Inference:
             pass
         if call.node.op_type != "If":
             inner = {str(graph.meta.get(SCOPE)) for graph in graphs}
+            numbers = range(0)
             if self._alone:
                 inner.update(str(graph.meta.get(SCOPE)) for graph in scope.nested(call.node))
             else:
-                inner.update(str(number) for number in range(first + 1, self._scopes + 1))
-            _hide(call, inner)
+                numbers = range(first + 1, self._scopes + 1)
+            _hide(call, _Scopes(inner, numbers))
         self._finish(call)
 
     def _finish(self, call: Call) -> None:
@@ -492,11 +493,22 @@ class _Inference:
         for value in function.outputs:
             if not value.is_graph_input():  # no interface: nobody has declared it
                 value.shape = shape_of(value)
-        inner = {str(graph.meta.get(SCOPE))} | {str(number) for number in range(first + 1, self._scopes + 1)}
+        inner = _Scopes({str(graph.meta.get(SCOPE))}, range(first + 1, self._scopes + 1))
         self._results[function.identifier(), arguments] = [
             (value.type, _hidden(dims_of(value), inner), _hidden(contents(value), inner)) for value in function.outputs
         ]
         self._opsets = outer
+
+
+class _Scopes(NamedTuple):
+    """The scopes of some graphs; those entered one after the other are not listed, for calls may be nested deeply."""
+
+    names: set[str]
+    numbers: range
+
+    def hold(self, name: str) -> bool:
+        """Whether a scope is one of them."""
+        return name in self.names or (name.isdecimal() and int(name) in self.numbers)
 
 
 def _know_nothing(graph: ir.Graph) -> None:
@@ -535,22 +547,22 @@ def _fact(value: ir.Value | None) -> Fact:
     return _NOTHING if value is None else (value.type, dims_of(value), contents(value))
 
 
-def _hide(call: Call, scopes: set[str]) -> None:
+def _hide(call: Call, scopes: _Scopes) -> None:
     for index, shape in enumerate(call.shapes):
         call.shapes[index] = _hidden(shape, scopes)
         call.contents[index] = _hidden(call.contents[index], scopes)
 
 
-def _hidden(dims: Iterable[Dim] | None, scopes: set[str]) -> Dims | None:
+def _hidden(dims: Iterable[Dim] | None, scopes: _Scopes) -> Dims | None:
     """The dimensions as they look from outside the graphs with these scopes."""
     if dims is None:
         return None
     return tuple(UNKNOWN if is_invented(dim) and _is_inner(dim, scopes) else dim for dim in dims)
 
 
-def _is_inner(dim: Dim, scopes: set[str]) -> bool:
+def _is_inner(dim: Dim, scopes: _Scopes) -> bool:
     for name in symbols(dim):
-        if name.startswith(INVENTED) and name.removeprefix(INVENTED).partition(":")[0] in scopes:
+        if name.startswith(INVENTED) and scopes.hold(name.removeprefix(INVENTED).partition(":")[0]):
             return True
     return False
 

@@ -67,10 +67,11 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
         if not works:
             raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
     arguments = [models.resolve(name) for name in model_names]
-    read = {"the model": arguments[0].path, "the inputs": given["inputs"]}
-    files.check_outputs({"--trace": given["trace_file"]}, read)
+    outputs = {"--trace": given["trace_file"]}
+    files.check_outputs(outputs, {"the model": arguments[0].path, "the inputs": given["inputs"]})
     for argument in arguments:
-        load(argument.source)  # what is broken is said before anything is measured
+        loaded = load(argument.source)  # what is broken is said before anything is measured
+        files.check_not_read(outputs, {"external data of the model": models.external_data(loaded)})
     rows = []
     for argument in arguments:
         found = _compared(argument, levels, effort, given)

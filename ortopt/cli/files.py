@@ -7,16 +7,19 @@ import errno
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ortopt.errors import OutputError, UsageError
+from ortopt.graph.files import same_file
 from ortopt.graph.text import quoted
 
 STREAM = "-"
 
 
-def check_outputs(outputs: Mapping[str, str | None], read: Mapping[str, str | Path | None]) -> None:
+def check_outputs(
+    outputs: Mapping[str, str | None], read: Mapping[str, str | Path | Iterable[str | Path] | None]
+) -> None:
     """Refuse, before the work begins, what a command cannot write, and what would destroy something.
 
     Args:
@@ -39,9 +42,26 @@ def check_outputs(outputs: Mapping[str, str | None], read: Mapping[str, str | Pa
         if other := written.get(os.path.realpath(path)):
             raise UsageError(f"{other} and {option} name the same file: {quoted(path)}")
         written[os.path.realpath(path)] = option
-    for what, source in read.items():
-        if source and (option := written.get(os.path.realpath(source), "")):
-            raise UsageError(f"{option} would write over {what}: {quoted(str(source))}")
+    check_not_read(outputs, read)
+
+
+def check_not_read(
+    outputs: Mapping[str, str | None], read: Mapping[str, str | Path | Iterable[str | Path] | None]
+) -> None:
+    """Refuse to write over what is read, by whatever name the user calls it.
+
+    Args:
+        outputs: Paths that the user names, by option; None where he names none.
+        read: Files that are not to be written over, by what they are.
+
+    Raises:
+        UsageError: If one names a file that is read.
+    """
+    for what, sources in read.items():
+        for source in (sources,) if isinstance(sources, str | Path) else sources or ():
+            for option, path in outputs.items():
+                if path and path != STREAM and source and same_file(path, source):
+                    raise UsageError(f"{option} would write over {what}: {quoted(path)}")
 
 
 def check_writable(path: str) -> None:

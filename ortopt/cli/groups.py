@@ -71,6 +71,7 @@ def command(
     argument = models.resolve(model)
     files.check_outputs({"--draw": picture}, {"the model": argument.path})
     loaded = load(argument.source)
+    files.check_not_read({"--draw": picture}, {"external data of the model": models.external_data(loaded)})
     partitioning.group(loaded, options)
     partitioning.prepare(loaded)
     found = quotient.quotients(loaded)

@@ -67,6 +67,14 @@ def resolve(text: str) -> ModelArgument:
     return ModelArgument(text, path, str(path.parent / f"{path.stem}.opt.onnx"))
 
 
+def external_data(model: ir.Model) -> tuple[str, ...]:
+    """The files of external data that a model was loaded from."""
+    from ortopt.graph.load import SOURCE_KEY
+
+    data: tuple[str, ...] = model.meta[SOURCE_KEY].data
+    return data
+
+
 def verification_inputs(
     path: str | None, argument: ModelArgument, sizes: Mapping[str, int]
 ) -> dict[str, np.ndarray[Any, Any]] | None:

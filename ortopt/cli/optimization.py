@@ -7,7 +7,8 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from ortopt import report
@@ -18,9 +19,10 @@ from ortopt.cli import files, models
 from ortopt.cli.interrupt import cancels
 from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
-from ortopt.dump import Dump
+from ortopt.dump import Dump, is_dump
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.graph.save import Saved, save
+from ortopt.graph.text import quoted
 from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.trace import Trace
@@ -65,6 +67,9 @@ class Run:
             raise UsageError(f"--external-data {given['external_data']} writes beside a file, not beside a stream")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": given["inputs"]})
         files.check_outputs(reports, {"the model": self._argument.path})
+        if given["dump_dir"]:
+            read = [path for path in (self._argument.path, given["inputs"]) if path is not None]
+            self._check_dumps(given["dump_dir"], read)
         self._inputs = None
         if given["verify"]:
             self._inputs = models.verification_inputs(given["inputs"], self._argument, options.dims)
@@ -85,7 +90,7 @@ class Run:
         try:
             with self._progress() as progress:
                 result, saved, error = self._work(progress)
-        except OptimizationCancelled:
+        except (OptimizationCancelled, UsageError):
             raise
         except OrtoptError:
             self._write_trace()
@@ -115,7 +120,21 @@ class Run:
         with self._span("load", progress):
             run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
         with contextlib.closing(run):
+            self._check_external_data(models.external_data(run.model))
             return self._finish(run, token, progress)
+
+    def _check_external_data(self, data: tuple[str, ...]) -> None:
+        """Refuse to write over the weights of the model."""
+        outputs = {"-o": self._target, "--json": self._given["json_file"], "--trace": self._given["trace_file"]}
+        files.check_not_read(outputs, {"external data of the model": data})
+        if self._given["dump_dir"]:
+            self._check_dumps(self._given["dump_dir"], data)
+
+    def _check_dumps(self, folder: str, read: Iterable[str | Path]) -> None:
+        """Refuse to write over what is read: a dump of an earlier run, for one."""
+        for path in read:
+            if is_dump(path, folder):
+                raise UsageError(f"--dump-dir would write over {quoted(str(path))}, which is read")
 
     def _finish(
         self, run: Optimization, token: CancellationToken, progress: Progress | None

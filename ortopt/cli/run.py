@@ -57,15 +57,14 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     if [given["outputs"], given["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
     argument = models.resolve(model)
-    files.check_outputs(
-        {
-            "--outputs": given["outputs"],
-            "--trace": given["trace_file"],
-            "--export-specialized": given["export_specialized"],
-        },
-        {"the model": argument.path, "the inputs": given["inputs"]},
-    )
+    written = {
+        "--outputs": given["outputs"],
+        "--trace": given["trace_file"],
+        "--export-specialized": given["export_specialized"],
+    }
+    files.check_outputs(written, {"the model": argument.path, "the inputs": given["inputs"]})
     loaded = load(argument.source)
+    files.check_not_read(written, {"external data of the model": models.external_data(loaded)})
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
         run = _Run(argument, commas(given["provider"]), given)

@@ -49,7 +49,7 @@ def grow(name: str, out: str) -> None:
     from ortopt.cli import files
 
     name = name.removeprefix("zoo:")
-    files.check_outputs({"OUT": out}, {})
+    files.check_outputs({"OUT": out}, {"the zoo's own file": zoo.skeleton(name)})
     if out == files.STREAM:
         files.write_bytes(out, zoo.cached(name).read_bytes())
     else:

@@ -80,6 +80,11 @@ class ExternalFiles:
         """The sizes of the opened files, summed."""
         return sum(file.size for file in {file.path: file for file in self._files.values()}.values())
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The opened files."""
+        return tuple(dict.fromkeys(file.path for file in self._files.values()))
+
     def file(self, location: str) -> MappedFile:
         """The file at a location that a tensor names.
 

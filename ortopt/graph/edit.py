@@ -33,6 +33,7 @@ from ortopt.graph.onnx_ir_internals import (
     use_count,
 )
 from ortopt.graph.order import in_order, is_sorted
+from ortopt.graph.places import Entries, Places
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import canonical, is_known
 
@@ -123,6 +124,7 @@ class Editor:
         self._position: dict[ir.Value, int] = {}
         self._infer = infer
         self._log: list[Undo] = []
+        self._places = Places()
         self._names: set[str] | None = None
         self._numbers: dict[str, int] = {}
         self._outdated: list[ir.Node] = []
@@ -145,10 +147,35 @@ class Editor:
         for _ in token.watch(range(len(self._log) - version)):
             undo, arguments = self._log.pop()
             undo(*arguments)
+        self._places.restore()
 
     def _did(self, undo: Callable[..., None], *arguments: Any) -> None:
         self._log.append((undo, arguments))
         self.clock += 1
+
+    def _put(self, entries: Entries, key: Any, value: Any) -> None:
+        """Set an entry of a dictionary; a new one stands at the end."""
+        if key in entries:
+            old, entries[key] = entries[key], value
+            self._did(entries.__setitem__, key, old)
+        else:
+            entries[key] = value
+            self._places.added(entries, key)
+            self._did(self._undo_put, entries, key)
+
+    def _undo_put(self, entries: Entries, key: Any) -> None:
+        del entries[key]
+        self._places.not_added(entries, key)
+
+    def _take(self, entries: Entries, key: Any) -> None:
+        """Take an entry out of a dictionary."""
+        place, value = self._places.taking(entries), entries[key]
+        del entries[key]
+        self._did(self._undo_take, entries, key, value, place)
+
+    def _undo_take(self, entries: Entries, key: Any, value: Any, place: int) -> None:
+        entries[key] = value
+        self._places.returned(entries, place)
 
     # -- single changes ---------------------------------------------------------------------------------------------
 
@@ -378,13 +405,8 @@ class Editor:
         assert value.const_value is not None
         if value.name is None:
             set_name(value, self.fresh_name("constant"))
-        graph.initializers.add(value)
-        self._did(self._undo_add_initializer, graph, value)
+        self._put(graph.initializers, value.name, value)
         self._count(value.const_value.nbytes)
-
-    def _undo_add_initializer(self, graph: ir.Graph, value: ir.Value) -> None:
-        assert value.name is not None
-        del graph.initializers[value.name]
 
     def adopt_initializer(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Bring an initializer of a graph below into the graph of a node, under a new name.
@@ -400,9 +422,7 @@ class Editor:
         assert isinstance(source, ir.Graph)
         assert value.name is not None
         assert value.const_value is not None
-        order = tuple(source.initializers.data.values())
-        del source.initializers[value.name]
-        self._did(_restore_initializers, source, order)
+        self._take(source.initializers, value.name)
         if self.needs_constant_nodes(target):
             node = ir.node("Constant", [], attributes={"value": value.const_value})
             node.outputs[0].const_value = value.const_value
@@ -410,8 +430,7 @@ class Editor:
             self.replace_uses(value, node.outputs[0])
             return node.outputs[0]
         self.rename(value, self.fresh_name(value.name))
-        target.initializers.add(value)
-        self._did(self._undo_add_initializer, target, value)
+        self._put(target.initializers, value.name, value)
         return value
 
     def clear_outputs(self, graph: ir.Graph) -> None:
@@ -487,9 +506,8 @@ class Editor:
         self.clear_outputs(graph)
         for result, shape in known:  # what the graph declared is no interface any more
             self.set_type(result, result.type, shape)
-        for value in tuple(graph.initializers.data.values()):
-            adopted = self.adopt_initializer(value, before)
-            results = [adopted if result is value else result for result in results]
+        adopted = {value: self.adopt_initializer(value, before) for value in tuple(graph.initializers.data.values())}
+        results = [adopted.get(result, result) for result in results]
         moved = list(graph)
         for inner in moved:
             self.move_before(inner, before)
@@ -554,13 +572,9 @@ class Editor:
             values: Initializers of the graph, neither used nor inputs nor outputs of it.
             token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
-        doomed = [value for value in values if value.name is not None]
-        if not doomed:
-            return
-        self._did(_restore_initializers, graph, tuple(graph.initializers.data.values()))
-        for value in token.watch(doomed):
-            assert value.name is not None
-            del graph.initializers[value.name]
+        for value in token.watch(values):
+            if value.name is not None:
+                self._take(graph.initializers, value.name)
 
     def set_opset(self, imports: dict[str, int], domain: str, version: int) -> None:
         """Import a domain at a version into a model or a function.
@@ -570,21 +584,16 @@ class Editor:
             domain: The domain; the empty string is ai.onnx.
             version: The opset version.
         """
-        if imports.get(domain) == version:
-            return
-        self._did(_restore_mapping, imports, dict(imports))
-        imports[domain] = version
+        if imports.get(domain) != version:
+            self._put(imports, domain, version)
 
     def remove_opset(self, imports: dict[str, int], domain: str) -> None:
         """Drop the import of a domain that nothing uses."""
-        self._did(_restore_mapping, imports, dict(imports))
-        del imports[domain]
+        self._take(imports, domain)
 
     def remove_function(self, function: ir.Function) -> None:
         """Drop a local function that nothing calls."""
-        functions = self.model.functions
-        self._did(_restore_mapping, functions, dict(functions))
-        del functions[function.identifier()]
+        self._take(self.model.functions, function.identifier())
         for graph in scope.below(function.graph):
             self._count(-sum(_constant_bytes(node) for node in graph))
             self.index.drop(graph)
@@ -611,9 +620,8 @@ class Editor:
             outputs: The results of the nodes that the outside needs.
             token: Who may stop it in the midst; what has been done is the caller's to roll back.
         """
-        graph, body, functions = scope.graph_of(nodes[0]), function.graph, self.model.functions
-        functions[function.identifier()] = function
-        self._did(functions.__delitem__, function.identifier())
+        graph, body = scope.graph_of(nodes[0]), function.graph
+        self._put(self.model.functions, function.identifier(), function)
         scope.attach_function(function, self.model, scope.of(graph).options, token)
         body.meta[facts.OPSETS] = function.opset_imports
         self.index.build(body, token)
@@ -693,10 +701,8 @@ class Editor:
 
     def set_metadata(self, function: ir.Function, key: str, text: str) -> None:
         """Set an entry of a function's metadata."""
-        said = function.metadata_props
-        if said.get(key) != text:
-            self._did(_restore_mapping, said, dict(said))
-            said[key] = text
+        if function.metadata_props.get(key) != text:
+            self._put(function.metadata_props, key, text)
 
     def set_ir_version(self, version: int) -> None:
         """Let the model be of another IR version."""
@@ -1269,14 +1275,3 @@ def _remove_last(values: MutableSequence[ir.Value]) -> None:
 
 def _set_ir_version(model: ir.Model, version: int) -> None:
     model.ir_version = version
-
-
-def _restore_initializers(graph: ir.Graph, order: tuple[ir.Value, ...]) -> None:
-    graph.initializers.clear()
-    for value in order:
-        graph.initializers.add(value)
-
-
-def _restore_mapping(mapping: dict[Any, Any], content: dict[Any, Any]) -> None:
-    mapping.clear()
-    mapping.update(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import onnx_ir as ir
@@ -28,6 +29,7 @@ class OpIndex:
 
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
         self._graphs: dict[ir.Graph, dict[str, Nodes]] = {}
+        self._totals: Counter[str] = Counter()
         for graph in scope.graphs(model, token):
             self.build(graph, token)
 
@@ -48,11 +50,18 @@ class OpIndex:
                 by_op[name] = {node: None}
             else:
                 nodes[node] = None
+        self.drop(graph)
         self._graphs[graph] = by_op
+        for name, nodes in by_op.items():
+            self._totals[name] += len(nodes)
 
     def add(self, graph: ir.Graph, node: ir.Node) -> None:
         """Take up a node that has come into a graph, and the graphs below it."""
-        self._graphs[graph].setdefault(op_key(node.domain, node.op_type), {})[node] = None
+        name = op_key(node.domain, node.op_type)
+        nodes = self._graphs[graph].setdefault(name, {})
+        if node not in nodes:
+            nodes[node] = None
+            self._totals[name] += 1
         if node.attributes.data:
             for inner in subgraphs(node):
                 for below in scope.below(inner):
@@ -60,7 +69,11 @@ class OpIndex:
 
     def discard(self, graph: ir.Graph, node: ir.Node) -> None:
         """Forget a node that has left a graph, and the graphs below it."""
-        self._graphs[graph][op_key(node.domain, node.op_type)].pop(node, None)
+        name = op_key(node.domain, node.op_type)
+        nodes = self._graphs[graph][name]
+        if node in nodes:
+            del nodes[node]
+            self._totals[name] -= 1
         if node.attributes.data:
             for inner in subgraphs(node):
                 for below in scope.below(inner):
@@ -68,11 +81,15 @@ class OpIndex:
 
     def drop(self, graph: ir.Graph) -> None:
         """Forget a graph."""
-        self._graphs.pop(graph, None)
+        for name, nodes in self._graphs.pop(graph, {}).items():
+            self._totals[name] -= len(nodes)
 
     def graphs(self) -> tuple[ir.Graph, ...]:
         """The graphs of the model: the main graph first, outer graphs before those that edits have put below them."""
         return tuple(self._graphs)
+
+    def __len__(self) -> int:
+        return len(self._graphs)
 
     def __contains__(self, graph: ir.Graph) -> bool:
         return graph in self._graphs
@@ -92,9 +109,8 @@ class OpIndex:
         return any(by_op.get(op) for op in ops)
 
     def has_any_anywhere(self, ops: Iterable[str]) -> bool:
-        """Whether any graph of the model has a node of one of the ops."""
-        wanted = tuple(ops)
-        return any(by_op.get(op) for by_op in self._graphs.values() for op in wanted)
+        """Whether any graph of the model has a node of one of the ops; costs the same however many graphs there are."""
+        return any(self._totals[op] for op in ops)
 
     def counts(self, graph: ir.Graph) -> dict[str, int]:
         """How many nodes of each op a graph has."""

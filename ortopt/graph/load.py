@@ -46,12 +46,14 @@ class Origin:
         nbytes: Size of model and external data together, as they were read.
         external: Whether it has external data.
         typed: Whether it tells types of intermediate values; a result tells them only then, for they are not small.
+        data: The files of external data.
     """
 
     path: str | None
     nbytes: int
     external: bool
     typed: bool
+    data: tuple[str, ...] = ()
 
 
 class Kept:
@@ -172,7 +174,7 @@ def _parsed(
         raise InvalidModelError(f"not an ONNX model, or nested too deeply for protobuf: {error}") from None
     files = files or _external_files(path)
     model, typed = decode(proto, stripped, source, files, token)
-    _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed), token)
+    _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed, files.paths), token)
     return model
 
 
@@ -187,18 +189,18 @@ def _cloned(source: ir.Model, token: CancellationToken) -> ir.Model:
     for key, value in source.meta.items():
         model.meta[key] = value
     origin = source.meta.get(SOURCE_KEY)
-    _map_external_tensors(model, token)
+    data = _map_external_tensors(model, token)
     if origin is None:
         tensors = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
         nbytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
         external = any(isinstance(tensor, MappedTensor) and tensor.external for tensor in tensors)
-        origin = Origin(None, nbytes, external, True)
+        origin = Origin(None, nbytes, external, True, data)
     _finish(model, origin, token)
     return model
 
 
-def _map_external_tensors(model: ir.Model, token: CancellationToken) -> None:
-    """Put the files themselves in the place of onnx-ir's pointers to files."""
+def _map_external_tensors(model: ir.Model, token: CancellationToken) -> tuple[str, ...]:
+    """Put the files themselves in the place of onnx-ir's pointers to files; which they are."""
     folders: dict[str, ExternalFiles] = {}
 
     def mapped(tensor: ir.ExternalTensor) -> MappedTensor:
@@ -228,6 +230,7 @@ def _map_external_tensors(model: ir.Model, token: CancellationToken) -> None:
             for name, attribute in tuple(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
                     node.attributes[name] = ir.AttrTensor(name, mapped(attribute.value), attribute.doc_string)
+    return tuple(path for files in folders.values() for path in files.paths)
 
 
 def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:

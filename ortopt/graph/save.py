@@ -23,6 +23,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.encode import Part, Place, encode
+from ortopt.graph.files import same_file
 from ortopt.graph.load import SOURCE_KEY, Origin
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
@@ -146,6 +147,7 @@ class _Writing:
     def to_path(self, path: Path, external_data: ExternalData) -> Saved:
         if path.is_dir():
             raise OutputError("it is a directory")
+        self._refuse_own_data(path)
         if path.exists() and not path.is_file():  # a device or a pipe: there is nothing to replace
             with path.open("wb") as stream:
                 return self.to_stream(stream, external_data)
@@ -169,6 +171,11 @@ class _Writing:
                     file.rename(path)
             return Saved(path, size, None)
         return self._with_data_file(path, folder, reuse=external_data == "reuse")
+
+    def _refuse_own_data(self, path: Path) -> None:
+        """Refuse to put the model where weights of it lie: the one that it was loaded from would be broken."""
+        if self._origin is not None and any(same_file(path, data) for data in self._origin.data):
+            raise OutputError("it holds external data of the model")
 
     def _with_data_file(self, path: Path, folder: Path, *, reuse: bool) -> Saved:
         layout = _Layout(folder, reuse)

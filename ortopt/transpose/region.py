@@ -335,6 +335,9 @@ class Region:
             if not is_constant(root):
                 self._charge(network, vertices, root, self.views.weight(root) + overhead)
         side = network.source_side()
+        if side is None:
+            self.refusals.insert(0, Refusal("too many nodes around it depend on one another"))
+            return frozenset()
         return frozenset(node for node, vertex in vertices.items() if vertex in side)
 
     def _charge(self, network: Network, vertices: dict[ir.Node, int], root: ir.Value, cost: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -303,6 +305,46 @@ def test_memory_that_runs_out_is_2(ortopt: Any, model: Path, monkeypatch: pytest
 
     monkeypatch.setattr(api.Optimization, "transform", broken)
     assert ortopt("optimize", model, code=2).stderr == "ortopt: out of memory (see --max-memory)\n"
+
+
+HOARDING = """
+import onnx_ir
+from ortopt import GraphTransformer
+from ortopt.cli import main
+from ortopt.registry import installed
+
+class Hoards(GraphTransformer):
+    \"\"\"Nothing becomes more than there may be.\"\"\"
+
+    def apply(self, graph: onnx_ir.Graph, context: object) -> bool:
+        self.hoard = []
+        while True:
+            self.hoard.append([0] * 100_000)
+
+installed().add(Hoards, "test")
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where memory is bounded by RLIMIT_DATA")
+@pytest.mark.parametrize("more", [["--no-verify"], []], ids=["alone", "verified"])
+def test_a_run_beyond_its_memory_ends(model: Path, more: list[str]) -> None:
+    """A pass that runs out of memory is not left out: the one after it would find no more."""
+    command = [
+        sys.executable,
+        "-c",
+        HOARDING,
+        "optimize",
+        str(model),
+        "-o",
+        "out.onnx",
+        "--max-memory",
+        "512MiB",
+        *more,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (2, "ortopt: out of memory (see --max-memory)\n")
+    assert not Path("out.onnx").exists()
 
 
 def test_two_onnxruntimes_over_each_other_are_said_once(

@@ -7,6 +7,7 @@ import random
 import networkx as nx
 import pytest
 
+from ortopt.transpose import cut, elimination
 from ortopt.transpose.cut import UNBOUNDED, Network
 
 
@@ -39,3 +40,44 @@ def test_what_is_unbounded_is_never_cut() -> None:
     network.arc(a, b, UNBOUNDED)
     network.arc(b, Network.SINK, 7)
     assert network.source_side() == {Network.SOURCE}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_ways_choose_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long network is divided in another way, before or after some flow has been pushed through it."""
+    rng = random.Random(seed)
+    count = rng.randint(1, 60)
+    arcs = [(Network.SOURCE, vertex, rng.randint(0, 6)) for vertex in range(2, count + 2) if rng.random() < 0.6]
+    arcs += [(vertex, Network.SINK, rng.randint(0, 6)) for vertex in range(2, count + 2) if rng.random() < 0.6]
+    for vertex in range(3, count + 2):
+        other = vertex - 1 - rng.randint(0, min(vertex - 3, rng.choice([0, 1, 4])))
+        ends = (vertex, other) if rng.random() < 0.5 else (other, vertex)
+        arcs.append((*ends, rng.choice([1, 2, 3, UNBOUNDED])))
+
+    def divided(looks: int) -> frozenset[int] | None:
+        monkeypatch.setattr(cut, "FEW_LOOKS", looks)
+        network = Network()
+        for _ in range(count):
+            network.vertex()
+        for arc in arcs:
+            network.arc(*arc)
+        return network.source_side()
+
+    by_flow = divided(1 << 40)
+    assert by_flow == elimination.source_side(arcs, Network.SOURCE, Network.SINK)
+    assert by_flow == divided(0) == divided(2)
+
+
+def test_a_network_that_is_nowhere_thin_is_left_alone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    vertices = range(2, 2 + 3 * elimination.MOST_NEIGHBOURS)
+    arcs = [(tail, head, 1 + (tail * head) % 5) for tail in vertices for head in vertices if tail != head]
+    arcs += [(Network.SOURCE, 2, 50), (vertices[-1], Network.SINK, 50)]
+    assert elimination.source_side(arcs, Network.SOURCE, Network.SINK) is None
+    monkeypatch.setattr(cut, "FEW_LOOKS", 0)
+    monkeypatch.setattr(cut, "MANY_LOOKS", 0)
+    network = Network()
+    for _ in vertices:
+        network.vertex()
+    for arc in arcs:
+        network.arc(*arc)
+    assert network.source_side() is None

@@ -1,0 +1,84 @@
+"""The order of dictionaries: an entry that is taken out and put back comes to where it was.
+
+A dictionary can only be added to at its end. To write down its whole order at each removal costs as much as the
+dictionary: thousands of removals would cost its square, in time and memory. So one list is kept of each dictionary
+that something has been taken from: its keys in the order in which they came. It only grows while edits go on; how long
+it was at a removal tells the order then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+
+class Entries(Protocol):
+    """A dictionary, or what behaves like one, as the initializers of a graph do."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __delitem__(self, key: Any, /) -> None: ...
+
+
+class _Journal(NamedTuple):
+    """A dictionary, which is kept so that no other gets its id, and its keys in the order in which they came."""
+
+    entries: Entries
+    keys: list[Hashable]
+
+
+class Places:
+    """Knows where entries stood that have been taken out of dictionaries.
+
+    All that comes into such a dictionary, or goes out of it, is told in the order in which it happens, and taken back
+    in the reverse order.
+    """
+
+    def __init__(self) -> None:
+        self._journals: dict[int, _Journal] = {}
+        self._torn: dict[int, int] = {}
+
+    def added(self, entries: Entries, key: Hashable) -> None:
+        """An entry has come in at the end."""
+        journal = self._journals.get(id(entries))
+        if journal is not None:
+            journal.keys.append(key)
+
+    def not_added(self, entries: Entries, key: Hashable) -> None:
+        """The entry that came last has gone again: its coming is taken back."""
+        journal = self._journals.get(id(entries))
+        if journal is not None:
+            while journal.keys and journal.keys.pop() != key:
+                pass
+
+    def taking(self, entries: Entries) -> int:
+        """An entry is about to be taken out.
+
+        Returns:
+            What `returned` wants to know.
+        """
+        journal = self._journals.get(id(entries))
+        if journal is None:
+            journal = self._journals[id(entries)] = _Journal(entries, list(entries))
+        return len(journal.keys)
+
+    def returned(self, entries: Entries, place: int) -> None:
+        """An entry that was taken out is back, at the end: `restore` brings it to its place."""
+        self._torn[id(entries)] = place
+
+    def restore(self) -> None:
+        """Bring what has returned to its place."""
+        while self._torn:
+            identity, length = self._torn.popitem()
+            entries, keys = self._journals[identity]
+            del keys[length:]
+            rank = {key: place for place, key in enumerate(keys)}  # one that came twice stands where it came last
+            own: Any = entries
+            plain: dict[Any, Any] = getattr(own, "data", own)  # onnx-ir would let go of each initializer
+            ordered = sorted(plain.items(), key=lambda entry: rank.get(entry[0], length))
+            plain.clear()
+            plain.update(ordered)
+
+
+__all__ = ["Entries", "Places"]
