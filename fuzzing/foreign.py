@@ -29,6 +29,7 @@ from fuzzing.campaign import Tally, campaign
 from fuzzing.generator import Case
 from fuzzing.oracle import Failure, Oracle, Rejected, Way, optimized, session
 from fuzzing.writer import Array
+from ortopt.child_streams import taken
 from ortopt.errors import OrtoptError
 from ortopt.graph.load import load
 from ortopt.verification_comparison import Comparison, random_outputs, tolerances
@@ -290,7 +291,8 @@ def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, _, *paths = sys.argv[2:]
-        work(int(first), int(count), [Path(path) for path in paths], sys.stdout)
+        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+            work(int(first), int(count), [Path(path) for path in paths], answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.foreign", description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="further models, folders of models, archives with models")

@@ -16,6 +16,7 @@ may numpy compute what the specification says: the call is in order.) Calls that
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
@@ -36,6 +37,7 @@ from ortopt import evaluate
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
+from ortopt.child_streams import taken
 from ortopt.evaluation_child import Raw, raw_of
 from ortopt.evaluation_numpy import KERNELS, ElsewhereError, HazardError, Operand, compute, tensor_of
 from ortopt.evaluation_numpy import Call as Folding
@@ -308,7 +310,8 @@ def work(first: int, count: int, answers: IO[str]) -> None:
 def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
-        work(int(sys.argv[2]), int(sys.argv[3]), sys.stdout)
+        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+            work(int(sys.argv[2]), int(sys.argv[3]), answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.shapes", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

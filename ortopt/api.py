@@ -721,7 +721,7 @@ class Optimization:
             (*self._failures, *self._attempt.manager.failures),
             self._attempt.offered,
             self._size_refusals(),
-            releases.requirement(self.model),
+            releases.requirement(self.model, token),
         )
         return OptimizeResult(
             self.model, self._attempt.manager.history, summary, verification, self.stopped, tuple(self.repairs)

@@ -97,7 +97,7 @@ class CheckEach(Observer):
             raise Defect(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
         if self._signature is not None:
             _compare_signatures(self._signature, _signature_of(model), self._latest)
-        wrong = next(_inconsistent(model, self._token), None)
+        wrong = next(_misfits(model, self._token), None) or next(_inconsistent(model, self._token), None)
         if wrong is None and changed:
             wrong = next((what for name, what in _contradictions(model, self._token) if name not in self._known), None)
         if wrong is not None:
@@ -106,14 +106,17 @@ class CheckEach(Observer):
 
 def is_sound(model: ir.Model) -> bool:
     """Whether a model's structure is whole: for graphs whose editor was stopped in the midst of its work."""
-    return what_is_unsound(model) is None
+    return what_is_broken(model) is None and next(_inconsistent(model), None) is None
 
 
-def what_is_unsound(model: ir.Model) -> str | None:
-    """The first thing that is wrong with a model's structure; None where it is whole. Linear in its nodes."""
+def what_is_broken(model: ir.Model) -> str | None:
+    """What keeps a model from being read; None where nothing does. Linear in its nodes.
+
+    Nodes that are in no graph may use its values: a transformer that raised leaves what it was building.
+    """
     try:
         validate(model)
-        return next(_inconsistent(model), None)
+        return next(_misfits(model), None)
     except InvalidModelError as error:
         return str(error)
     except Exception as error:  # a graph that is torn may break whoever reads it
@@ -143,6 +146,17 @@ def _shown(row: tuple[object, ...]) -> str:
     return f"{kind} {quoted(str(name))} {type_}{dims}"
 
 
+def _misfits(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
+    """Calls of groups that give another number of arguments than these take."""
+    if not any(function.domain == GROUP_DOMAIN for function in model.functions.values()):
+        return
+    for graph in scope.graphs(model, token):
+        for node in token.watch(graph):
+            function = model.functions.get(node.op_identifier()) if node.domain == GROUP_DOMAIN else None
+            if function is not None and len(node.inputs) != len(function.inputs):
+                yield (f"{label(node)} gives {len(node.inputs)} arguments to a group that takes {len(function.inputs)}")
+
+
 def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
     """What users and producers do not agree about."""
     uses: dict[ir.Value, int] = {}
@@ -150,10 +164,6 @@ def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator
     for graph in scope.graphs(model, token):
         for node in token.watch(graph):
             members.add(node)
-            if node.domain == GROUP_DOMAIN and (function := model.functions.get(node.op_identifier())) is not None:
-                has, takes = len(node.inputs), len(function.inputs)
-                if has != takes:
-                    yield f"{label(node)} gives {has} arguments to a group that takes {takes}"
             for value in node.inputs:
                 if value is not None:
                     uses[value] = uses.get(value, 0) + 1
@@ -216,4 +226,4 @@ def _dims(dims: Iterable[object]) -> str:
     return f"[{', '.join(str(dim) if isinstance(dim, int) else '?' for dim in dims)}]"
 
 
-__all__ = ["CheckEach", "is_sound", "what_is_unsound"]
+__all__ = ["CheckEach", "is_sound", "what_is_broken"]

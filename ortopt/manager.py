@@ -13,7 +13,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.check_each import what_is_unsound
+from ortopt.check_each import what_is_broken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
@@ -329,7 +329,7 @@ class GraphTransformerManager:
             slot.failed(graph)
             if isinstance(cause, Again) and whole:
                 return True
-            if whole and (wrong := what_is_unsound(workspace.model)) is not None:
+            if whole and (wrong := what_is_broken(workspace.model)) is not None:
                 raise InvalidModelError(f"{culprit.name} found the model broken: {wrong}") from cause
             self._fail(culprit, cause, level, step, graph, torn=not whole)
             return slot.is_rules

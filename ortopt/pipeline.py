@@ -263,8 +263,10 @@ class Pipeline:
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
         manager.run(workspace, lowest, token)
         for _ in range(MOST_ROUNDS):
+            opsets = dict(workspace.model.opset_imports)
             changed = [manager.run(workspace, level, token) for level in higher]
-            if manager.run(workspace, lowest, token, closing=True):
+            raised = workspace.model.opset_imports != opsets  # then there are other forms for what was left as it is
+            if manager.run(workspace, lowest, token, closing=True) or raised:
                 manager.run(workspace, lowest, token)
             elif not any(changed):
                 return

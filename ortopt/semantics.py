@@ -53,13 +53,15 @@ SPARE_OUTPUTS = frozenset(
         ("", "GRU"),
         ("", "LSTM"),
         ("", "LayerNormalization"),
-        ("", "MaxPool"),
         ("", "RNN"),
         ("com.microsoft", "SkipLayerNormalization"),
         ("com.microsoft", "SkipSimplifiedLayerNormalization"),
     }
 )
-"""Ops whose other outputs do not depend on whether an optional one is asked for."""
+"""Ops whose other outputs do not depend on whether an optional one is asked for.
+
+MaxPool is none of them: ONNX Runtime's kernel that gives indices skips NaN, and the one that does not gives it.
+"""
 
 OPTIONAL_OUTPUTS = {
     ("", "BatchNormalization"): frozenset({1, 2, 3, 4}),
@@ -67,7 +69,6 @@ OPTIONAL_OUTPUTS = {
     ("", "GRU"): frozenset({0, 1}),
     ("", "LSTM"): frozenset({0, 1, 2}),
     ("", "LayerNormalization"): frozenset({1, 2}),
-    ("", "MaxPool"): frozenset({1}),
     ("", "RNN"): frozenset({0, 1}),
     ("", "Unique"): frozenset({1, 2, 3}),
     ("com.microsoft", "SkipLayerNormalization"): frozenset({1, 2, 3}),

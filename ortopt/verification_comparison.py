@@ -279,7 +279,7 @@ class Comparison:
             got: What the result gave.
             extreme: Whether the inputs were such that only the noise of the original can tell what is an error.
         """
-        if type(expected) is not type(got):
+        if _kind(expected) is not _kind(got):
             return _incomparable(name, "only one of the two is there")
         if isinstance(expected, list):
             return self._sequences(name, type_, expected, got)
@@ -327,6 +327,11 @@ class Comparison:
 def is_float(value: Any, type_: str) -> bool:
     """Whether an output is an array of floats that numpy has; its type in ONNX's spelling."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and "seq(" not in type_
+
+
+def _kind(value: Any) -> type:
+    """The type of an output; an array that is mapped from a file is an array."""
+    return np.ndarray if isinstance(value, np.ndarray) else type(value)
 
 
 def _incomparable(name: str, detail: str) -> OutputRow:

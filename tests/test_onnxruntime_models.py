@@ -50,9 +50,7 @@ EXPECTED = {
         "ONNX Runtime drops x + 0.0 of float and float16, which turns -0.0 into +0.0; two others enlarge the result",
     ),
     "constant_float16_topk": Reached(1, {"TopK": 1}),
-    "fusion/constant_folding_for_ops_having_missing_optional_inputs": Reached(
-        1, {}, {"Reshape": 1}, "the Reshape goes too"
-    ),
+    "fusion/constant_folding_for_ops_having_missing_optional_inputs": Reached(1, {"Reshape": 1}),
     "fusion/constant_folding_remove_dangling_inputs": Reached(1, {"Mul": 1}),
     "fusion/fuse-pad-avgpool": Reached(1, {"AveragePool": 1}),
     "fusion/fuse-pad-maxpool": Reached(
@@ -95,6 +93,13 @@ EXPECTED = {
 """By model; the rows of ONNX Runtime's transformers that have no counterpart in ortopt yet are not there."""
 
 
+NOT_SHOWN = {
+    "fusion/bias_dropout_residual_fusion_multiple_consumers2",
+    "fusion/bias_dropout_residual_same_shape_fusion",
+    "fusion/bias_dropout_residual_same_shape_fusion_dim_is_param",
+}
+"""Models all of whose outputs are random: a Dropout whose mode only a run knows."""
+
 NOT_RUN = {
     "fusion/bias_softmax_fusion_bfloat16": "NOT_IMPLEMENTED",
     "fusion/bitmask_bias_dropout_fusion_residual": "Fatal error",
@@ -130,7 +135,8 @@ def test_every_model_stays_what_it_is(name: str) -> None:
     inputs = EXPECTED[name].inputs if name in EXPECTED else None
     outcome = verify(original, result.model, inputs=inputs, in_process=True)
     runs = EXPECTED[name].runs if name in EXPECTED else name not in NOT_RUN
-    assert outcome.status == ("verified" if runs else "impossible"), outcome.reason
+    ends = "not shown" if name in NOT_SHOWN else "verified"
+    assert outcome.status == (ends if runs else "impossible"), outcome.reason
     assert NOT_RUN.get(name, "") in outcome.reason
 
 

@@ -229,5 +229,9 @@ WITHOUT = {"function_inlining": "its examples have functions"}
 OTHERWISE = {
     ("if_merging", "branches"): "what both branches give is given by neither, with a copy outside",
     ("constant_folding", "function"): "a Constant stays one",
+    ("reshape_transpose_fusion", "branches"): "that a size is not 0 is proven by a Reshape that always runs",
+    ("reshape_transpose_fusion", "loop"): "the same",
+    ("reshape_transpose_fusion", "scan"): "the same",
+    ("reshape_transpose_fusion", "function"): "the same",
     ("constant_sharing", "function"): "there are no initializers",
 }

@@ -14,7 +14,7 @@ from ortopt.partition.lifting import needs_tidying, tidy
 from ortopt.partition.partitioning import Partition, apply, next_number, settle
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import ARGUMENT_LIMIT, PartitionOptions, Policy
-from ortopt.semantics import GROUP_DOMAIN
+from ortopt.semantics import GROUP_DOMAIN, owns_interfaces, subgraphs
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -72,6 +72,10 @@ class GroupFusion(GraphTransformer):
             return False
         if any(node.domain == GROUP_DOMAIN for node in context.cancellation.watch(graph)):
             return _tidy(graph, context)
+        strange = next(filter(_names_its_graphs, context.cancellation.watch(graph)), None)
+        if strange is not None:
+            context.refuse(strange, "it asks for the names in its graphs, which ONNX Runtime changes inside a function")
+            return False
         options = self.options.partition(context.options.providers)
         edit, version = context.edit, context.edit.version
         found = settle(edit, graph, options, context.rewrite, context.cancellation)
@@ -85,6 +89,11 @@ class GroupFusion(GraphTransformer):
         context.observers.rewrote(self, calls, context.workspace.offered)
         context.mark = context.edit.version
         return True
+
+
+def _names_its_graphs(node: ir.Node) -> bool:
+    """Whether a node runs graphs of its own as it likes: ONNX Runtime inlines groups, and renames what is in them."""
+    return bool(node.attributes.data) and not owns_interfaces(node) and next(subgraphs(node), None) is not None
 
 
 def _explain(found: Partition, placement: Placement, context: Context) -> None:

@@ -14,7 +14,7 @@ ROOTS = tuple(f"{domain}::{op}" if domain else op for domain, op in sorted(seman
 
 
 class OptionalOutputElimination(GraphTransformer):
-    """Optional outputs that nobody uses (of Dropout, MaxPool, LSTM …) → left out."""
+    """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out."""
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "dead_node_elimination")

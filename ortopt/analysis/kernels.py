@@ -403,11 +403,14 @@ def _proto_type(proto: onnx.TypeProto) -> str:
     return type_string(ir.serde.deserialize_type_proto_for_type(proto) or ir.TensorType(ir.DataType.UNDEFINED))
 
 
+_NEWEST = 2**31 - 1  # of what the registry of schemas can be asked for
+
+
 @functools.cache
 def _official(domain: str, op: str, opset: int) -> Any:
     """The OpSchema of onnx (its type stubs leave out what functions need), or None."""
     try:
-        return onnx.defs.get_schema(op, opset, domain)
+        return onnx.defs.get_schema(op, min(opset, _NEWEST), domain)
     except onnx.defs.SchemaError:
         return None
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import onnx_ir as ir
 
 from ortopt.analysis import kernels
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.options import Options
@@ -101,15 +102,16 @@ def of_op(domain: str, op: str) -> Release:
     return (1, 0) if text is None else parse_release(text)
 
 
-def requirement(model: ir.Model) -> Requirement:
+def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requirement:
     """What a model needs to be loaded; linear in its nodes.
 
     Args:
         model: The model.
+        token: Who may stop it.
     """
     own: dict[str, Release] = {}
     foreign: set[str] = set()
-    for domain, op, version in _ops(model):
+    for domain, op, version in _ops(model, token):
         if kernels.is_official(domain, op, version):
             continue
         name = f"{domain or 'ai.onnx'}::{op}"
@@ -123,12 +125,12 @@ def requirement(model: ir.Model) -> Requirement:
     return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
 
 
-def _ops(model: ir.Model) -> Iterator[tuple[str, str, int]]:
+def _ops(model: ir.Model, token: CancellationToken) -> Iterator[tuple[str, str, int]]:
     """The ops of a model, each once for each opset, calls of its own functions apart."""
     seen: set[tuple[str, str, int]] = set()
-    for graph in scope.graphs(model):
+    for graph in scope.graphs(model, token):
         imports = scope.of(graph).opset_imports
-        for node in graph:
+        for node in token.watch(graph):
             key = node.domain, node.op_type, imports.get(node.domain, 1)
             if key not in seen and node.op_identifier() not in model.functions:
                 seen.add(key)

@@ -109,6 +109,12 @@ class Sizes:
         return held[text]
 
     def _lies_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
+        try:
+            return self._is_within(element, low, high)
+        except symbolic.TooComplexError:
+            return False
+
+    def _is_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
         most = self.magnitude(element)
         if (most is None or -most < low) and not symbolic.at_least(element, low):
             return False
@@ -154,7 +160,10 @@ def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:
 def _summands(dim: Dim) -> list[str]:
     """The symbols that a sum of nothing but symbols and numbers is never smaller than."""
     names = sorted(symbolic.symbols(dim))
-    return [name for name in names if symbolic.at_least(symbolic.sub(dim, symbolic.symbol(name)), 0)]
+    try:
+        return [name for name in names if symbolic.at_least(symbolic.sub(dim, symbolic.symbol(name)), 0)]
+    except symbolic.TooComplexError:  # a name of thousands of characters
+        return []
 
 
 class _TooManyTermsError(Exception):

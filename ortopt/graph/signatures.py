@@ -23,6 +23,17 @@ _NEWEST: Final = {"ai.onnx.ml": 5, "ai.onnx.preview.training": 1}
 _ENDLESS: Final = 2**31 - 1
 _Kind = ir.DataType | None
 
+_SETTLED: Final = frozenset(
+    kind
+    for kind in ir.DataType
+    if kind.name
+    in {
+        *("BOOL", "STRING", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", "COMPLEX64", "COMPLEX128"),
+        *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
+    }
+)
+"""The types that every schema knows; whether an op takes a younger one is for its runtime to say."""
+
 ABSENT: Final = -1
 """Stands for the type of an operand that is left out."""
 
@@ -136,7 +147,7 @@ class Signature:
                         f"has no input {position} ({quoted(formal.name)}), which {self.op} requires"
                     )
                 continue
-            if kind is None:
+            if kind is None or kind not in _SETTLED:
                 continue
             assert isinstance(kind, ir.DataType)
             allowed = self.types.get(formal.variable)

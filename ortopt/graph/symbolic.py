@@ -51,7 +51,7 @@ _FUNCTIONS: dict[str, tuple[str, tuple[_Polynomial, ...]]] = {}
 """Text of an atom that is no symbol, to its function and operands."""
 
 
-class _TooComplexError(Exception):
+class TooComplexError(Exception):
     """The expression exceeds the bounds above."""
 
 
@@ -75,7 +75,7 @@ def _add(a: _Polynomial, b: _Polynomial, factor: int = 1) -> _Polynomial:
 
 def _multiply(a: _Polynomial, b: _Polynomial) -> _Polynomial:
     if len(a) * len(b) > _MAX_TERMS * _MAX_TERMS:
-        raise _TooComplexError
+        raise TooComplexError
     result: _Polynomial = {}
     for left, x in a.items():
         for right, y in b.items():
@@ -86,10 +86,10 @@ def _multiply(a: _Polynomial, b: _Polynomial) -> _Polynomial:
 
 def _bounded(polynomial: _Polynomial) -> _Polynomial:
     if len(polynomial) > _MAX_TERMS:
-        raise _TooComplexError
+        raise TooComplexError
     for monomial, coefficient in polynomial.items():
         if len(monomial) > _MAX_DEGREE or abs(coefficient) > _MAX_COEFFICIENT:
-            raise _TooComplexError
+            raise TooComplexError
     return polynomial
 
 
@@ -141,7 +141,7 @@ def _without(monomial: _Monomial, part: _Monomial) -> _Monomial | None:
 def _floordiv(a: _Polynomial, b: _Polynomial) -> _Polynomial:
     divisor = _as_constant(b)
     if divisor == 0:
-        raise _TooComplexError
+        raise TooComplexError
     if divisor is not None:
         return _floordiv_by_constant(a, divisor)
     exact = _divide(a, b)
@@ -222,7 +222,7 @@ def _function(name: str, arguments: tuple[_Polynomial, ...]) -> str:
     else:
         text = f"{name}({', '.join(sorted(map(_text, arguments)))})"
     if len(text) > _MAX_TEXT:
-        raise _TooComplexError
+        raise TooComplexError
     _FUNCTIONS[text] = (name, arguments)
     return text
 
@@ -258,7 +258,7 @@ def _text(polynomial: _Polynomial) -> str:
         pieces.append("*".join(factors))
     text = "".join(pieces)
     if len(text) > _MAX_TEXT:
-        raise _TooComplexError
+        raise TooComplexError
     return text
 
 
@@ -399,7 +399,7 @@ class _Parser:
     def _nested(self) -> tuple[_Polynomial, int]:
         self._nesting += 1
         if self._nesting > _MAX_NESTING:
-            raise _TooComplexError
+            raise TooComplexError
         value = self._sum()
         self._nesting -= 1
         return value
@@ -426,7 +426,7 @@ def _parse(text: str) -> _Polynomial:
     if len(text) <= _MAX_TEXT:
         try:
             polynomial = _Parser(text).parse()
-        except (_NotAnExpressionError, _TooComplexError):
+        except (_NotAnExpressionError, TooComplexError):
             return _symbol(text)
         if any(polynomial) and (len(polynomial) > 1 or not text.startswith("`")):
             return polynomial
@@ -437,7 +437,7 @@ def _polynomial(dim: Dim) -> _Polynomial:
     if isinstance(dim, int):
         return _constant(dim)
     if dim.value is None:
-        raise _TooComplexError
+        raise TooComplexError
     return _parse(dim.value)
 
 
@@ -532,7 +532,7 @@ def _shifted(
 def _known_lowest(text: str) -> int | None:
     try:
         return _lowest(_parse(text))
-    except _TooComplexError:
+    except TooComplexError:
         return None
 
 
@@ -575,7 +575,7 @@ def _canonical(text: str) -> Dim:
         return _interned(text)
     try:
         return _dim(_parse(text))
-    except _TooComplexError:
+    except TooComplexError:
         return _interned(text)
 
 
@@ -649,7 +649,7 @@ def _operate_cached(name: str, left: int | str, right: int | str) -> Dim:
     b = _constant(right) if isinstance(right, int) else _parse(right)
     try:
         return _dim(_OPERATIONS[name](a, b))
-    except _TooComplexError:
+    except TooComplexError:
         return UNKNOWN
 
 
@@ -687,7 +687,7 @@ def quotient_exact(a: Dim, b: Dim) -> Dim | None:
     try:
         quotient = _divide(_polynomial(a), _polynomial(b))
         return None if quotient is None else _dim(quotient)
-    except _TooComplexError:
+    except TooComplexError:
         return None
 
 
@@ -797,7 +797,7 @@ def substitute(dim: Dim, mapping: Mapping[str, Dim]) -> Dim:
         return dim
     try:
         return _dim(_substituted(_parse(dim.value), {name: _polynomial(value) for name, value in mapping.items()}))
-    except _TooComplexError:
+    except TooComplexError:
         return UNKNOWN
 
 

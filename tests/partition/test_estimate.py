@@ -70,5 +70,6 @@ def test_sizes(type_: str, nbytes: int) -> None:
 )
 def test_what_is_worth_a_session_of_its_own(op: str, heavy: bool) -> None:
     imports = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1, "elsewhere" : 1, "ai.onnx.ml" : 3]>'
-    model = parse(f"{imports} main (float[2,2] x) => (float[2,2] y) {{ y = {op} (x) }}")
+    operands = "x, x" if op == "MatMul" else "x"
+    model = parse(f"{imports} main (float[2,2] x) => (float[2,2] y) {{ y = {op} ({operands}) }}")
     assert estimate.is_heavy(next(iter(model.graph))) is heavy

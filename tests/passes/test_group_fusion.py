@@ -104,8 +104,8 @@ class Countdown(CancellationToken):
 
 @pytest.mark.parametrize("policy", ["cost", "literal"])
 def test_stopped_anywhere_the_model_is_as_it_was(policy: str) -> None:
-    body = " ".join(f"t{i} = {'Neg' if i % 300 == 0 else 'Abs'} (t{i - 1})" for i in range(1, 700))
-    text = f"main (float[2,2] x) => (float[2,2] y) {{ t0 = MatMul (x, x) {body} y = Relu (t699) }}"
+    body = " ".join(f"t{i} = {'Neg' if i % 150 == 0 else 'Abs'} (t{i - 1})" for i in range(1, 400))
+    text = f"main (float[2,2] x) => (float[2,2] y) {{ t0 = MatMul (x, x) {body} y = Relu (t399) }}"
     before = to_bytes(parse(text))
     checks = 0
     while True:

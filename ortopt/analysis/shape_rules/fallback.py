@@ -11,6 +11,7 @@ from ortopt.analysis.shape_rules.registry import Call, Steps
 from ortopt.graph.facts import Dims, shape_of
 from ortopt.graph.symbolic import Dim, canonical
 
+_LATEST = 2**31 - 1  # of what the schemas' registry can be asked for
 _MOST_BYTES = 4096  # constants beyond this are data: no shape depends on them
 
 
@@ -23,7 +24,8 @@ def infer_by_schema(call: Call) -> Steps | None:
     from onnx import defs
 
     node = call.node
-    call.believed = not defs.has(node.op_type, max_inclusive_version=call.version, domain=node.domain)
+    version = min(call.version, _LATEST)
+    call.believed = not defs.has(node.op_type, max_inclusive_version=version, domain=node.domain)
     if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
         return bodies(call)
     if not call.believed and not any(attribute.is_ref() for attribute in node.attributes.values()):
@@ -35,7 +37,7 @@ def _ask_schema(call: Call) -> None:
     from onnx import defs, shape_inference
 
     node = call.node
-    schema = defs.get_schema(node.op_type, call.version, node.domain)
+    schema = defs.get_schema(node.op_type, min(call.version, _LATEST), node.domain)
     proto, names = _proto(node)
     types, data = {}, {}
     for index, name in names.items():
