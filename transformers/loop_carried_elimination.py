@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx_ir as ir
 
 from ortopt.graph.edit import Conflict
@@ -30,9 +32,9 @@ class LoopCarriedElimination(GraphTransformer):
                 context.refuse(node, refusal)
                 continue
             for state in range(loop.states):
-                if _is_constant(loop, state) and context.rewrite((node,), f"{loop.given(state).name} never changes"):
-                    changed |= _capture(loop, state, context)
-        context.mark = context.edit.version
+                if _is_constant(loop, state):
+                    capture = partial(_capture, loop, state, context)
+                    changed |= context.attempt((node,), capture, f"{loop.given(state).name} never changes")
         return changed
 
 
@@ -44,7 +46,7 @@ def _is_constant(loop: Repeated, state: int) -> bool:
     return is_needed(given) or is_needed(result)
 
 
-def _capture(loop: Repeated, state: int, context: Context) -> bool:
+def _capture(loop: Repeated, state: int, context: Context) -> list[ir.Node]:
     edit, node = context.edit, loop.node
     given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
     assert initial is not None
@@ -59,7 +61,6 @@ def _capture(loop: Repeated, state: int, context: Context) -> bool:
         new = ir.node("Identity", [initial]).outputs[0] if result.is_graph_output() else initial
         try:
             context.replace({result: new}, before=node, origin=(node,))
-        except Conflict as conflict:
+        except Conflict as conflict:  # the body reads it from outside all the same
             context.refuse(node, conflict)
-    context.mark = edit.version
-    return True
+    return [node]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.edit import Editor
+from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.options import Options
 from ortopt.partition import balance, cost, estimate, exemplars, literal, motions, quantized_units, random_state
 from ortopt.partition.dag import Numbered, number, topological
-from ortopt.partition.exemplars import Offer
+from ortopt.partition.exemplars import Attempt
 from ortopt.partition.groups import PREFIX, Group, groups_of
 from ortopt.partition.lifting import Cluster, lift
 from ortopt.partition.placement import Placement
@@ -152,7 +153,7 @@ def _shows_only(numbered: Numbered, items: list[int]) -> bool:
 
 
 def settle(
-    edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer, token: CancellationToken = NEVER
+    edit: Editor, graph: ir.Graph, options: PartitionOptions, attempt: Attempt, token: CancellationToken = NEVER
 ) -> Partition:
     """Change a graph so that it is cut better, and cut it.
 
@@ -160,7 +161,7 @@ def settle(
         edit: The editor of the model.
         graph: A graph that is in no function.
         options: How.
-        offer: Asked before each change.
+        attempt: Makes each change.
         token: Who may stop it.
     """
     placement = Placement(edit.model, options)
@@ -173,10 +174,10 @@ def settle(
     may_move = options.motions and any(
         not node.domain and node.op_type in motions.ROOTS for node in token.watch(found.outside)
     )
-    if may_move and motions.improve(edit, graph, cut, offer, token):
+    if may_move and motions.improve(edit, graph, cut, attempt, token):
         found = partition_graph(graph, placement, options, token)
     for _ in range(_MOST_ROUNDS):
-        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], offer, token):
+        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], attempt, token):
             break
         edit.restore_order(token)
         found = partition_graph(graph, placement, options, token)
@@ -214,7 +215,24 @@ def _partition(
     return Partition(numbered.graph, tuple(made), tuple(outside), tuple(sequence))
 
 
-def apply(edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER) -> list[ir.Node]:
+def _whatever(edit: Editor) -> Attempt:
+    """Makes every change that can be."""
+
+    def attempt(_: Sequence[ir.Node], change: Callable[[], Iterable[ir.Node] | None]) -> bool:
+        start = edit.version
+        try:
+            change()
+        except Conflict:
+            edit.rollback(start)
+            return False
+        return True
+
+    return attempt
+
+
+def apply(
+    edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER, attempt: Attempt | None = None
+) -> list[ir.Node]:
     """Lift the clusters of a graph.
 
     Args:
@@ -222,16 +240,27 @@ def apply(edit: Editor, found: Partition, first: int, token: CancellationToken =
         found: How the graph is cut; it has not been changed since.
         first: The number of the first group.
         token: Who may stop it in the midst; what has been done is the caller's to roll back.
+        attempt: Makes each group; every one is made if None.
 
     Returns:
         The calls, in the order of the clusters.
     """
-    calls = [
-        lift(edit, cluster, f"{PREFIX}{first + index}", token)
-        for index, cluster in enumerate(token.watch(found.clusters))
-    ]
+    make = attempt or _whatever(edit)
+    calls: list[ir.Node] = []
+    failed: set[int] = set()
+    graph = found.graph
+    edit.needs_order(graph)
+
+    def lifted(cluster: Cluster, index: int) -> list[ir.Node]:
+        calls.append(lift(edit, cluster, f"{PREFIX}{first + index}", token))
+        return calls[-1:]
+
+    for index, cluster in enumerate(token.watch(found.clusters)):
+        if not make(cluster.nodes, partial(lifted, cluster, index)):
+            failed.add(index)
+    if failed:
+        found = found.without(failed)
     if calls:
-        graph = found.graph
         known = {node for node in token.watch(found.order) if isinstance(node, ir.Node)} | set(calls)
         constants = [node for node in token.watch(graph) if node not in known]
         order = [calls[unit] if isinstance(unit, int) else unit for unit in token.watch(found.order)]
@@ -271,7 +300,7 @@ def _group_all(edit: Editor, options: PartitionOptions, token: CancellationToken
     count = 0
     pending = [edit.model.graph]
     while pending:
-        found = settle(edit, pending.pop(), options, lambda _: True, token)
+        found = settle(edit, pending.pop(), options, _whatever(edit), token)
         count += len(apply(edit, found, count, token))
         pending.extend(reversed(_graphs_outside(found, token)))
     edit.drop_freed_initializers(token)
