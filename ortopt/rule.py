@@ -296,7 +296,7 @@ class RuleDriver:
                 raise TypeError(f"match returned a {type(found).__name__}, which has no nodes")
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
-            if context.listens_to_refusals:
+            if context._observers.listens_to_refusals:
                 context.refuse(root, str(with_claims(refusal, root, rule.match)))
             return None
         nodes = tuple(found.nodes)

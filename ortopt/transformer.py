@@ -456,7 +456,7 @@ class Context:
         if edit.version == start:
             self._drop(offered, None, "")
             return False
-        self._complete(offered, self._new if found is None else found)
+        self._complete(offered, _still_there(self._new if found is None else found))
         return True
 
     def offer(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
@@ -485,10 +485,12 @@ class Context:
         if self._changing is not None:
             raise RuntimeError("a change that has been offered makes no offers of its own")
         workspace = self._workspace
-        if self._mark != workspace.edit.version:
+        if self._open:
             self._end_by_hand()
+            self._open.pop(nodes, None)  # asked once more, it is the latest
+        self._mark = workspace.edit.version
         self.cancellation.check()
-        if self._is_elsewhere(nodes, candidate) or self._must_round_as_before(nodes):
+        if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
         workspace.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
         known = (self.transformer.name, nodes)
@@ -509,26 +511,25 @@ class Context:
         self._mark = self.edit.version
         return True
 
-    def _complete(self, nodes: tuple[ir.Node, ...], new: Iterable[ir.Node]) -> None:
+    def _complete(self, nodes: tuple[ir.Node, ...], new: Sequence[ir.Node]) -> None:
         """Count and announce a change that has been made; it stays if the run is stopped from now on."""
         number = self._open.pop(nodes)
-        announced = [node for node in new if node.graph is not None]
-        self._new.clear()
+        self._new = []
         self._rewrites += 1
         self._mark = self.edit.version
-        self._observers.rewrote(self.transformer, announced, number)
+        self._observers.rewrote(self.transformer, new, number)
 
     def _drop(self, nodes: tuple[ir.Node, ...], candidate: ir.Node | None, reason: str | Exception) -> None:
         """Forget an offer that came to nothing, and say why."""
         self._open.pop(nodes, None)
-        self._new.clear()
+        self._new = []
         if candidate is not None:
             self.refuse(candidate, reason)
 
     def _end_by_hand(self) -> None:
         """What has been edited since the last rewrite is the latest offer's that is open, if there is one."""
         if self._open and self._mark != self.edit.version:
-            self._complete(next(reversed(self._open)), self._new)
+            self._complete(next(reversed(self._open)), _still_there(self._new))
         self._mark = self.edit.version
 
     def _end(self) -> None:
@@ -542,8 +543,6 @@ class Context:
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether a node is not placed where the transformer works; says so."""
         wanted = self.transformer.providers
-        if not wanted:
-            return False
         for node in nodes:
             if self.provider_of(node) not in wanted:
                 self.refuse(candidate or node, f"it is not placed on {' or '.join(wanted)}")
@@ -689,6 +688,10 @@ class Context:
             if kernels.support(provider, node, version) is not None:
                 return provider
         return None
+
+
+def _still_there(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    return [node for node in nodes if node.graph is not None]
 
 
 def types_unknown(node: ir.Node) -> bool:

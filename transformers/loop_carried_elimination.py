@@ -50,17 +50,21 @@ def _capture(loop: Repeated, state: int, context: Context) -> list[ir.Node]:
     edit, node = context.edit, loop.node
     given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
     assert initial is not None
+    captured = is_needed(given)
     if given.is_graph_output():  # a body returns what it computes: the outer value needs a name inside
         copy = ir.node("Identity", [initial])
         edit.append(loop.body, copy)
         for position, value in enumerate(loop.body.outputs):
             if value is given:
                 edit.set_output(loop.body, position, copy.outputs[0])
-    edit.replace_uses(given, initial)
+    if captured:
+        edit.replace_uses(given, initial)
     if is_needed(result):
         new = ir.node("Identity", [initial]).outputs[0] if result.is_graph_output() else initial
         try:
             context.replace({result: new}, before=node, origin=(node,))
-        except Conflict as conflict:  # the body reads it from outside all the same
-            context.refuse(node, conflict)
+        except Conflict as conflict:
+            if not captured:
+                raise
+            context.refuse(node, conflict)  # the body reads it from outside all the same
     return [node]
