@@ -291,6 +291,7 @@ class _Wave:
         if node.graph is None:
             return True
         used = [value for value in node.outputs if is_used(value)]
+        reason: str | None
         if any(value not in tensors for value in used):
             reason = "it could not be evaluated"
         elif any(value.dtype is not None and tensors[value].dtype != value.dtype for value in used):
