@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import onnx_ir as ir
 
@@ -23,6 +24,8 @@ from ortopt.semantics import GROUP_DOMAIN, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from ortopt.observers import Observers
+
+T = TypeVar("T")
 
 PASSES_PACKAGE = "ortopt.transformers"
 EXACT_PATH = "it is computed from integers, and its rounding decides about a discrete step"
@@ -307,8 +310,8 @@ class Context:
 
     A rewrite is one independent change: it is offered, made, counted and announced, and stays if the run is stopped
     later; or it is refused, with the reason, and nothing is counted. `substitute` and `attempt` do all of that. Many
-    may be offered (`offer`) before the first is made: one of those is not offered again. A change that is offered and
-    then made by hand is over with the next offer, or when the transformer returns.
+    may be offered (`offer`) before the first is made: those are not offered again, and `attempt_all` makes them at
+    once. A change that is offered and then made by hand is over with the next offer, or when the transformer returns.
 
     Args:
         workspace: The model and its editor.
@@ -437,27 +440,35 @@ class Context:
         offered = tuple(nodes)
         if not self._begin(offered, why):
             return False
-        edit = self.edit
-        start, clock = edit.version, edit.clock
-        self._changing = offered
-        try:
-            found = change()
-        except (Conflict, Refusal) as reason:
-            edit.rollback(start)
-            edit.clock = clock  # the model is as it was: a refusal is no change
-            forget_loose_users(offered)
-            self._drop(offered, candidate or (offered[0] if offered else None), reason)
-            return False
-        except Exception:
-            forget_loose_users(offered)
-            raise
-        finally:
-            self._changing = None
-        if edit.version == start:
-            self._drop(offered, None, "")
-            return False
-        self._complete(offered, _still_there(self._new if found is None else found))
-        return True
+        done, found = self._try([offered], change, candidate)
+        if done:
+            self._complete(offered, _still_there(self._new if found is None else found))
+        return done
+
+    def attempt_all(
+        self, batch: Sequence[Sequence[ir.Node]], change: Callable[[], Iterable[Iterable[ir.Node]]]
+    ) -> bool:
+        """Make many rewrites at once, all of them or none.
+
+        Args:
+            batch: The nodes of each; each has been offered, and accepted.
+            change: Makes them all, as that of `attempt` does; returns the nodes that came or changed of each.
+
+        Returns:
+            Whether it was done; if not, nothing has changed, and the reason has been told of each.
+
+        Raises:
+            OptimizationCancelled: If the run has been asked to stop.
+        """
+        offered = [tuple(nodes) for nodes in batch]
+        if any(nodes not in self._open for nodes in offered):
+            raise ValueError("a rewrite of the batch has not been accepted")
+        self.cancellation.check()
+        self._mark = self.edit.version
+        done, found = self._try(offered, change, None)
+        for nodes, new in zip(offered, found or (), strict=True) if done else ():
+            self._complete(nodes, _still_there(new))
+        return done
 
     def offer(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
         """Ask whether to make one independent change.
@@ -503,6 +514,34 @@ class Context:
         self._open[nodes] = workspace.offered
         return True
 
+    def _try(
+        self, batch: Sequence[tuple[ir.Node, ...]], change: Callable[[], T], candidate: ir.Node | None
+    ) -> tuple[bool, T | None]:
+        """Make a change that was offered, or take it back and say why; whether it was made, and what it returned."""
+        edit = self.edit
+        start, clock = edit.version, edit.clock
+        matched = tuple(itertools.chain.from_iterable(batch))
+        self._changing = matched
+        reason: Exception | None = None
+        found: T | None = None
+        try:
+            found = change()
+        except (Conflict, Refusal) as error:
+            reason = error
+            edit.rollback(start)
+            edit.clock = clock  # the model is as it was: a refusal is no change
+            forget_loose_users(matched)
+        except Exception:
+            forget_loose_users(matched)
+            raise
+        finally:
+            self._changing = None
+        if reason is None and edit.version != start:
+            return True, found
+        for nodes in batch:
+            self._drop(nodes, candidate or next(iter(nodes), None), reason)
+        return False, None
+
     def _begin(self, nodes: tuple[ir.Node, ...], why: str) -> bool:
         """Whether a change is to be made now; one that has been accepted is not offered again."""
         if nodes not in self._open:
@@ -519,11 +558,11 @@ class Context:
         self._mark = self.edit.version
         self._observers.rewrote(self.transformer, new, number)
 
-    def _drop(self, nodes: tuple[ir.Node, ...], candidate: ir.Node | None, reason: str | Exception) -> None:
-        """Forget an offer that came to nothing, and say why."""
+    def _drop(self, nodes: tuple[ir.Node, ...], candidate: ir.Node | None, reason: Exception | None) -> None:
+        """Forget an offer that came to nothing, and say why, if there is a reason."""
         self._open.pop(nodes, None)
         self._new = []
-        if candidate is not None:
+        if candidate is not None and reason is not None:
             self.refuse(candidate, reason)
 
     def _end_by_hand(self) -> None:

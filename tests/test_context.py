@@ -453,3 +453,36 @@ def test_a_rule_is_checked_the_same_way() -> None:
     manager.register(ToSinh())
     manager.apply_transformers(parse(PLACED), 1)
     assert [refusal.reason for refusal in explanation.refusals] == [ELSEWHERE]
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_is_made_as_a_whole_or_not_at_all(fails: bool) -> None:
+    def body(graph: ir.Graph, context: Context) -> bool:
+        found = relus(graph)
+        assert all(context.offer((node,)) for node in found)
+
+        def change() -> list[list[ir.Node]]:
+            new = [context.replace(sigmoid(node), before=node, origin=(node,)) for node in found]
+            if fails:
+                raise Conflict("not all of them can be")
+            return new
+
+        return context.attempt_all([(node,) for node in found], change)
+
+    model, announced, explanation, rewrites = run(body)
+    if fails:
+        assert ops(model) == ["Relu", "Abs", "Relu", "Neg"]
+        assert (announced.told, rewrites) == ([], 0)
+        assert [refusal.reason for refusal in explanation.refusals] == ["not all of them can be"] * 2
+    else:
+        assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Neg"]
+        assert announced.told == [(1, ["Sigmoid"]), (2, ["Sigmoid"])]
+        assert rewrites == 2
+
+
+def test_a_batch_holds_only_what_was_accepted() -> None:
+    with pytest.raises(TransformerError, match="has not been accepted"):
+        run(lambda graph, context: context.attempt_all([(graph[0],)], lambda: [[graph[0]]]))

@@ -79,7 +79,12 @@ class GroupFusion(GraphTransformer):
         if context.listens_to_refusals:
             _explain(found, Placement(context.model, options), context)
         refused = {index for index, cluster in enumerate(found.clusters) if not context.offer(cluster.nodes)}
-        apply(edit, found.without(refused), next_number(context.model), context.cancellation, context.attempt)
+        kept, first = found.without(refused), next_number(context.model)
+
+        def group() -> list[list[ir.Node]]:
+            return [[call] for call in apply(edit, kept, first, context.cancellation)]
+
+        context.attempt_all([cluster.nodes for cluster in kept.clusters], group)  # a graph is grouped at once, or not
         return edit.version != version
 
 

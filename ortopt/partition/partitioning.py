@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import onnx_ir as ir
 
@@ -230,9 +229,7 @@ def _whatever(edit: Editor) -> Attempt:
     return attempt
 
 
-def apply(
-    edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER, attempt: Attempt | None = None
-) -> list[ir.Node]:
+def apply(edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER) -> list[ir.Node]:
     """Lift the clusters of a graph.
 
     Args:
@@ -240,27 +237,16 @@ def apply(
         found: How the graph is cut; it has not been changed since.
         first: The number of the first group.
         token: Who may stop it in the midst; what has been done is the caller's to roll back.
-        attempt: Makes each group; every one is made if None.
 
     Returns:
         The calls, in the order of the clusters.
     """
-    make = attempt or _whatever(edit)
-    calls: list[ir.Node] = []
-    failed: set[int] = set()
-    graph = found.graph
-    edit.needs_order(graph)
-
-    def lifted(cluster: Cluster, index: int) -> list[ir.Node]:
-        calls.append(lift(edit, cluster, f"{PREFIX}{first + index}", token))
-        return calls[-1:]
-
-    for index, cluster in enumerate(token.watch(found.clusters)):
-        if not make(cluster.nodes, partial(lifted, cluster, index)):
-            failed.add(index)
-    if failed:
-        found = found.without(failed)
+    calls = [
+        lift(edit, cluster, f"{PREFIX}{first + index}", token)
+        for index, cluster in enumerate(token.watch(found.clusters))
+    ]
     if calls:
+        graph = found.graph
         known = {node for node in token.watch(found.order) if isinstance(node, ir.Node)} | set(calls)
         constants = [node for node in token.watch(graph) if node not in known]
         order = [calls[unit] if isinstance(unit, int) else unit for unit in token.watch(found.order)]
