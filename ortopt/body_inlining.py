@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, is_op
 from ortopt.transformer import Context, GraphTransformer
 
@@ -54,20 +54,18 @@ class BodyInlining(GraphTransformer):
             except Refusal as refusal:
                 context.refuse(node, refusal)
                 continue
-            if found is None or not context.rewrite((node,), found.why):
+            if found is None:
                 continue
-            start = context.edit.version
-            try:
-                moved = found.inline()
-            except Conflict as conflict:
-                context.edit.rollback(start)
-                context.rewrites -= 1
-                context.refuse(node, conflict)
-                continue
-            context.observers.rewrote(self, moved, context.workspace.offered)
-            pending.extend(inner for inner in reversed(moved) if is_op(inner, self.op))
-        context.mark = context.edit.version
+            moved: list[ir.Node] = []
+            if context.attempt((node,), partial(_inlined, found, moved), found.why):
+                pending.extend(inner for inner in reversed(moved) if is_op(inner, self.op))
         return context.edit.version != begin
+
+
+def _inlined(found: Inlining, moved: list[ir.Node]) -> list[ir.Node]:
+    """Do it, and write down the nodes that come."""
+    moved += found.inline()
+    return moved
 
 
 __all__ = ["BodyInlining", "Inlining"]

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.check_each import what_is_broken
+from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
@@ -318,11 +319,11 @@ class GraphTransformerManager:
             edit.drop_freed_initializers(cancellation)
             self.observers.inspect(workspace.model, edit.version != start)
         except OptimizationCancelled:
-            workspace.stop_at(max((context.mark for context in contexts.values()), default=start))
+            workspace.stop_at(max((context._mark for context in contexts.values()), default=start))
             raise
         except Exception as error:
             culprit, cause = _blamed(error, active)
-            whole = self._take_back(workspace, start)
+            whole = self._take_back(workspace, start) and not isinstance(cause, DirectEdit)
             if isinstance(cause, MemoryError):  # no fault of its own, and the next would find no more: the run is over
                 raise cause from None
             workspace.offered = offered
@@ -398,11 +399,12 @@ class GraphTransformerManager:
         edit = context.edit
         version = edit.version
         label = scope.label(graph)
-        if transformer.offers_rewrites or context.rewrite((), transformer.formula):
-            transformer.apply(graph, context)
+        if transformer.offers_rewrites or context.offer((), transformer.formula):
+            said = transformer.apply(graph, context)
+            context._end()
+            check_edits(transformer, edit, graph, said=said, logged=edit.version != version)
         modified = edit.version != version  # what it did counts, not what it says
-        rewrites = context.rewrites if transformer.offers_rewrites else int(modified)
-        return [HistoryEntry(level.value, step, transformer.name, label, modified, 0.0, 0, 0, rewrites)]
+        return [HistoryEntry(level.value, step, transformer.name, label, modified, 0.0, 0, 0, context._rewrites)]
 
     def _run_raw(
         self, slot: _Slot, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
@@ -415,7 +417,7 @@ class GraphTransformerManager:
         if slot.seen.get(model.graph) == (workspace.edit, workspace.edit.clock):
             return False
         context = Context(workspace, transformer, level, step, cancellation, self.observers)
-        if not context.rewrite((), transformer.formula):
+        if not context.offer((), transformer.formula):
             return False
         self.observers.before(transformer, level.value, step, model.graph)
         started, nodes_before, label = time.perf_counter(), len(model.graph), scope.label(model.graph)
@@ -433,6 +435,7 @@ class GraphTransformerManager:
         if modified:
             workspace.swap_in(copy, cancellation)
             self._modified = True
+            context._complete((), ())
         else:
             slot.seen[model.graph] = (workspace.edit, workspace.edit.clock)
         entry = HistoryEntry(
@@ -455,6 +458,8 @@ class GraphTransformerManager:
     ) -> None:
         if isinstance(error, Defect):
             reason = f"what it left is broken: {error}"
+        elif isinstance(error, DirectEdit):
+            reason = str(error)
         else:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         failure = TransformerError(transformer.name, level.value, step, _label(graph), reason)

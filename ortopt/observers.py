@@ -78,7 +78,7 @@ class Observer:
         return True
 
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
-        """A rewrite has been made; `nodes` are the new ones."""
+        """A rewrite has been made, and stays; `nodes` are those that are new, or have changed, none of them gone."""
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """A candidate has been left as it is."""
@@ -98,6 +98,7 @@ class Observers:
         self.all = tuple(observers)
         self.listens_to_refusals = any(observer.listens_to_refusals for observer in self.all)
         self._deciders = [o for o in self.all if type(o).offer is not Observer.offer]
+        self._announced_to = [o for o in self.all if type(o).rewrote is not Observer.rewrote]
         self._inspectors = [o for o in self.all if type(o).inspect is not Observer.inspect]
 
     def begin(self) -> None:
@@ -132,8 +133,8 @@ class Observers:
             observer.inspect(model, changed)
 
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
-        """Tell everybody."""
-        for observer in self.all:
+        """Tell everybody who listens."""
+        for observer in self._announced_to:
             observer.rewrote(transformer, nodes, number)
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, discard, new_nodes
+from ortopt.graph.edit import Conflict, Editor, discard, forget_loose_users, new_nodes
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.graph.onnx_ir_internals import first_use, use_count
@@ -296,31 +296,27 @@ class RuleDriver:
                 raise TypeError(f"match returned a {type(found).__name__}, which has no nodes")
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
-            if context.observers.listens_to_refusals:
+            if context._observers.listens_to_refusals:
                 context.refuse(root, str(with_claims(refusal, root, rule.match)))
             return None
-        if rule.providers and context.provider_of(root) not in rule.providers:
-            context.refuse(root, f"it is not placed on {' or '.join(rule.providers)}")
-            return None
-        if not context.rewrite(found.nodes):
+        nodes = tuple(found.nodes)
+        if not context._ask(nodes, "", root):
             return None
         context.edit.author = rule.name
         mark = len(context.edit.touched)
-        operands = [value for node in found.nodes for value in node.inputs if value is not None]
         try:
             replacements = as_mapping(root, rule.rewrite(found))
         except BaseException:
-            forget_loose_users(operands)
+            forget_loose_users(nodes)
             raise
         try:
-            _check_replaced(found.nodes, root, replacements)
-            context.replace(replacements, before=root, origin=found.nodes)
+            _check_replaced(nodes, root, replacements)
+            new = context.replace(replacements, before=root, origin=nodes)
         except (Conflict, Refusal) as conflict:
             discard(new_nodes(replacements.values()))
-            context.rewrites -= 1
-            context.refuse(root, conflict)
+            context._drop(nodes, root, conflict)
             return None
-        context.mark = context.edit.version
+        context._complete(nodes, new)
         near = context.edit.touched[mark:]
         near += [producer for new in replacements.values() if (producer := new.producer()) is not None]
         return self.downstream(near)
@@ -447,9 +443,3 @@ def _check_replaced(nodes: Sequence[ir.Node], root: ir.Node, replacements: Mappi
             continue
         if value.is_graph_output() or any(use.node not in members for use in value.uses()):
             raise Refusal(f"{root.op_type}'s result is used elsewhere", value)
-
-
-def forget_loose_users(values: Iterable[ir.Value]) -> None:
-    """Detach nodes of no graph from values that they use: what a rewrite that raised has left behind."""
-    for value in values:
-        discard([use.node for use in value.uses() if use.node.graph is None])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import onnx_ir as ir
 
@@ -16,13 +17,15 @@ from ortopt.analysis.exactness import Exactness
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, UsageError
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, TooLarge
+from ortopt.graph.edit import Conflict, Editor, TooLarge, discard, forget_loose_users, new_nodes
 from ortopt.graph.match import Refusal, with_claims
 from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.semantics import GROUP_DOMAIN, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from ortopt.observers import Observers
+
+T = TypeVar("T")
 
 PASSES_PACKAGE = "ortopt.transformers"
 EXACT_PATH = "it is computed from integers, and its rounding decides about a discrete step"
@@ -49,7 +52,8 @@ class GraphTransformer(abc.ABC):
     """Changes one graph in place, and says whether it did.
 
     The framework visits the main graph, every nested subgraph and every local function; a transformer edits only
-    through ``context.edit`` (or `Context.replace`), so that whatever it did can be taken back.
+    through `Context.substitute` and `Context.attempt`, or ``context.edit`` and `Context.replace`, so that whatever it
+    did can be taken back.
 
     Attributes:
         name: The name that users know: the file's stem for passes of ortopt, else the class name in snake case.
@@ -58,16 +62,16 @@ class GraphTransformer(abc.ABC):
         alike_at_all_levels: Whether it does the same at each of its levels: it then does not look at another level at
             what it has just left as it is.
         after: Names of transformers that run earlier in the same level.
-        providers: Execution providers on which a node must be placed; empty is any.
+        providers: Execution providers on which the nodes that it offers must be placed; empty is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
         numerics: What it may do to numbers; approximate ones are off unless asked for. All but exact ones are kept
-            away from values whose rounding decides about integers (see `Context.rewrite`).
+            away from values whose rounding decides about integers (see `Context.offer`).
         keeps_elementwise: Whether it leaves elementwise arithmetic as it is, whatever its numerics: what it may round
             otherwise are sums and matrix products alone.
         enabled: Whether it runs without being asked for.
         edits: ``"log"``: through the editor. ``"raw"``: on onnx-ir directly; it then works on a clone of the whole
             model, once per step, and the clone is swapped in on success.
-        offers_rewrites: Whether it asks `Context.rewrite` before each change; if not, a run of it is one rewrite.
+        offers_rewrites: Whether it offers each change (see `Context`); if not, a run of it is one rewrite.
         Options: A frozen dataclass: what can be chosen, with defaults.
     """
 
@@ -164,6 +168,11 @@ def check_contract(transformer: GraphTransformer) -> None:
     ):
         raise RegistrationError(
             f"{where}: what may round otherwise must offer its rewrites (offers_rewrites): some must round as they did"
+        )
+    if kind.providers and not kind.offers_rewrites:
+        raise RegistrationError(
+            f"{where}: what is for some providers only must offer its rewrites (offers_rewrites): so it is kept away"
+            " from nodes that are placed elsewhere"
         )
     if kind.edits not in ("log", "raw"):
         raise RegistrationError(f"{where}: edits must be 'log' or 'raw'")
@@ -299,6 +308,11 @@ class Workspace:
 class Context:
     """What a transformer may know and do while it works on a graph.
 
+    A rewrite is one independent change: it is offered, made, counted and announced, and stays if the run is stopped
+    later; or it is refused, with the reason, and nothing is counted. `substitute` and `attempt` do all of that. Many
+    may be offered (`offer`) before the first is made: those are not offered again, and `attempt_all` makes them at
+    once. A change that is offered and then made by hand is over with the next offer, or when the transformer returns.
+
     Args:
         workspace: The model and its editor.
         transformer: Who works.
@@ -306,11 +320,6 @@ class Context:
         step: In which step of the fixed-point loop, from 1.
         cancellation: Who may stop it.
         observers: Who watches.
-
-    Attributes:
-        edit: The editor.
-        rewrites: How many offers have been accepted.
-        mark: The editor's version after the last completed rewrite: a stopped run goes back to it.
     """
 
     def __init__(
@@ -322,35 +331,151 @@ class Context:
         cancellation: CancellationToken,
         observers: Observers,
     ) -> None:
-        self.workspace = workspace
         self.transformer = transformer
         self.level = level
         self.step = step
         self.cancellation = cancellation
-        self.observers = observers
-        self.rewrites = 0
-        self.mark = workspace.edit.version
+        self._workspace = workspace
+        self._observers = observers
+        self._rewrites = 0  # completed ones
+        self._mark = workspace.edit.version  # after the last completed one: a stopped run goes back to it
+        self._open: dict[tuple[ir.Node, ...], int] = {}  # offers that were accepted, with their numbers
+        self._new: list[ir.Node] = []  # what has come since
+        self._changing: tuple[ir.Node, ...] | None = None  # what `attempt` is at
 
     @property
     def model(self) -> ir.Model:
         """The whole model."""
-        return self.workspace.model
+        return self._workspace.model
 
     @property
     def edit(self) -> Editor:
         """The editor: the one way to change the model."""
-        return self.workspace.edit
+        return self._workspace.edit
 
     @property
     def options(self) -> Options:
         """What the run wants."""
-        return self.workspace.options
+        return self._workspace.options
 
-    def rewrite(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
-        """Offer one independent change before it is made.
+    @property
+    def listens_to_refusals(self) -> bool:
+        """Whether anybody wants to know why candidates stay: for reasons that take long to find."""
+        return self._observers.listens_to_refusals
 
-        A transformer whose numerics are not exact is told no, with the reason, where a result of these nodes is
-        computed from integers and decides about a discrete step: another rounding would be another integer.
+    @property
+    def patience(self) -> float:
+        """For how many seconds more the run may evaluate what is constant."""
+        return self._workspace.patience
+
+    def spend(self, seconds: float) -> None:
+        """Say how long an evaluation has taken."""
+        self._workspace.patience -= seconds
+
+    def substitute(
+        self,
+        replacements: Mapping[ir.Value, ir.Value],
+        *,
+        before: ir.Node,
+        origin: Sequence[ir.Node] = (),
+        why: str = "",
+        nodes: Sequence[ir.Node] | None = None,
+    ) -> bool:
+        """Let new values stand for old ones, as one rewrite.
+
+        Args:
+            replacements: Old value to new value (see `Editor.replace`); nodes that were made for it are let go of
+                where it is not to be.
+            before: Where the new nodes go.
+            origin: The nodes that they stand for.
+            why: What for, in a few words; the formula if empty.
+            nodes: The nodes that are offered: those that will go or change; `before` if None.
+
+        Returns:
+            Whether it was done; if not, nothing has changed, and the reason has been told.
+
+        Raises:
+            OptimizationCancelled: If the run has been asked to stop.
+        """
+        offered = (before,) if nodes is None else tuple(nodes)
+        accepted = False
+        try:
+            accepted = self._begin(offered, why)
+        finally:
+            if not accepted:
+                discard(new_nodes(replacements.values()))
+        if not accepted:
+            return False
+        try:
+            self.replace(replacements, before, origin)
+        except Conflict as conflict:
+            self._drop(offered, offered[0] if offered else before, conflict)
+            return False
+        self._complete(offered, self._new)
+        return True
+
+    def attempt(
+        self,
+        nodes: Sequence[ir.Node],
+        change: Callable[[], Iterable[ir.Node] | None],
+        why: str = "",
+        *,
+        candidate: ir.Node | None = None,
+    ) -> bool:
+        """Make any change, as one rewrite.
+
+        Args:
+            nodes: The nodes that will go or change.
+            change: Edits through ``context.edit``, and `replace`; returns the nodes that came or changed, or None:
+                those that `replace` made. `Conflict` and `Refusal` say that it cannot be: all of it is taken back.
+            why: What for, in a few words; the formula if empty.
+            candidate: Of which node the reason is told if it cannot be; the first of `nodes` if None.
+
+        Returns:
+            Whether it was done; if not, nothing has changed, and the reason has been told.
+
+        Raises:
+            OptimizationCancelled: If the run has been asked to stop.
+        """
+        offered = tuple(nodes)
+        if not self._begin(offered, why):
+            return False
+        done, found = self._try([offered], change, candidate)
+        if done:
+            self._complete(offered, _still_there(self._new if found is None else found))
+        return done
+
+    def attempt_all(
+        self, batch: Sequence[Sequence[ir.Node]], change: Callable[[], Iterable[Iterable[ir.Node]]]
+    ) -> bool:
+        """Make many rewrites at once, all of them or none.
+
+        Args:
+            batch: The nodes of each; each has been offered, and accepted.
+            change: Makes them all, as that of `attempt` does; returns the nodes that came or changed of each.
+
+        Returns:
+            Whether it was done; if not, nothing has changed, and the reason has been told of each.
+
+        Raises:
+            OptimizationCancelled: If the run has been asked to stop.
+        """
+        offered = [tuple(nodes) for nodes in batch]
+        if any(nodes not in self._open for nodes in offered):
+            raise ValueError("a rewrite of the batch has not been accepted")
+        self.cancellation.check()
+        self._mark = self.edit.version
+        done, found = self._try(offered, change, None)
+        for nodes, new in zip(offered, found or (), strict=True) if done else ():
+            self._complete(nodes, _still_there(new))
+        return done
+
+    def offer(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
+        """Ask whether to make one independent change.
+
+        A transformer is told no, with the reason, where a node is not placed on one of its ``providers``; and one whose
+        numerics are not exact where a result of these nodes is computed from integers and decides about a discrete
+        step: another rounding would be another integer.
 
         Args:
             nodes: The nodes that will go or change.
@@ -362,27 +487,113 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        self.mark = self.edit.version
+        return self._ask(tuple(nodes), why)
+
+    # -- what happens to a rewrite; of these the framework calls some, a transformer none ---------------------------
+
+    def _ask(self, nodes: tuple[ir.Node, ...], why: str = "", candidate: ir.Node | None = None) -> bool:
+        """Whether a change is to be made; what was changed by hand before is over."""
+        if self._changing is not None:
+            raise RuntimeError("a change that has been offered makes no offers of its own")
+        workspace = self._workspace
+        if self._open:
+            self._end_by_hand()
+            self._open.pop(nodes, None)  # asked once more, it is the latest
+        self._mark = workspace.edit.version
         self.cancellation.check()
-        if self._must_round_as_before(nodes):
+        if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
-        self.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
-        candidate = (self.transformer.name, tuple(nodes))
-        if candidate in self.workspace.left_out:
+        workspace.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
+        known = (self.transformer.name, nodes)
+        if known in workspace.left_out:
             return False  # said once, said for good: an offer made again would renumber those after it
-        self.workspace.offered += 1
-        if not self.observers.offer(self.transformer, nodes, self.workspace.offered, why):
-            self.workspace.left_out.add(candidate)
+        workspace.offered += 1
+        if not self._observers.offer(self.transformer, nodes, workspace.offered, why):
+            workspace.left_out.add(known)
             return False
-        self.rewrites += 1
+        self._open[nodes] = workspace.offered
         return True
+
+    def _try(
+        self, batch: Sequence[tuple[ir.Node, ...]], change: Callable[[], T], candidate: ir.Node | None
+    ) -> tuple[bool, T | None]:
+        """Make a change that was offered, or take it back and say why; whether it was made, and what it returned."""
+        edit = self.edit
+        start, clock = edit.version, edit.clock
+        matched = tuple(itertools.chain.from_iterable(batch))
+        self._changing = matched
+        reason: Exception | None = None
+        found: T | None = None
+        try:
+            found = change()
+        except (Conflict, Refusal) as error:
+            reason = error
+            edit.rollback(start)
+            edit.clock = clock  # the model is as it was: a refusal is no change
+            forget_loose_users(matched)
+        except Exception:
+            forget_loose_users(matched)
+            raise
+        finally:
+            self._changing = None
+        if reason is None and edit.version != start:
+            return True, found
+        for nodes in batch:
+            self._drop(nodes, candidate or next(iter(nodes), None), reason)
+        return False, None
+
+    def _begin(self, nodes: tuple[ir.Node, ...], why: str) -> bool:
+        """Whether a change is to be made now; one that has been accepted is not offered again."""
+        if nodes not in self._open:
+            return self._ask(nodes, why)
+        self.cancellation.check()
+        self._mark = self.edit.version
+        return True
+
+    def _complete(self, nodes: tuple[ir.Node, ...], new: Sequence[ir.Node]) -> None:
+        """Count and announce a change that has been made; it stays if the run is stopped from now on."""
+        number = self._open.pop(nodes)
+        self._new = []
+        self._rewrites += 1
+        self._mark = self.edit.version
+        self._observers.rewrote(self.transformer, new, number)
+
+    def _drop(self, nodes: tuple[ir.Node, ...], candidate: ir.Node | None, reason: Exception | None) -> None:
+        """Forget an offer that came to nothing, and say why, if there is a reason."""
+        self._open.pop(nodes, None)
+        self._new = []
+        if candidate is not None and reason is not None:
+            self.refuse(candidate, reason)
+
+    def _end_by_hand(self) -> None:
+        """What has been edited since the last rewrite is the latest offer's that is open, if there is one."""
+        if self._open and self._mark != self.edit.version:
+            self._complete(next(reversed(self._open)), _still_there(self._new))
+        self._mark = self.edit.version
+
+    def _end(self) -> None:
+        """The transformer has returned: of the offers that are open, those whose nodes have gone were made as well."""
+        self._end_by_hand()
+        for nodes in tuple(self._open):
+            if nodes and all(node.graph is None for node in nodes):
+                self._complete(nodes, ())
+        self._open.clear()
+
+    def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether a node is not placed where the transformer works; says so."""
+        wanted = self.transformer.providers
+        for node in nodes:
+            if self.provider_of(node) not in wanted:
+                self.refuse(candidate or node, f"it is not placed on {' or '.join(wanted)}")
+                return True
+        return False
 
     def _must_round_as_before(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether other rounding in some nodes could show as another integer; says so."""
         kind = type(self.transformer)
         if kind.numerics is Numerics.EXACT or kind.keeps_elementwise:
             return False
-        found = self.workspace.exactness.step_behind(nodes)
+        found = self._workspace.exactness.step_behind(nodes)
         if found is None:
             return False
         value, step = found
@@ -399,10 +610,10 @@ class Context:
             reason: A clause for the user; a `TooLarge` is counted, whoever listens.
         """
         if isinstance(reason, TooLarge):
-            self.workspace.too_large[self.transformer.name, node] = reason.nbytes
-        if self.observers.listens_to_refusals:
+            self._workspace.too_large[self.transformer.name, node] = reason.nbytes
+        if self._observers.listens_to_refusals:
             told = with_claims(reason, node) if isinstance(reason, Refusal) else reason
-            self.observers.refused(self.transformer, node, str(told))
+            self._observers.refused(self.transformer, node, str(told))
 
     def replace(
         self,
@@ -411,6 +622,8 @@ class Context:
         origin: Sequence[ir.Node] = (),
     ) -> list[ir.Node]:
         """Let new values stand for old ones (see `Editor.replace`), if the providers can run the new nodes.
+
+        This is an edit: it belongs to the rewrite that has been offered (see `substitute` and `attempt`).
 
         Args:
             replacements: Old value to new value.
@@ -424,18 +637,18 @@ class Context:
             Conflict: If it cannot be; nothing is changed then.
         """
         there = {node.op_identifier() for node in origin}
+        matched = origin or self._changing or ()
 
         def accept(nodes: Sequence[ir.Node]) -> None:
             for node in nodes:
                 if node.op_identifier() not in there:  # an op that has been there may stay, wherever it comes from
                     self._check_defined(node)
-                self._check_runnable(node, origin)
+                self._check_runnable(node, matched, origin)
 
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
             self._import_domain(node)
-        if nodes:
-            self.observers.rewrote(self.transformer, nodes, self.workspace.offered)
+        self._new += nodes
         return nodes
 
     def _check_defined(self, node: ir.Node) -> None:
@@ -455,15 +668,21 @@ class Context:
         if needed > least:
             raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}")
 
-    def _check_runnable(self, node: ir.Node, origin: Sequence[ir.Node]) -> None:
-        """Refuse a new node that no chosen provider can run, where what it replaces could be run."""
+    def _check_runnable(self, node: ir.Node, matched: Sequence[ir.Node], origin: Sequence[ir.Node]) -> None:
+        """Refuse a new node that cannot run where what it replaces runs, nor where that would rather have run."""
         if types_unknown(node):
             return
         version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
-        answers = (kernels.support(provider, node, version) for provider in self.options.providers)
-        how = next((answer for answer in answers if answer is not None), None)
+        place, how = next(
+            (
+                (place, answer)
+                for place, provider in enumerate(self.options.providers)
+                if (answer := kernels.support(provider, node, version)) is not None
+            ),
+            (None, None),
+        )
         expanded = how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS
-        if how is not None and not expanded:
+        if place is not None and not expanded and (not place or place <= self._place(node, matched)):
             return
         if any(
             self.provider_of(old) is None for old in origin
@@ -474,7 +693,22 @@ class Context:
         types = ", ".join(
             "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
         )
-        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+        if place is None:
+            raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+        there = self.options.providers[self._place(node, matched)]
+        raise Conflict(f"{there}, where it is to run, has no kernel of {node.op_type} for {types}")
+
+    def _place(self, node: ir.Node, matched: Sequence[ir.Node]) -> int:
+        """How far down the list of providers a new node may be placed: no further than what it replaces.
+
+        That are the matched nodes of the same op: then as far as any of them; else all: then as far as the first.
+        """
+        providers = self.options.providers
+        peers = [old for old in matched if old.op_identifier() == node.op_identifier()]
+        found = [providers.index(name) for old in peers or matched if (name := self.provider_of(old)) is not None]
+        if not found:
+            return len(providers)
+        return max(found) if peers else min(found)
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports
@@ -493,6 +727,10 @@ class Context:
             if kernels.support(provider, node, version) is not None:
                 return provider
         return None
+
+
+def _still_there(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    return [node for node in nodes if node.graph is not None]
 
 
 def types_unknown(node: ir.Node) -> bool:

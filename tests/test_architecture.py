@@ -20,6 +20,7 @@ LAYERS = (
     {"analysis"},
     {"evaluate", "evaluation_call", "evaluation_numpy", "evaluation_child"},
     {"observers", "transformer"},
+    {"direct_edits"},
     {"rule", "adapters", "check_each"},
     {
         "transpose",

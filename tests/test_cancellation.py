@@ -166,10 +166,10 @@ SWEEPS: dict[str, Callable[[ir.Model, CancellationToken], object]] = {
     "cut literally": lambda model, token: cut(model, token, "literal"),
     "groups": groups_of,
     "shapes and types only": lambda model, token: exemplars.drop(
-        Editor(model, shapes.infer_node), model.graph, [tuple(model.graph)], lambda _: True, token
+        Editor(model, shapes.infer_node), model.graph, [tuple(model.graph)], lambda *_: True, token
     ),
     "motions": lambda model, token: motions.improve(
-        Editor(model, shapes.infer_node), model.graph, lambda: {}, lambda _: True, token
+        Editor(model, shapes.infer_node), model.graph, lambda: {}, lambda *_: True, token
     ),
     "jittered": lambda model, token: jittered(model, 0, 1, token),
     "widened": widened,

@@ -25,7 +25,7 @@ MODEL = (
     "main (float[N,4] x) => (float[N,4] y) { a = Identity (x) b = Relu (a) c = Identity (b) e = Exp (c) y = Tanh (e) }"
 )
 CASES: list[tuple[type[GraphTransformer], str]] = [
-    (Tears, "'b'"),
+    (Tears, "past the editor"),
     (OutOfOrder, "before it is computed"),
     (RenamesOutput, "has become output 'renamed'"),
     (LeavesAUser, "which is in no graph of the model"),

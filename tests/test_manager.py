@@ -346,11 +346,11 @@ def test_cancellation_in_mid_edit_goes_back_to_the_last_completed_rewrite() -> N
         offers_rewrites = True
 
         def apply(self, graph: ir.Graph, context: Context) -> bool:
-            for node in [node for node in graph if node.op_type == "Relu"]:
-                assert context.rewrite([node])
+            for number, node in enumerate([node for node in graph if node.op_type == "Relu"], 1):
+                assert context.offer([node])
                 new = ir.node("Sigmoid", node.inputs)
                 context.replace({node.outputs[0]: new.outputs[0]}, before=node, origin=[node])
-                if context.rewrites == 2:
+                if number == 2:
                     context.edit.rename(graph[-2].outputs[0], "half_way")
                     context.cancellation.cancel()
                     context.cancellation.check()

@@ -287,7 +287,7 @@ class NegationMover(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         changed = False
         for node in list(graph):
-            if node.op_type == "Neg" and context.rewrite((node,)):
+            if node.op_type == "Neg" and context.offer((node,)):
                 other = ir.node("Sub", [node.inputs[0], node.inputs[0]])
                 context.replace({node.outputs[0]: other.outputs[0]}, before=node, origin=(node,))
                 changed = True

@@ -9,7 +9,6 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.graph.structure import node_key
 from ortopt.options import TransformerLevel
@@ -141,13 +140,5 @@ def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
     if any(position >= len(first.outputs) or not first.outputs[position].name for position in used):
         context.refuse(node, "the equal node before it does not give all of its results")
         return False
-    if not context.rewrite((node,), f"equals {first.name or first.op_type}"):
-        return False
-    try:
-        context.replace({node.outputs[p]: first.outputs[p] for p in used}, before=node, origin=(first,))
-    except Conflict as conflict:
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
+    replacements = {node.outputs[p]: first.outputs[p] for p in used}
+    return context.substitute(replacements, before=node, origin=(first,), why=f"equals {first.name or first.op_type}")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, is_used, plain_attributes, shape_of
 from ortopt.options import MEGABYTE, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
@@ -74,18 +74,11 @@ class ConstantFolding(GraphTransformer):
 def _to_initializer(node: ir.Node, context: Context) -> bool:
     """Move the content of a Constant node that is still there among the initializers."""
     (output,) = node.outputs
-    if node.graph is None or not context.rewrite((node,)):
+    if node.graph is None:
         return False
     tensor = semantics.constant_tensor(output)
     assert tensor is not None
-    try:
-        context.replace({output: constant(tensor)}, before=node, origin=(node,))
-    except Conflict as conflict:
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
+    return context.substitute({output: constant(tensor)}, before=node, origin=(node,))
 
 
 class _Wave:
@@ -106,7 +99,6 @@ class _Wave:
         self._values: set[ir.Value] = set()
         self._dequantized: set[ir.Value] = set()
         self._largest = 0
-        self._rewrites_before = context.rewrites
 
     # -- which nodes --------------------------------------------------------------------------------------------------
 
@@ -131,7 +123,7 @@ class _Wave:
         if reason is not None:
             self._context.refuse(node, reason)
             return False
-        return self._context.rewrite((node,))
+        return self._context.offer((node,))
 
     def _reason_against(self, node: ir.Node) -> str | Refusal | None:
         if not semantics.is_pure(node, self._functions):
@@ -172,7 +164,6 @@ class _Wave:
 
     def fold(self) -> bool:
         """Replace what the rest of the graph needs of the wave, and what stands behind it goes."""
-        taken = tuple(self._members)
         changed = False
         failed: list[ir.Node] = []
         for number in range(ROUNDS):
@@ -188,7 +179,6 @@ class _Wave:
                     changed = True
             if not failed:
                 break
-        self._context.rewrites = self._rewrites_before + sum(node.graph is None for node in taken)
         return changed
 
     def _frontier(self) -> list[ir.Node]:
@@ -275,11 +265,6 @@ class _Wave:
     def _evaluate(self, wanted: Iterable[ir.Node]) -> dict[ir.Value, ir.TensorProtocol]:
         from ortopt.evaluate import DEFAULT_TIMEOUT, evaluate
 
-        workspace = self._context.workspace
-
-        def spent(seconds: float) -> None:
-            workspace.patience -= seconds
-
         return evaluate(
             [node for node in self._members if node.graph is self._graph],
             [value for node in wanted for value in node.outputs if is_used(value)],
@@ -287,8 +272,8 @@ class _Wave:
             is_random=semantics.is_random,
             functions=self._functions.values(),
             limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
-            timeout=min(DEFAULT_TIMEOUT, workspace.patience),
-            spent=spent,
+            timeout=min(DEFAULT_TIMEOUT, self._context.patience),
+            spent=self._context.spend,
             token=self._context.cancellation,
         )
 
@@ -306,24 +291,18 @@ class _Wave:
         if node.graph is None:
             return True
         used = [value for value in node.outputs if is_used(value)]
-        reason: str | Conflict | None = None
+        reason: str | None
         if any(value not in tensors for value in used):
             reason = "it could not be evaluated"
         elif any(value.dtype is not None and tensors[value].dtype != value.dtype for value in used):
             reason = "its evaluation gives another type"
         else:
             reason = self._reason_against_size(node, sum(tensors[value].nbytes for value in used))
-        if reason is None:
-            try:
-                context.replace({value: constant(tensors[value]) for value in used}, before=node, origin=(node,))
-            except Conflict as conflict:
-                reason = conflict
-            else:
-                context.mark = context.edit.version
-                context.cancellation.check()
-                return True
-        context.refuse(node, reason)
-        return False
+        if reason is not None:
+            context.refuse(node, reason)
+            return False
+        replacements = {value: constant(tensors[value]) for value in used}
+        return context.substitute(replacements, before=node, origin=(node,))
 
 
 def _inferred_bytes(value: ir.Value) -> int | None:

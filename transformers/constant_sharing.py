@@ -11,7 +11,6 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict
 from ortopt.graph.onnx_ir_internals import first_use, noted
 from ortopt.graph.tensors import MappedTensor
 from ortopt.options import TransformerLevel
@@ -182,16 +181,7 @@ def _share(value: ir.Value, keeper: ir.Value, frame: _Frame, context: Context) -
     if reason is not None:
         context.refuse(use.node, reason)
         return False
-    if not context.rewrite((use.node,), f"{value.name} equals {keeper.name}"):
-        return False
-    try:
-        context.replace({value: keeper}, before=use.node)
-    except Conflict as conflict:
-        context.rewrites -= 1
-        context.refuse(use.node, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
+    return context.substitute({value: keeper}, before=use.node, why=f"{value.name} equals {keeper.name}")
 
 
 def _reason_against(value: ir.Value, keeper: ir.Value, frame: _Frame) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import onnx_ir as ir
 
@@ -47,41 +48,39 @@ def _trim_if(node: ir.Node, context: Context) -> bool:
     branches = [attribute(node, name, None) for name in ("then_branch", "else_branch")]
     for branch in branches:
         need(branch is not None and len(branch.outputs) == len(node.outputs), "a branch has too few results", node)
-    if not context.rewrite((node,), f"{len(node.outputs) - len(kept)} results are not used"):
-        return False
-    for branch in branches:
-        assert isinstance(branch, ir.Graph)
-        context.edit.set_graph_outputs(branch, [branch.outputs[position] for position in kept])
-    context.edit.set_outputs(node, [node.outputs[position] for position in kept])
-    context.mark = context.edit.version
-    return True
+
+    def change() -> list[ir.Node]:
+        for branch in branches:
+            assert isinstance(branch, ir.Graph)
+            context.edit.set_graph_outputs(branch, [branch.outputs[position] for position in kept])
+        context.edit.set_outputs(node, [node.outputs[position] for position in kept])
+        return [node]
+
+    return context.attempt((node,), change, f"{len(node.outputs) - len(kept)} results are not used")
 
 
 def _trim_loop(node: ir.Node, context: Context) -> bool:
     """Drop the unused results of a Loop or Scan, the states that nothing else needs, and slices that nobody reads."""
     loop = repeated(node)
     kept, read = _needed(loop, context)
-    states = [position for position in kept if position < loop.states]
     scanned = _kept_inputs(loop, read)
     if len(kept) == len(node.outputs) and len(scanned) == len(loop.scanned_inputs):
         return False
-    if not context.rewrite((node,), _why(len(node.outputs) - len(kept), len(loop.scanned_inputs) - len(scanned))):
-        return False
-    edit = context.edit
-    start = edit.version
+    why = _why(len(node.outputs) - len(kept), len(loop.scanned_inputs) - len(scanned))
+    return context.attempt((node,), partial(_keep, loop, kept, scanned, context), why)
+
+
+def _keep(loop: Repeated, kept: Sequence[int], scanned: Sequence[int], context: Context) -> list[ir.Node]:
+    """Leave a loop some of its outputs, with their states, and some of the inputs that it scans."""
+    edit, node = context.edit, loop.node
+    states = [position for position in kept if position < loop.states]
     dropped = [value for value in node.inputs if value is not None]
     front = range(loop.before_results)
     edit.set_graph_outputs(loop.body, [loop.body.outputs[i] for i in front] + [loop.returned(i) for i in kept])
-    try:
-        inputs = [*range(loop.before), *(loop.before + i for i in states), *scanned]
-        for position, value in enumerate(loop.body.inputs):
-            if position not in inputs and use_count(value):
-                raise Conflict("the body still needs what it would lose")  # noqa: TRY301 -- one way back
-    except Conflict as conflict:
-        edit.rollback(start)
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
+    inputs = [*range(loop.before), *(loop.before + i for i in states), *scanned]
+    for position, value in enumerate(loop.body.inputs):
+        if position not in inputs and use_count(value):
+            raise Conflict("the body still needs what it would lose")
     edit.set_graph_inputs(loop.body, [loop.body.inputs[i] for i in inputs])
     if not loop.before:
         _keep_attributes(
@@ -90,8 +89,7 @@ def _trim_loop(node: ir.Node, context: Context) -> bool:
     edit.set_inputs(node, [node.inputs[i] for i in inputs if i < len(node.inputs)])
     edit.set_outputs(node, [node.outputs[position] for position in kept])
     edit.sweep([producer for value in dropped if (producer := value.producer()) is not None])
-    context.mark = edit.version
-    return True
+    return [node]
 
 
 def _why(results: int, slices: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import onnx_ir as ir
 
@@ -42,9 +43,8 @@ def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
             continue
         if not semantics.is_removable(node, functions):
             context.refuse(node, "its op is of an unknown domain, it may have effects")
-        elif context.rewrite((node,)):
-            edit.sweep((node,))
-            context.mark = edit.version
+        else:
+            context.attempt((node,), partial(edit.sweep, (node,)))
     return edit.clock != clock
 
 
@@ -58,11 +58,11 @@ def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
         return False
     annotated = semantics.quantization_parameters(graph, context.cancellation)
     unused = [value for value in unused if value.name not in annotated]
-    if not unused or not context.rewrite((), f"{len(unused)} unused initializers"):
-        return False
-    context.edit.remove_initializers(graph, unused, context.cancellation)
-    context.mark = context.edit.version
-    return True
+    return bool(unused) and context.attempt(
+        (),
+        lambda: context.edit.remove_initializers(graph, unused, context.cancellation),
+        f"{len(unused)} unused initializers",
+    )
 
 
 def _remove_functions(context: Context) -> bool:
@@ -80,10 +80,9 @@ def _remove_functions(context: Context) -> bool:
                     pending.append(functions[identifier].graph)
     changed = False
     for identifier, function in tuple(functions.items()):
-        if identifier not in called and context.rewrite((), f"nothing calls {function.domain}.{function.name}"):
-            context.edit.remove_function(function)
-            context.mark = context.edit.version
-            changed = True
+        if identifier not in called:
+            remove = partial(context.edit.remove_function, function)
+            changed |= context.attempt((), remove, f"nothing calls {function.domain}.{function.name}")
     return changed
 
 
@@ -101,9 +100,10 @@ def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context
         candidates.discard(min(candidates))
     if not candidates:
         return False
-    if not context.rewrite((), f"no node is of {', '.join(sorted(candidates))}"):
-        return False
-    for domain in sorted(candidates):
-        context.edit.remove_opset(imports, domain)
-    context.mark = context.edit.version
-    return True
+    domains = sorted(candidates)
+
+    def remove() -> None:
+        for domain in domains:
+            context.edit.remove_opset(imports, domain)
+
+    return context.attempt((), remove, f"no node is of {', '.join(domains)}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import onnx_ir as ir
 
+from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.quantization import is_dequantizer
@@ -39,13 +41,19 @@ class EnsureUniqueDq(GraphTransformer):
             if use_count(result) + result.is_graph_output() < 2:
                 context.refuse(node, "it has one user")
                 continue
-            if not context.rewrite([node]):
-                continue
-            uses = tuple(result.uses())
-            for number, use in enumerate(uses if result.is_graph_output() else uses[1:], 1):
-                own = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values())
-                own.outputs[0].name = own.name = context.edit.fresh_name(f"{result.name}/{number}")
-                context.edit.insert([own], before=behind, origin=[node])
-                context.edit.set_input(use.node, use.idx, own.outputs[0])
-            changed = True
+            changed |= context.attempt([node], partial(_multiply, node, behind, context.edit))
         return changed
+
+
+def _multiply(node: ir.Node, behind: ir.Node, edit: Editor) -> list[ir.Node]:
+    """Give the uses of a node their own copies, in front of the node behind it; the copies."""
+    result = node.outputs[0]
+    uses = tuple(result.uses())
+    copies = []
+    for number, use in enumerate(uses if result.is_graph_output() else uses[1:], 1):
+        own = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values())
+        own.outputs[0].name = own.name = edit.fresh_name(f"{result.name}/{number}")
+        edit.insert([own], before=behind, origin=[node])
+        edit.set_input(use.node, use.idx, own.outputs[0])
+        copies.append(own)
+    return copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import onnx
@@ -10,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, constant, discard
+from ortopt.graph.edit import Editor, constant, discard
 from ortopt.graph.facts import copy_facts
 from ortopt.graph.match import Refusal, need
 from ortopt.graph.names import set_name
@@ -117,34 +118,30 @@ class Inliner:
 
     def inline(self, call: ir.Node) -> bool:
         """Replace a call by the body of its function, if that may be."""
-        context, edit = self.context, self.edit
-        start, budget = edit.version, self.budget
-        nodes: list[ir.Node] = []
+        context = self.context
         try:
             self._may_inline(call, _depth(scope.graph_of(call)))
         except Refusal as refusal:
             context.refuse(call, refusal)
             return False
-        if not context.rewrite((call,)):
-            return False
-        shared, inlined = len(self._shared), len(self.inlined)
+        budget, shared, inlined = self.budget, len(self._shared), len(self.inlined)
+        nodes: list[ir.Node] = []
+        if context.attempt((call,), partial(self._change, call, nodes)):
+            return True
+        discard(nodes)
+        _shrink(self._shared, shared)
+        _shrink(self.inlined, inlined)
+        self.budget = budget
+        return False
+
+    def _change(self, call: ir.Node, nodes: list[ir.Node]) -> list[ir.Node]:
+        """Put the body of its function in the place of a call; the nodes."""
         self.inlined[call.op_identifier()] = None
-        try:
-            self._import_domains(self.functions[call.op_identifier()])
-            results = self._copy(call, nodes)
-            edit.insert(nodes, call, [call])
-            self._connect(call, results, nodes)
-        except (Refusal, Conflict) as reason:
-            discard(nodes)
-            edit.rollback(start)
-            _shrink(self._shared, shared)
-            _shrink(self.inlined, inlined)
-            self.budget = budget
-            context.rewrites -= 1
-            context.refuse(call, reason)
-            return False
-        context.observers.rewrote(context.transformer, nodes, context.workspace.offered)
-        return True
+        self._import_domains(self.functions[call.op_identifier()])
+        results = self._copy(call, nodes)
+        self.edit.insert(nodes, call, [call])
+        self._connect(call, results, nodes)
+        return nodes
 
     # -- whether ----------------------------------------------------------------------------------------------------
 

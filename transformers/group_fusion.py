@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
 from ortopt.graph import scope
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.partition.estimate import is_view
-from ortopt.partition.groups import groups_of
+from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.lifting import needs_tidying, tidy
 from ortopt.partition.partitioning import Partition, apply, next_number, settle
 from ortopt.partition.placement import Placement
@@ -78,17 +79,17 @@ class GroupFusion(GraphTransformer):
             return False
         options = self.options.partition(context.options.providers)
         edit, version = context.edit, context.edit.version
-        found = settle(edit, graph, options, context.rewrite, context.cancellation)
-        context.mark = edit.version
-        if context.observers.listens_to_refusals:
+        found = settle(edit, graph, options, context.attempt, context.cancellation)
+        if context.listens_to_refusals:
             _explain(found, Placement(context.model, options), context)
-        refused = {index for index, cluster in enumerate(found.clusters) if not context.rewrite(cluster.nodes)}
-        calls = apply(context.edit, found.without(refused), next_number(context.model), context.cancellation)
-        if not calls:
-            return edit.version != version
-        context.observers.rewrote(self, calls, context.workspace.offered)
-        context.mark = context.edit.version
-        return True
+        refused = {index for index, cluster in enumerate(found.clusters) if not context.offer(cluster.nodes)}
+        kept, first = found.without(refused), next_number(context.model)
+
+        def group() -> list[list[ir.Node]]:
+            return [[call] for call in apply(edit, kept, first, context.cancellation)]
+
+        context.attempt_all([cluster.nodes for cluster in kept.clusters], group)  # a graph is grouped at once, or not
+        return edit.version != version
 
 
 def _names_its_graphs(node: ir.Node) -> bool:
@@ -111,11 +112,14 @@ def _tidy(graph: ir.Graph, context: Context) -> bool:
     """Let the groups of a graph take and give no more than is needed: what ran inside them may have made it less."""
     changed = False
     for group in groups_of(context.model, context.cancellation):
-        if group.call.graph is graph and needs_tidying(group) and context.rewrite((group.call,)):
-            tidy(context.edit, group)
-            changed = True
-            context.mark = context.edit.version
+        if group.call.graph is graph and needs_tidying(group):
+            changed |= context.attempt((group.call,), partial(_tidied, group, context))
     return changed
+
+
+def _tidied(group: Group, context: Context) -> list[ir.Node]:
+    tidy(context.edit, group)
+    return [group.call]
 
 
 def _ops(text: str) -> tuple[str, ...]:

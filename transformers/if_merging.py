@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.edit import constant
 from ortopt.graph.loops import copied
 from ortopt.graph.match import Refusal, attribute, need
 from ortopt.graph.onnx_ir_internals import is_needed
@@ -48,20 +48,12 @@ def _branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph]:
 
 
 def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> bool:
-    if not context.rewrite((node,), "both branches are equal"):
-        return False
-    start = context.edit.version
-    moved, results = context.edit.inline(branch, node, node.name or node.outputs[0].name or node.op_type)
-    try:
+    def change() -> list[ir.Node]:
+        moved, results = context.edit.inline(branch, node, node.name or node.outputs[0].name or node.op_type)
         context.edit.take_place(node, dict(zip(node.outputs, results, strict=True)), moved)
-    except Conflict as conflict:
-        context.edit.rollback(start)
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
-    context.observers.rewrote(context.transformer, moved, context.workspace.offered)
-    context.mark = context.edit.version
-    return True
+        return moved
+
+    return context.attempt((node,), change, "both branches are equal")
 
 
 def _share_results(node: ir.Node, then: ir.Graph, other: ir.Graph, context: Context) -> bool:
@@ -71,18 +63,12 @@ def _share_results(node: ir.Node, then: ir.Graph, other: ir.Graph, context: Cont
         if not is_needed(result):
             continue
         new = _same_value(copied(a), copied(b))
-        if new is None or not context.rewrite((node,), f"both branches give the same for {result.name}"):
+        if new is None:
             continue
         if result.is_graph_output() and constant_tensor(new) is None:
             new = ir.node("Identity", [new]).outputs[0]
-        try:
-            context.replace({result: new}, before=node, origin=(node,))
-        except Conflict as conflict:
-            context.rewrites -= 1
-            context.refuse(node, conflict)
-            continue
-        context.mark = context.edit.version
-        changed = True
+        why = f"both branches give the same for {result.name}"
+        changed |= context.substitute({result: new}, before=node, origin=(node,), why=why)
     return changed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx_ir as ir
 
 from ortopt.graph.edit import Conflict
@@ -30,9 +32,9 @@ class LoopCarriedElimination(GraphTransformer):
                 context.refuse(node, refusal)
                 continue
             for state in range(loop.states):
-                if _is_constant(loop, state) and context.rewrite((node,), f"{loop.given(state).name} never changes"):
-                    changed |= _capture(loop, state, context)
-        context.mark = context.edit.version
+                if _is_constant(loop, state):
+                    capture = partial(_capture, loop, state, context)
+                    changed |= context.attempt((node,), capture, f"{loop.given(state).name} never changes")
         return changed
 
 
@@ -44,22 +46,25 @@ def _is_constant(loop: Repeated, state: int) -> bool:
     return is_needed(given) or is_needed(result)
 
 
-def _capture(loop: Repeated, state: int, context: Context) -> bool:
+def _capture(loop: Repeated, state: int, context: Context) -> list[ir.Node]:
     edit, node = context.edit, loop.node
     given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
     assert initial is not None
+    captured = is_needed(given)
     if given.is_graph_output():  # a body returns what it computes: the outer value needs a name inside
         copy = ir.node("Identity", [initial])
         edit.append(loop.body, copy)
         for position, value in enumerate(loop.body.outputs):
             if value is given:
                 edit.set_output(loop.body, position, copy.outputs[0])
-    edit.replace_uses(given, initial)
+    if captured:
+        edit.replace_uses(given, initial)
     if is_needed(result):
         new = ir.node("Identity", [initial]).outputs[0] if result.is_graph_output() else initial
         try:
             context.replace({result: new}, before=node, origin=(node,))
         except Conflict as conflict:
-            context.refuse(node, conflict)
-    context.mark = edit.version
-    return True
+            if not captured:
+                raise
+            context.refuse(node, conflict)  # the body reads it from outside all the same
+    return [node]

@@ -7,6 +7,8 @@ expensive, and are there so that they run only when they are needed.
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx_ir as ir
 
 from ortopt import semantics
@@ -64,11 +66,11 @@ def _empty(loop: ir.Node, body: ir.Graph, context: Context) -> bool:
             context.refuse(node, refusal)
             inside.update(node.outputs)
             continue
-        if not context.rewrite((node,), f"{loop.op_type} computes it in every iteration"):
+        move = partial(_move, node, loop, body, context)
+        if context.attempt((node,), move, f"{loop.op_type} computes it in every iteration"):
+            changed = True
+        else:
             inside.update(node.outputs)
-            continue
-        _move(node, loop, body, context)
-        changed = True
     return changed
 
 
@@ -85,7 +87,7 @@ def _may_move(node: ir.Node, context: Context) -> None:
     check_cannot_fail(node)
 
 
-def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> None:
+def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> list[ir.Node]:
     edit = context.edit
     for value in dict.fromkeys(node.inputs):
         if value is None:
@@ -98,8 +100,7 @@ def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> Non
             edit.adopt_initializer(value, loop)
     edit.move_before(node, loop)
     _rename(node, context)
-    context.mark = edit.version
-    context.observers.rewrote(context.transformer, (node,), context.workspace.offered)
+    return [node]
 
 
 def _rename(node: ir.Node, context: Context) -> None:

@@ -103,9 +103,10 @@ def _raised(version: int, context: Context, why: str) -> str:
     steps = opset_raising.plan(context.model, version, context.cancellation)
     if isinstance(steps, str):
         return steps
-    if not context.rewrite([step.node for step in steps], f"opset {version}: {why}"):
-        return "it was left out"
-    opset_raising.apply(context.edit, context.model, version, steps)
-    context.observers.rewrote(context.transformer, [step.node for step in steps], context.workspace.offered)
-    context.mark = context.edit.version
-    return ""
+    nodes = [step.node for step in steps]
+
+    def change() -> list[ir.Node]:
+        opset_raising.apply(context.edit, context.model, version, steps)
+        return nodes
+
+    return "" if context.attempt(nodes, change, f"opset {version}: {why}") else "it was left out"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.graph.edit import Editor
 from ortopt.graph.match import Refusal, attribute, need, opset
 from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
@@ -33,9 +36,7 @@ class OptionalOutputElimination(GraphTransformer):
                 except Refusal as refusal:
                     context.refuse(node, refusal)
                     continue
-                if context.rewrite((node,)):
-                    _leave_out(node, unused, context)
-                    changed = True
+                changed |= context.attempt((node,), partial(_leave_out, node, unused, context.edit))
         return changed
 
 
@@ -59,9 +60,8 @@ def _need_same_mode(node: ir.Node) -> None:
         need(opset(node) >= 7, "before opset 7 Dropout has a mode of its own", node)
 
 
-def _leave_out(node: ir.Node, unused: list[ir.Value], context: Context) -> None:
+def _leave_out(node: ir.Node, unused: list[ir.Value], edit: Editor) -> list[ir.Node]:
     """Drop the outputs at the end, take the name of those before others."""
-    edit = context.edit
     gone = set(unused)
     kept = list(node.outputs)
     while kept and (kept[-1] in gone or not kept[-1].name):
@@ -71,4 +71,4 @@ def _leave_out(node: ir.Node, unused: list[ir.Value], context: Context) -> None:
             edit.rename(value, "")
     if len(kept) < len(node.outputs):
         edit.set_outputs(node, kept)
-    context.mark = edit.version
+    return [node]

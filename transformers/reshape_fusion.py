@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts, scope, symbolic
-from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, is_constant, need, opset, shape_of, values
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
@@ -44,8 +44,8 @@ class ReshapeFusion(GraphTransformer):
             except Refusal as refusal:
                 context.refuse(root, refusal)
                 continue
-            if context.rewrite((root,)):
-                changed |= _replace(root, replacement, context)
+            replacements = {root.outputs[0]: replacement.outputs[0]}
+            changed |= context.substitute(replacements, before=root, origin=(root,))
         return changed
 
 
@@ -61,17 +61,6 @@ def _with_outer(graph: ir.Graph) -> Iterator[ir.Graph]:
     while (parent := scope.of(graph).parent) is not None:
         graph = scope.graph_of(parent)
         yield graph
-
-
-def _replace(root: ir.Node, replacement: ir.Node, context: Context) -> bool:
-    try:
-        context.replace({root.outputs[0]: replacement.outputs[0]}, before=root, origin=(root,))
-    except Conflict as conflict:
-        context.rewrites -= 1
-        context.refuse(root, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
 
 
 def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:

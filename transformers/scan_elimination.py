@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.body_inlining import BodyInlining, Inlining
-from ortopt.graph.edit import Conflict
 from ortopt.graph.loops import Repeated, copied, repeated, with_axis, without_axis
 from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import is_needed
@@ -63,16 +62,8 @@ def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None
         if axes[0] != axes[1] or _direction(loop, "input", position) != _direction(loop, "output", number):
             reasons.append("a copy runs along another axis or in another direction")
             continue
-        if not context.rewrite((node,), f"{result.name} is {source.name} again"):
-            continue
         new = ir.node("Identity", [source]).outputs[0] if result.is_graph_output() else source
-        try:
-            context.replace({result: new}, before=node, origin=(node,))
-        except Conflict as conflict:
-            context.rewrites -= 1
-            reasons.append(str(conflict))
-            continue
-        context.mark = context.edit.version
+        context.substitute({result: new}, before=node, origin=(node,), why=f"{result.name} is {source.name} again")
 
 
 def _need_one_slice(loop: Repeated) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts, scope
-from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.edit import constant
 from ortopt.graph.match import is_used, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
@@ -35,7 +35,7 @@ class ShapeFolding(GraphTransformer):
         changed = False
         for node in context.cancellation.watch(known):
             needed = _needed(node, known, graph)
-            if needed and context.rewrite((node,)):
+            if needed:
                 changed |= _replace(node, needed, context)
         return changed
 
@@ -89,11 +89,4 @@ def _needed(
 
 def _replace(node: ir.Node, needed: dict[ir.Value, np.ndarray], context: Context) -> bool:
     replacements = {value: constant(ir.Tensor(array, dtype=value.dtype)) for value, array in needed.items()}
-    try:
-        context.replace(replacements, before=node, origin=(node,))
-    except Conflict as conflict:
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
+    return context.substitute(replacements, before=node, origin=(node,))

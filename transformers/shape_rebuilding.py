@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
-from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, shape_of
 from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
@@ -257,21 +257,18 @@ def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context
     node = value.producer()
     if node is None or node.graph is None or not is_needed(value):
         return False
-    if not context.rewrite((node,), f"it is {', '.join(map(_text, pieces))}"):
-        return False
-    operands = [_built(piece, plan) for piece in pieces]
-    made = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
-    if not shape_of(value):
-        made = ir.node("Squeeze", [made]).outputs[0]
-    try:
-        context.replace({value: made}, before=node, origin=(node,))
-    except Conflict as conflict:
+
+    def change() -> list[ir.Node]:
+        operands = [_built(piece, plan) for piece in pieces]
+        made = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
+        if not shape_of(value):
+            made = ir.node("Squeeze", [made]).outputs[0]
+        return context.replace({value: made}, before=node, origin=(node,))
+
+    done = context.attempt((node,), change, f"it is {', '.join(map(_text, pieces))}")
+    if not done:
         plan.parts = {part: built for part, built in plan.parts.items() if built.graph is not None}
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
+    return done
 
 
 def _built(piece: Piece, plan: _Plan) -> ir.Value:

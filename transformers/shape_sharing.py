@@ -9,7 +9,6 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
-from ortopt.graph.edit import Conflict
 from ortopt.graph.match import shape_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
@@ -87,13 +86,4 @@ def _share(value: ir.Value, first: ir.Value, node: ir.Node, context: Context) ->
     if value.is_graph_output():
         context.refuse(node, f"{value.name} is a graph output")
         return False
-    if not context.rewrite((node,), f"{value.name} holds what {first.name} holds"):
-        return False
-    try:
-        context.replace({value: first}, before=node)
-    except Conflict as conflict:
-        context.rewrites -= 1
-        context.refuse(node, conflict)
-        return False
-    context.mark = context.edit.version
-    return True
+    return context.substitute({value: first}, before=node, why=f"{value.name} holds what {first.name} holds")

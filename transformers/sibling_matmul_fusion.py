@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.edit import Conflict, constant
+from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, is_op, opset
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
@@ -39,8 +40,8 @@ class SiblingMatmulFusion(GraphTransformer):
                 context.refuse(siblings[0], "no other product with a constant matrix reads the value")
             elif opset(siblings[0]) < AXIS_FROM_THE_END:
                 context.refuse(siblings[0], "Split cannot count axes from the end")
-            elif context.rewrite(siblings):
-                changed |= _join(siblings, context)
+            else:
+                changed |= context.attempt(siblings, partial(_join, siblings, context))
         return changed
 
 
@@ -57,7 +58,7 @@ def _siblings(nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
     yield from found.values()
 
 
-def _join(siblings: list[ir.Node], context: Context) -> bool:
+def _join(siblings: list[ir.Node], context: Context) -> list[ir.Node]:
     first = siblings[0]
     tensors = [tensor for node in siblings if (tensor := constant_tensor(node.inputs[1])) is not None]
     matrices = [tensor.numpy() for tensor in tensors]
@@ -69,9 +70,4 @@ def _join(siblings: list[ir.Node], context: Context) -> bool:
     else:
         split = ir.node("Split", [product.outputs[0]], {"axis": -1, "split": sizes}, num_outputs=len(sizes))
     replaced = {node.outputs[0]: part for node, part in zip(siblings, split.outputs, strict=True)}
-    try:
-        context.replace(replaced, before=first, origin=siblings)
-    except Conflict as conflict:
-        context.refuse(first, conflict)
-        return False
-    return True
+    return context.replace(replaced, before=first, origin=siblings)

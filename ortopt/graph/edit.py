@@ -1109,6 +1109,12 @@ def discard(nodes: Iterable[ir.Node]) -> None:
                 _detach(user)
 
 
+def forget_loose_users(nodes: Iterable[ir.Node]) -> None:
+    """Detach nodes of no graph from what some nodes read and give: what a rewrite that raised has left behind."""
+    for value in {value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}:
+        discard([use.node for use in value.uses() if use.node.graph is None])
+
+
 def _agree(old: ir.Value, new: ir.Value) -> None:
     """Refuse a replacement of another type or of a shape that is provably another one."""
     if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:

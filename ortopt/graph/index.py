@@ -112,6 +112,24 @@ class OpIndex:
         """Whether any graph of the model has a node of one of the ops; costs the same however many graphs there are."""
         return any(self._totals[op] for op in ops)
 
+    def size(self, graph: ir.Graph) -> int:
+        """How many nodes a graph has."""
+        return sum(map(len, self._graphs[graph].values()))
+
+    def holds_exactly(self, graph: ir.Graph) -> bool:
+        """Whether the nodes that stand in a graph are those that are known here, by the same ops; looks at each."""
+        by_op: dict[str, Nodes] = self._graphs[graph]
+        nothing: Nodes = {}
+        found = 0
+        for node in graph:
+            name = node.op_type
+            if node.domain:
+                name = f"{node.domain}::{name}"
+            if node not in by_op.get(name, nothing):
+                return False
+            found += 1
+        return found == self.size(graph)
+
     def counts(self, graph: ir.Graph) -> dict[str, int]:
         """How many nodes of each op a graph has."""
         return {op: len(nodes) for op, nodes in self._graphs[graph].items() if nodes}

@@ -7,7 +7,7 @@ that inference has found. ``CastLike(x, v)`` is a Cast to v's type. Then nobody 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -18,7 +18,9 @@ from ortopt.graph.edit import Conflict, Editor, constant, discard, new_nodes
 from ortopt.graph.match import opset
 from ortopt.graph.symbolic import Dim
 
-Offer: TypeAlias = Callable[[Sequence[ir.Node]], bool]
+Attempt: TypeAlias = Callable[[Sequence[ir.Node], Callable[[], Iterable[ir.Node] | None]], bool]
+"""Makes a change of some nodes, if it is to be and can be; whether it did."""
+
 Place: TypeAlias = tuple[ir.Value, int]
 
 _SIZES = ("Shape", "Size")
@@ -30,7 +32,7 @@ def drop(
     edit: Editor,
     graph: ir.Graph,
     clusters: Sequence[Sequence[ir.Node]],
-    offer: Offer,
+    attempt: Attempt,
     token: CancellationToken = NEVER,
 ) -> bool:
     """Let the outside compute what it wants of outputs that it only wants the shape or the type of.
@@ -39,7 +41,7 @@ def drop(
         edit: The editor of the model.
         graph: The graph that is cut.
         clusters: The nodes of each cluster, in topological order.
-        offer: Asked before each change.
+        attempt: Makes each change.
         token: Who may stop it.
 
     Returns:
@@ -52,7 +54,7 @@ def drop(
             for value in node.outputs:
                 users = [use.node for use in value.uses() if scope.ancestor_in(graph, use.node) not in inside]
                 if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):
-                    changed |= _replace_all(edit, places, users, offer)
+                    changed |= _replace_all(edit, places, users, attempt)
     return changed
 
 
@@ -65,24 +67,28 @@ def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
     return user.op_type == "CastLike" and user.inputs[0] is not value
 
 
-def _replace_all(edit: Editor, places: _Places, users: Sequence[ir.Node], offer: Offer) -> bool:
+def _replace_all(edit: Editor, places: _Places, users: Sequence[ir.Node], attempt: Attempt) -> bool:
     """Replace all users of an output, or none: one that stays would keep the output."""
     shapes: dict[ir.Graph, dict[ir.Value, ir.Value]] = {}  # two branches see nothing of each other
     made: list[tuple[ir.Node, ir.Value]] = []
-    start = edit.version
+    done = False
     try:
         for user in dict.fromkeys(users):
             known = shapes.setdefault(scope.graph_of(user), {})
             made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, known)))
-        if offer([user for user, _ in made]):
-            for user, value in made:
-                edit.replace({user.outputs[0]: value}, before=user, origin=[user])
-            return True
     except Conflict:
-        edit.rollback(start)
-    built = itertools.chain((value for _, value in made), *(known.values() for known in shapes.values()))
-    discard(new_nodes(built))
-    return False
+        pass  # it stays as it is
+    else:
+        done = attempt([user for user, _ in made], lambda: _put_in(edit, made))
+    if not done:
+        built = itertools.chain((value for _, value in made), *(known.values() for known in shapes.values()))
+        discard(new_nodes(built))
+    return done
+
+
+def _put_in(edit: Editor, made: Sequence[tuple[ir.Node, ir.Value]]) -> list[ir.Node]:
+    """Let values stand for the results of nodes; the new nodes."""
+    return [node for user, value in made for node in edit.replace({user.outputs[0]: value}, before=user, origin=[user])]
 
 
 def _cast(user: ir.Node) -> ir.Value:
@@ -202,4 +208,4 @@ def _output(op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, int]) 
     return value
 
 
-__all__ = ["Offer", "drop"]
+__all__ = ["Attempt", "drop"]

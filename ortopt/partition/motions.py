@@ -11,6 +11,7 @@ Whatever has not made a cluster larger is taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
 from ortopt.graph.onnx_ir_internals import use_count
-from ortopt.partition.exemplars import Offer
+from ortopt.partition.exemplars import Attempt
 
 ClusterOf: TypeAlias = Mapping[ir.Node, int]
 """For each node of a cluster the cluster's number."""
@@ -59,7 +60,7 @@ class Motion(NamedTuple):
 
 
 def improve(
-    edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], offer: Offer, token: CancellationToken = NEVER
+    edit: Editor, graph: ir.Graph, cut: Callable[[], ClusterOf], attempt: Attempt, token: CancellationToken = NEVER
 ) -> bool:
     """Make the changes that let clusters grow.
 
@@ -67,7 +68,7 @@ def improve(
         edit: The editor of the model.
         graph: The graph.
         cut: Cuts the graph as it is.
-        offer: Asked before each change that stays.
+        attempt: Makes each change that stays.
         token: Who may stop it in the midst; what has been done is the caller's to roll back.
 
     Returns:
@@ -82,11 +83,9 @@ def improve(
             break
         kept = _which_gain(edit, motions, cut, token)
         useless.update(motion.nodes[0] for motion in motions)
-        kept = [motion for motion in kept if offer(motion.nodes)]
-        if not kept:
+        made = [attempt(motion.nodes, partial(motion.make, edit)) for motion in token.watch(kept)]
+        if not any(made):
             break
-        for motion in token.watch(kept):
-            motion.make(edit)
         edit.restore_order(token)
         changed = True
     return changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortopt.analysis import shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.edit import Editor
+from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.options import Options
 from ortopt.partition import balance, cost, estimate, exemplars, literal, motions, quantized_units, random_state
 from ortopt.partition.dag import Numbered, number, topological
-from ortopt.partition.exemplars import Offer
+from ortopt.partition.exemplars import Attempt
 from ortopt.partition.groups import PREFIX, Group, groups_of
 from ortopt.partition.lifting import Cluster, lift
 from ortopt.partition.placement import Placement
@@ -152,7 +152,7 @@ def _shows_only(numbered: Numbered, items: list[int]) -> bool:
 
 
 def settle(
-    edit: Editor, graph: ir.Graph, options: PartitionOptions, offer: Offer, token: CancellationToken = NEVER
+    edit: Editor, graph: ir.Graph, options: PartitionOptions, attempt: Attempt, token: CancellationToken = NEVER
 ) -> Partition:
     """Change a graph so that it is cut better, and cut it.
 
@@ -160,7 +160,7 @@ def settle(
         edit: The editor of the model.
         graph: A graph that is in no function.
         options: How.
-        offer: Asked before each change.
+        attempt: Makes each change.
         token: Who may stop it.
     """
     placement = Placement(edit.model, options)
@@ -173,10 +173,10 @@ def settle(
     may_move = options.motions and any(
         not node.domain and node.op_type in motions.ROOTS for node in token.watch(found.outside)
     )
-    if may_move and motions.improve(edit, graph, cut, offer, token):
+    if may_move and motions.improve(edit, graph, cut, attempt, token):
         found = partition_graph(graph, placement, options, token)
     for _ in range(_MOST_ROUNDS):
-        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], offer, token):
+        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], attempt, token):
             break
         edit.restore_order(token)
         found = partition_graph(graph, placement, options, token)
@@ -212,6 +212,21 @@ def _partition(
             outside += nodes
             sequence += nodes
     return Partition(numbered.graph, tuple(made), tuple(outside), tuple(sequence))
+
+
+def _whatever(edit: Editor) -> Attempt:
+    """Makes every change that can be."""
+
+    def attempt(_: Sequence[ir.Node], change: Callable[[], Iterable[ir.Node] | None]) -> bool:
+        start = edit.version
+        try:
+            change()
+        except Conflict:
+            edit.rollback(start)
+            return False
+        return True
+
+    return attempt
 
 
 def apply(edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER) -> list[ir.Node]:
@@ -271,7 +286,7 @@ def _group_all(edit: Editor, options: PartitionOptions, token: CancellationToken
     count = 0
     pending = [edit.model.graph]
     while pending:
-        found = settle(edit, pending.pop(), options, lambda _: True, token)
+        found = settle(edit, pending.pop(), options, _whatever(edit), token)
         count += len(apply(edit, found, count, token))
         pending.extend(reversed(_graphs_outside(found, token)))
     edit.drop_freed_initializers(token)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
 from ortopt.graph.provenance import ORIGIN_KEY
 from ortopt.transformer import Context
@@ -46,7 +45,7 @@ class TransposeReducer:
         self._context = context
         self._views = Views(graph)
         self._failed: set[tuple[ir.Node, At]] = set()
-        self._reasons: dict[ir.Node, Refusal | Conflict | str] = {}
+        self._reasons: dict[ir.Node, Refusal | str] = {}
 
     def run(self) -> bool:
         """Turn regions until none is worth it; whether any was."""
@@ -106,20 +105,19 @@ class TransposeReducer:
         context = self._context
         rearrangement = Rearrangement(region, turned)
         nodes = (*rearrangement.transposes, *rearrangement.members)
-        if not context.rewrite(nodes):
-            return False
-        try:
+
+        def change() -> list[ir.Node]:
             made = context.replace(rearrangement.replacements(), before=transpose)
-        except (Conflict, Refusal) as reason:
-            context.rewrites -= 1
-            self._reasons[transpose] = reason
+            context.edit.needs_order(self._graph)  # a Transpose that stays may stand anywhere
+            own = {node.name: _names(node) for node in rearrangement.members}
+            moved = tuple(name for node in rearrangement.transposes for name in _names(node))
+            for node in made:
+                node.meta[ORIGIN_KEY] = own.get(node.name, moved)
+            return made
+
+        if not context.attempt(nodes, change, candidate=transpose):
+            self._reasons.pop(transpose, None)
             return False
-        context.edit.needs_order(self._graph)  # a Transpose that stays may stand anywhere
-        own = {node.name: _names(node) for node in rearrangement.members}
-        moved = tuple(name for node in rearrangement.transposes for name in _names(node))
-        for node in made:
-            node.meta[ORIGIN_KEY] = own.get(node.name, moved)
-        context.mark = context.edit.version
         self._views = Views(self._graph)
         return True
 

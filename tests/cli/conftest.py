@@ -97,7 +97,7 @@ class Alternate(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         for node in list(graph):
-            if node.op_type in {"Relu", "Neg"} and context.rewrite([node]):
+            if node.op_type in {"Relu", "Neg"} and context.offer([node]):
                 new = ir.node("Neg" if node.op_type == "Relu" else "Relu", list(node.inputs))
                 context.replace({node.outputs[0]: new.outputs[0]}, node, [node])
                 return True

@@ -31,7 +31,7 @@ class Slow(GraphTransformer):
         print("running", file=sys.stderr, flush=True)
         while True:
             time.sleep(0.01)
-            context.rewrite(())
+            context.offer(())
 
 registry.installed().add(Slow, "a test")
 main()
