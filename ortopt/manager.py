@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
@@ -207,6 +208,7 @@ class GraphTransformerManager:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
+    @np.errstate(all="ignore")  # infinities and NaN in constants are a transformer's to refuse, not numpy's to report
     def run(
         self,
         workspace: Workspace,

@@ -533,6 +533,17 @@ def test_the_manager_says_what_to_pass() -> None:
         manager.apply_transformers(parse(CHAIN), 0)
 
 
+@pytest.mark.parametrize("number", ["inf", "nan", "-inf", "0"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Pow", "Max"])
+def test_constants_without_bounds_make_no_noise(op: str, number: str) -> None:
+    text = f"""main (float[2] x, float[2,2] m) => (float[2] y, float[2,2] n) <float[1] one = {{3}}> {{
+        a = {op} (x, c) b = {op} (a, one) e = {op} (b, c) y = Exp (e) p = MatMul (m, w) n = {op} (p, c) }}"""
+    model = parse(text.replace("<float", "<float[1] c = {1}, float[2,2] w = {1,1,1,1}, float"))
+    for name, shape in (("c", (1,)), ("w", (2, 2))):
+        model.graph.initializers[name].const_value = ir.Tensor(np.full(shape, float(number), np.float32), name=name)
+    optimize(model, level=3)  # warnings are errors in tests
+
+
 def test_a_bound_reached_is_that_of_the_last_call() -> None:
     class Grows(RewriteRule[Root]):
         """Relu becomes another Relu."""
