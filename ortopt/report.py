@@ -280,7 +280,7 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
         )
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
-    yield f"runs on: {_runs_on(data['requires'])}"
+    yield f"needs: {_needs(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {taken:.2f}" for phase, taken in data["seconds"].items())
     output = data["output"]
     if output is None:
@@ -336,12 +336,13 @@ def _fixed_point(data: Mapping[str, Any]) -> str:
     return "reached"
 
 
-def _runs_on(requires: Mapping[str, Any]) -> str:
-    first = requires["onnxruntime"]
-    onnxruntime = "an ONNX Runtime with the caller's own ops" if first is None else f"ONNX Runtime {first} or newer"
+def _needs(requires: Mapping[str, Any]) -> str:
+    first, own = requires["onnxruntime"], ", ".join(map(one_line, requires["ops"]))
+    if first is None:
+        return f"a runtime that has {own}"
     if requires["any_runtime"]:
-        return f"{onnxruntime}, and any other runtime that has its opset"
-    return f"{onnxruntime} only, for {', '.join(map(one_line, requires['ops']))}"
+        return f"any runtime that has its opset (ONNX Runtime {first} or newer)"
+    return f"ONNX Runtime {first} or newer (for {own})"
 
 
 def _verification(outcome: Mapping[str, Any] | None) -> str:

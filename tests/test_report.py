@@ -75,3 +75,17 @@ def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
     outcome = {"status": "differs", "worst": "inf", "worst_output": "y", "outputs": [1], "reason": "NaN"}
     assert report._verification(outcome) == "differs, worst error inf of the scale of output 'y', NaN"
     assert report.plain({"worst": float("inf"), "all": (float("nan"), 1.5)}) == {"worst": "inf", "all": ["nan", 1.5]}
+
+
+@pytest.mark.parametrize(
+    ("imports", "op", "needs"),
+    [
+        ('"" : 17', "Abs", "any runtime that has its opset (ONNX Runtime 1.12 or newer)"),
+        ('"" : 17, "com.microsoft" : 1', "com.microsoft.Gelu", "ONNX Runtime 1.12 or newer (for com.microsoft::Gelu)"),
+        ('"" : 17, "mine" : 1', "mine.Op", "a runtime that has mine::Op"),
+    ],
+)
+def test_it_says_what_the_result_needs(imports: str, op: str, needs: str) -> None:
+    text = f"<ir_version: 8, opset_import: [{imports}]> main (float[N] x) => (float[N] y) {{ y = {op} (x) }}"
+    data = report.as_dict(optimize(parse(text), verify=False))
+    assert f"needs: {needs}" in shown(data, report.console(io.StringIO())).splitlines()
