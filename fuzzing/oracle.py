@@ -423,6 +423,10 @@ def _again(made: bytes, way: Way) -> Failure | None:
 
 def _other_bits(expected: Any, got: Any) -> str:
     """How two outputs differ in their bits; NaN is NaN, whatever its sign and payload."""
+    if isinstance(expected, list) and isinstance(got, list):  # a sequence
+        if len(expected) != len(got):
+            return f"{len(got)} elements instead of {len(expected)}"
+        return next(filter(None, map(_other_bits, expected, got)), "")
     one, other = np.asarray(expected), np.asarray(got)
     if one.dtype != other.dtype or one.shape != other.shape:
         return f"{other.dtype}{list(other.shape)} instead of {one.dtype}{list(one.shape)}"
