@@ -153,6 +153,8 @@ class Oracle:
                 if number == 0:
                     raise Rejected(_line(error)) from error
                 continue
+            if empty and any(map(_other_bits, expected, run(session(self.bytes), feeds))):
+                continue  # ONNX Runtime gives memory that nobody has written where nothing is summed up
             self.sets.append((feeds, expected, number >= len(case.feeds) - case.special))
         if not self.sets:
             raise Rejected("no input set is left")
