@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ortopt import _deferred_sympy
+from ortopt._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ortopt.adapters import OnnxIrPass, OnnxScriptRules
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
-    from ortopt.manager import GraphTransformerManager, HistoryEntry
-    from ortopt.observers import Observer
+    from ortopt.manager import GraphTransformerManager
+    from ortopt.observers import HistoryEntry, Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
     from ortopt.rule import RewriteRule
     from ortopt.runtime.session import InferenceSession
@@ -34,14 +35,12 @@ if TYPE_CHECKING:
 
 _deferred_sympy.install()
 
-__version__ = "0.1.0"
-
 _HOMES = {
     "CancellationToken": "cancellation",
     "Context": "transformer",
     "GraphTransformer": "transformer",
     "GraphTransformerManager": "manager",
-    "HistoryEntry": "manager",
+    "HistoryEntry": "observers",
     "InferenceSession": "runtime.session",
     "InvalidModelError": "errors",
     "Numerics": "options",

@@ -21,8 +21,7 @@ from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
 from ortopt.check_each import CheckEach
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
-from ortopt.manager import HistoryEntry
-from ortopt.observers import Again, Observer, RewriteLimit
+from ortopt.observers import Again, HistoryEntry, Observer, RewriteLimit
 from ortopt.options import Options, Target, whole_number
 from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
 from ortopt.transformer import GraphTransformer

@@ -14,8 +14,7 @@ from ortopt.graph import scope
 from ortopt.graph.files import same_file
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
-from ortopt.manager import HistoryEntry
-from ortopt.observers import Observer
+from ortopt.observers import HistoryEntry, Observer
 from ortopt.transformer import GraphTransformer
 
 START = "0000-start.onnx"

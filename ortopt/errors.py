@@ -15,12 +15,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortopt.api import OptimizeResult
+from collections.abc import Callable
+from typing import Any
 
 
 class OrtoptError(Exception):
@@ -110,22 +106,24 @@ class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what ha
     exit_code = 130
 
     def __init__(self, message: str = "cancelled") -> None:
-        self._result: OptimizeResult | Callable[[], OptimizeResult] | None = None
+        self._result: Any = None
+        self._make_result: Callable[[], Any] | None = None
         super().__init__(message)
 
     @property
-    def result(self) -> OptimizeResult | None:
-        """What was reached: valid, equivalent to the input, with exactly the rewrites that had completed.
+    def result(self) -> Any:
+        """The ``ortopt.OptimizeResult`` reached: valid, equivalent to the input, with the rewrites that had completed.
 
         None when nothing had been loaded yet. It is made when it is first asked for: whoever cancels waits for nothing.
+        Errors are below everything that can fail, so the type is not named here.
         """
-        if callable(self._result):
-            self._result = self._result()
+        if self._make_result is not None:
+            self._result, self._make_result = self._make_result(), None
         return self._result
 
-    def leave(self, result: Callable[[], OptimizeResult]) -> None:
+    def leave(self, result: Callable[[], Any]) -> None:
         """Say how to make the result."""
-        self._result = result
+        self._make_result = result
 
 
 __all__ = [

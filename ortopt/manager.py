@@ -7,7 +7,6 @@ import itertools
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,39 +19,10 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, Registration
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import clone
-from ortopt.observers import Again, Defect, Observer, Observers
+from ortopt.observers import Again, Defect, HistoryEntry, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
 from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule
 from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, check_instance, name_key
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """One run of one transformer on one graph.
-
-    Attributes:
-        level: 1 to 4.
-        step: From 1.
-        transformer: Its name.
-        graph: The graph, for people.
-        modified: Whether it changed anything.
-        seconds: How long it took.
-        nodes_before: The graph's nodes before.
-        nodes_after: The graph's nodes after. The rules of one slot share a sweep: they share these two figures.
-        rewrites: How many rewrites it made.
-        visits: How many nodes a rule was offered; 0 for other transformers.
-    """
-
-    level: int
-    step: int
-    transformer: str
-    graph: str
-    modified: bool
-    seconds: float
-    nodes_before: int
-    nodes_after: int
-    rewrites: int = 0
-    visits: int = 0
 
 
 class GraphTransformerManager:

@@ -9,8 +9,36 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from ortopt.manager import HistoryEntry
     from ortopt.transformer import GraphTransformer
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One run of one transformer on one graph.
+
+    Attributes:
+        level: 1 to 4.
+        step: From 1.
+        transformer: Its name.
+        graph: The graph, for people.
+        modified: Whether it changed anything.
+        seconds: How long it took.
+        nodes_before: The graph's nodes before.
+        nodes_after: The graph's nodes after. The rules of one slot share a sweep: they share these two figures.
+        rewrites: How many rewrites it made.
+        visits: How many nodes a rule was offered; 0 for other transformers.
+    """
+
+    level: int
+    step: int
+    transformer: str
+    graph: str
+    modified: bool
+    seconds: float
+    nodes_before: int
+    nodes_after: int
+    rewrites: int = 0
+    visits: int = 0
 
 
 class Again(Exception):  # noqa: N818 -- not an error: a wish

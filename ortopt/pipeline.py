@@ -14,7 +14,7 @@ from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
-from ortopt.graph import names, scope, sparse
+from ortopt.graph import nested_names, scope, sparse
 from ortopt.graph.load import Kept, load
 from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.validate import validate
@@ -185,7 +185,7 @@ class Pipeline:
             again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
             attempt.content, attempt.manager, attempt.offered = again.model, again.manager, again.offered
             attempt.stopped = True
-        names.restore(attempt.model, token.renewed(None))
+        nested_names.restore(attempt.model, token.renewed(None))
         validate(attempt.model, token=token.renewed(None))
 
     def _run(self, attempt: Attempt, token: CancellationToken, watchdog: Watchdog) -> None:
@@ -305,7 +305,7 @@ class Pipeline:
         token = token or CancellationToken()
         attempt = self.attempt(self.load(token.renewed(None)), (*deciding, replay), left_out)
         self._run(attempt, token, Watchdog(token))
-        names.restore(attempt.model, token.renewed(None))
+        nested_names.restore(attempt.model, token.renewed(None))
         validate(attempt.model, token=token.renewed(None))
         attempt.last = replay.last
         return attempt

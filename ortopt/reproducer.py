@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import __version__
+from ortopt._version import __version__
 from ortopt.api import Optimization
 from ortopt.errors import OrtoptError, OutputError, TransformerError, VerificationError
 from ortopt.graph import scope

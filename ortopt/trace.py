@@ -11,8 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.manager import HistoryEntry
-from ortopt.observers import Observer
+from ortopt.observers import HistoryEntry, Observer
 from ortopt.transformer import GraphTransformer
 
 _THREAD = 1

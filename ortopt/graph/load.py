@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph import names, soundness
+from ortopt.graph import nested_names, soundness
 from ortopt.graph.decode import ExternalFiles, decode
 from ortopt.graph.encode import encode
 from ortopt.graph.onnx_ir_internals import clone
@@ -238,7 +238,7 @@ def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
         _sort(model, token)
         validate(model, token=token)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        names.separate(graph, token)
+        nested_names.separate(graph, token)
     if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again
         graph = model.graph
         graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]

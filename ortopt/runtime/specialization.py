@@ -271,7 +271,7 @@ class Specializing:
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("onnx", "onnx-ir", "numpy")]
         import onnxruntime
 
-        from ortopt import __version__
+        from ortopt._version import __version__
 
         parts = (
             self._group.recipe.digest if self._folder is not None else "",

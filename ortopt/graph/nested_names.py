@@ -1,0 +1,160 @@
+"""Names that a value in a nested graph shares with values around it.
+
+ONNX lets a value in a subgraph be called as one that is computed later around it, and an input of a subgraph as any
+around it. Both are fine until a node moves: then one hides the other. So such values have names of their own while
+nodes move, and get back what the file calls them when they have found their places.
+
+If, Loop, Scan and SequenceMap tell the inputs and outputs of their graphs by position. Other ops may ask for names, as
+BeamSearch of ONNX Runtime does: there the values around get other names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
+from ortopt.graph.names import set_name
+from ortopt.graph.validate import NameClashError, validate
+from ortopt.semantics import owns_interfaces, subgraphs
+
+_RENAMED: Final = "ortopt.renamed"
+"""In the ``meta`` of a main graph, or a function's: what the file calls values below it, by their present names."""
+
+_MOST_CLASHES: Final = 8
+"""So many names are found to be taken, one after the other, before all keep their new ones."""
+
+
+class _Level(NamedTuple):
+    """A graph in a walk through graphs.
+
+    Attributes:
+        graph: The graph.
+        named: Whether the names of its inputs and outputs mean something to the node that holds it.
+    """
+
+    graph: ir.Graph
+    named: bool
+
+
+def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
+    """Rename the values in nested graphs that are called as one in a graph around them.
+
+    Args:
+        graph: The main graph, or a function's; the names of its inputs and outputs stay.
+        token: Who may stop it.
+
+    Raises:
+        OptimizationCancelled: If the token was set.
+    """
+    graph.meta.pop(_RENAMED, None)
+    graphs = list(scope.below(graph, token))
+    if len(graphs) == 1:
+        return
+    taken = {value.name for one in graphs for value in token.watch(_values(one))}
+    numbers: Counter[str] = Counter()
+    around: Counter[str | None] = Counter()
+    renamed: dict[str, str] = {}
+
+    def rename(value: ir.Value) -> None:
+        before = value.name or ""
+        _rename(value, taken, numbers)
+        renamed[value.name or ""] = before
+
+    asked = _names_asked_for(graphs, token)
+    if asked:
+        for one in graphs:
+            for value in token.watch(dict.fromkeys(token.watch(_values(one)))):
+                if value.name in asked and not (value.is_graph_input() or value.is_graph_output()):
+                    rename(value)
+    stack = [_nested(_Level(graph, True), around, token)]
+    while stack:
+        inner = next(stack[-1], None)
+        if inner is None:
+            stack.pop()
+            continue
+        stays = {*inner.graph.inputs, *inner.graph.outputs} if inner.named else frozenset()
+        for value in token.watch(dict.fromkeys(token.watch(_values(inner.graph)))):
+            if value.name and around[value.name] and value not in stays:
+                rename(value)
+        stack.append(_nested(inner, around, token))
+    if renamed:
+        graph.meta[_RENAMED] = renamed
+
+
+def restore(model: ir.Model, token: CancellationToken = NEVER) -> None:
+    """Give values in nested graphs the names back that `separate` took from them, as far as ONNX allows it by now.
+
+    Args:
+        model: A model that is not edited any more.
+        token: Who may stop it; a model that is stopped here is valid, with some names restored.
+    """
+    changed: dict[ir.Value, str] = {}
+    for top in (model.graph, *(function.graph for function in model.functions.values())):
+        renamed: dict[str, str] | None = top.meta.get(_RENAMED)
+        if renamed:
+            for graph in scope.below(top, token):
+                for value in dict.fromkeys(token.watch(_values(graph))):
+                    name = value.name or ""
+                    free = renamed.get(name) not in graph.initializers  # a dictionary by name
+                    if name in renamed and free and not (graph is top and value.is_graph_output()):
+                        changed[value] = name
+                        set_name(value, renamed[name])
+    for remaining in range(_MOST_CLASHES, -1, -1):
+        if not changed:
+            return
+        try:
+            validate(model, token=token)
+        except NameClashError as clash:
+            back = [value for value in changed if value.name == clash.name]
+            for value in back if back and remaining else tuple(changed):
+                set_name(value, changed.pop(value))
+        else:
+            return
+
+
+def _names_asked_for(graphs: list[ir.Graph], token: CancellationToken) -> set[str | None]:
+    """The names of inputs and outputs of graphs below nodes that may ask for names."""
+    return {
+        value.name
+        for graph in graphs
+        for node in token.watch(graph)
+        if node.attributes.data and not owns_interfaces(node)
+        for held in subgraphs(node)
+        for value in itertools.chain(held.inputs, held.outputs)
+    }
+
+
+def _nested(level: _Level, around: Counter[str | None], token: CancellationToken) -> Iterator[_Level]:
+    """The graphs right below a graph, while its names count as those around."""
+    names = [value.name for value in dict.fromkeys(token.watch(_values(level.graph)))]
+    around.update(names)
+    for node in token.watch(level.graph):
+        if node.attributes.data:
+            for graph in subgraphs(node):
+                yield _Level(graph, not owns_interfaces(node))
+    around.subtract(names)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.data.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _rename(value: ir.Value, taken: set[str | None], numbers: Counter[str]) -> None:
+    base = name = value.name or ""
+    while name in taken:
+        numbers[base] += 1
+        name = f"{base}_{numbers[base] + 1}"
+    taken.add(name)
+    set_name(value, name)
+
+
+__all__ = ["restore", "separate"]
