@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fuzzing.campaign import campaign, work
-from ortopt.child_streams import taken
+from ortopt.system.child_processes import taken
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from fuzzing.generator import Case, generate
 from fuzzing.minimize import minimize
 from fuzzing.oracle import Failure, Oracle, Rejected, failures
 from fuzzing.writer import Array, Unsuitable
-from ortopt.child_streams import skip_to_answers
+from ortopt.system.child_processes import skip_to_answers
 
 PATIENCE: Final = 120.0
 """Seconds without a word after which a worker hangs."""

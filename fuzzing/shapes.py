@@ -37,12 +37,12 @@ from ortopt import evaluate
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
-from ortopt.child_streams import taken
 from ortopt.evaluation_child import Raw, raw_of
 from ortopt.evaluation_numpy import KERNELS, ElsewhereError, HazardError, Operand, compute, tensor_of
 from ortopt.evaluation_numpy import Call as Folding
 from ortopt.graph.facts import all_contents
 from ortopt.graph.symbolic import Dim, substitute
+from ortopt.system.child_processes import taken
 
 CALLS: Final = tuple(sorted(DRAWINGS))
 """Domain and type of every op that is drawn; a seed takes the next one."""

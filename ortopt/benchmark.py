@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.analysis.providers import CPU
-from ortopt.child_streams import answers_in
 from ortopt.errors import InvalidModelError
+from ortopt.system.child_processes import answers_in
 
 GROUPED: Final = 4
 """The level whose result runs under `ortopt.InferenceSession`; those below run under ONNX Runtime."""

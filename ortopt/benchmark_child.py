@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ortopt import child_streams
 from ortopt.evaluation_child import end_with
+from ortopt.system import child_processes
 
 _BATCH = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
 _WARM_UP = 2
@@ -114,7 +114,7 @@ def _difference(after: dict[str, int], before: dict[str, int], key: str, base: s
 
 
 if __name__ == "__main__":
-    requests, answers = child_streams.taken()
+    requests, answers = child_processes.taken()
     try:
         order = json.load(requests)
         end_with(order["parent"])

@@ -29,7 +29,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ortopt import memory, semantics
+from ortopt import semantics
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
@@ -54,6 +54,7 @@ from ortopt.evaluation_numpy import (
     tensor_of,
 )
 from ortopt.semantics import strings_of
+from ortopt.system import memory
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -25,12 +25,12 @@ import onnx_ir as ir
 
 from ortopt.analysis import shapes
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
-from ortopt.child_streams import answers_in
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.opset_conversion_child import ANSWER, REQUEST
 from ortopt.semantics import constant_tensor
+from ortopt.system.child_processes import answers_in
 
 _SMALL: Final = 1024
 """Constants of at most so many bytes are shown to the converter: axes, shapes, scales."""

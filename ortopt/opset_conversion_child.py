@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, Final
 
-from ortopt.child_streams import taken
+from ortopt.system.child_processes import taken
 
 REQUEST: Final = struct.Struct("<II")
 ANSWER: Final = struct.Struct("<?I")

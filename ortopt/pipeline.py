@@ -16,12 +16,12 @@ from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import nested_names, scope, sparse
 from ortopt.graph.load import Kept, load
-from ortopt.graph.pauses import without_garbage_collection
 from ortopt.graph.validate import validate
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer, node_name
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
+from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.transformer import GraphTransformer, Workspace
 from ortopt.watchdog import Watchdog
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ortopt import memory, verification_start
+from ortopt import verification_start
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.child_streams import skip_to_answers
 from ortopt.evaluate import BIG_GRAPH, count_nodes
-from ortopt.temporary import is_lack_of_room, no_room
+from ortopt.system import memory
+from ortopt.system.child_processes import skip_to_answers
+from ortopt.system.temporary_files import is_lack_of_room, no_room
 from ortopt.verification_worker import open_session, run_stored
 
 PATIENCE: Final = 120.0

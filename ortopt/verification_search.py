@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.graph.text import quoted
-from ortopt.temporary import said
+from ortopt.system.temporary_files import said
 from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, further, thorough
 from ortopt.verification_numbers import FAR, FloatRange
 from ortopt.verification_process import Deadline, Worker, WorkerError

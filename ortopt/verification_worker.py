@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ortopt import child_streams
 from ortopt.evaluation_child import Array, Raw, end_with, limit_memory, raw_of, save_array
 from ortopt.graph.wire import field, integer
+from ortopt.system import child_processes
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -186,7 +186,7 @@ def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
 def _lacks_room(error: Exception) -> bool:
     if not isinstance(error, OSError):
         return False
-    from ortopt.temporary import is_lack_of_room
+    from ortopt.system.temporary_files import is_lack_of_room
 
     return is_lack_of_room(error)
 
@@ -215,7 +215,7 @@ def main(requests: TextIO, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    requests, answers = child_streams.taken()
+    requests, answers = child_processes.taken()
     end_with(int(sys.argv[1]))
     import onnxruntime  # while nobody waits for it
 

@@ -36,7 +36,7 @@ from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
 from ortopt.graph.load import load
 from ortopt.graph.save import save
 from ortopt.graph.text import quoted
-from ortopt.temporary import temporary_folder
+from ortopt.system.temporary_files import temporary_folder
 from ortopt.verification_comparison import (
     TOLERANCES,
     Comparison,

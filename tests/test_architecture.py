@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     {"errors"},
-    {"cancellation", "child_streams", "memory", "temporary"},
+    {"cancellation", "system"},
     {"options"},
     {"semantics", "slice_bounds"},
     {"graph"},

@@ -27,7 +27,7 @@ from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluate import count_nodes
-from ortopt.graph import onnx_ir_internals, pauses, scope
+from ortopt.graph import onnx_ir_internals, scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.load import load
@@ -41,6 +41,7 @@ from ortopt.partition.partitioning import Partition, group, partition, partition
 from ortopt.partition.partitioning import apply as lift_all
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions, Policy
+from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.transformer import Workspace
 from ortopt.verification_comparison import random_outputs, tolerances
@@ -531,27 +532,27 @@ def test_a_clone_is_onnx_irs() -> None:
 
 
 def test_what_a_pause_has_made_is_not_walked_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "MANY", 1_000)
+    monkeypatch.setattr(garbage_collection, "MANY", 1_000)
     collected: list[int] = []
 
     def seen(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             collected.append(info["generation"])
 
-    pauses.collect_left()
+    garbage_collection.collect_left()
     gc.callbacks.append(seen)
     try:
-        with pauses.without_garbage_collection():
-            with pauses.without_garbage_collection():
+        with garbage_collection.without_garbage_collection():
+            with garbage_collection.without_garbage_collection():
                 assert not gc.isenabled()
                 made = [[number] for number in range(5_000)]
             assert not gc.isenabled()
         assert gc.isenabled()
         assert not collected
         assert gc.get_count()[0] < 1_000
-        pauses.collect_left()
+        garbage_collection.collect_left()
         assert collected == [2]
-        pauses.collect_left()
+        garbage_collection.collect_left()
         assert collected == [2]
     finally:
         gc.callbacks.remove(seen)
@@ -561,7 +562,7 @@ def test_what_a_pause_has_made_is_not_walked_at_its_end(monkeypatch: pytest.Monk
 def test_a_pause_leaves_the_collector_as_it_was() -> None:
     gc.disable()
     try:
-        with pauses.without_garbage_collection():
+        with garbage_collection.without_garbage_collection():
             pass
         assert not gc.isenabled()
     finally:

@@ -14,8 +14,8 @@ import pytest
 from fuzzing import campaign
 from ortopt import verification_start
 from ortopt.benchmark import Effort, Version, _measured
-from ortopt.child_streams import GREETING, answers_in, skip_to_answers
 from ortopt.opset_conversion import _run
+from ortopt.system.child_processes import GREETING, answers_in, skip_to_answers
 from ortopt.testing import parse
 from ortopt.verify import outputs_of, verify
 

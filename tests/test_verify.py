@@ -9,8 +9,8 @@ import pytest
 
 from ortopt import verification_process, verification_start, verification_worker
 from ortopt import verify as verify_module
-from ortopt.child_streams import GREETING
 from ortopt.errors import UsageError
+from ortopt.system.child_processes import GREETING
 from ortopt.verification_comparison import TOLERANCES, Comparison, tolerances
 from ortopt.verify import Verification, draw_inputs, verify
 

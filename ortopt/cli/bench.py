@@ -98,7 +98,7 @@ def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, 
     from ortopt.cli import arrays, files
     from ortopt.cli.optimize import dims
     from ortopt.graph.load import load
-    from ortopt.temporary import temporary_folder
+    from ortopt.system.temporary_files import temporary_folder
 
     loaded = load(argument.source)
     candidates = arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"]))

@@ -20,16 +20,16 @@ def memory_option(function: Any) -> Any:
 
 
 def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
-    from ortopt import memory
+    from ortopt.system import memory
 
     if not ctx.resilient_parsing:
         ctx.with_resource(memory.bounded(memory.default_limit() if text is None else _parsed(text)))
 
 
 def _parsed(text: str) -> int | None:
-    from ortopt import memory
     from ortopt.errors import UsageError
     from ortopt.registry import parse_size
+    from ortopt.system import memory
 
     if text.strip().lower() == "unlimited":
         return None

@@ -18,11 +18,11 @@ from ortopt.graph.decode import ExternalFiles, decode
 from ortopt.graph.encode import encode
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.graph.order import in_order
-from ortopt.graph.pauses import collect_left, without_garbage_collection
 from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
 from ortopt.graph.validate import validate
 from ortopt.graph.wire import strip
+from ortopt.system.garbage_collection import collect_left, without_garbage_collection
 
 if TYPE_CHECKING:
     Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model

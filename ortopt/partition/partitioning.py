@@ -11,7 +11,6 @@ from ortopt.analysis import shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
-from ortopt.graph.pauses import without_garbage_collection
 from ortopt.options import Options
 from ortopt.partition import balance, cost, estimate, exemplars, literal, motions, quantized_units, random_state
 from ortopt.partition.dag import Numbered, number, topological
@@ -21,6 +20,7 @@ from ortopt.partition.lifting import Cluster, lift
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.system.garbage_collection import without_garbage_collection
 
 _MOST_ROUNDS = 4
 

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortopt import memory, verification_process
+from ortopt import verification_process
+from ortopt.system import memory
 
 HEAD = "main (float[N,4] x) => (float[N,4] y, int64[1] n)"
 TEXTS = {
