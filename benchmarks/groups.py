@@ -16,12 +16,12 @@ import onnx
 from benchmarks.tables import markdown, number
 from ortopt import zoo
 from ortopt.api import optimize
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.partition.dag import is_constant_node
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import POLICIES, PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.verify import verify
 
 PROVIDERS = (("cpu",), ("cpu", "cuda"), ("cuda", "cpu"))

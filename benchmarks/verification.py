@@ -61,7 +61,7 @@ def _load_and_run_twice(path: Path) -> float:
     """Seconds; imports and the drawing of inputs are not counted."""
     import onnxruntime
 
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
     from ortopt.verification_inputs import draw_inputs
 
     inputs = draw_inputs(load(path))

@@ -35,11 +35,11 @@ from ortopt.api import Optimization, make_options, optimize
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph.edit import Editor
-from ortopt.graph.load import load
-from ortopt.graph.save import save, to_bytes
-from ortopt.graph.validate import validate
 from ortopt.observers import Observer
 from ortopt.options import Options
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save, to_bytes
+from ortopt.serialization.validate import validate
 from ortopt.transformer import GraphTransformer
 
 _OUTPUT: Final = "model.onnx"

@@ -30,7 +30,7 @@ from fuzzing.generator import Case
 from fuzzing.oracle import Failure, Oracle, Rejected, Way, optimized, session
 from fuzzing.writer import Array
 from ortopt.errors import OrtoptError
-from ortopt.graph.load import load
+from ortopt.serialization.load import load
 from ortopt.system.child_processes import taken
 from ortopt.verification_comparison import Comparison, random_outputs, tolerances
 from ortopt.verification_inputs import Interface, attempts

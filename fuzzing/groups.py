@@ -31,10 +31,10 @@ from fuzzing.oracle import Failure, Oracle, Rejected, Way, session
 from fuzzing.protos import nodes_of
 from fuzzing.writer import Unsuitable
 from ortopt import InferenceSession
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.system.child_processes import taken
 
 _PROVIDERS: Final = (("cpu",), ("cuda", "cpu"), ("cuda", "cpu"), ("dml", "cuda", "cpu"))

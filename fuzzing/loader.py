@@ -106,8 +106,8 @@ class _Changed(Exception):  # noqa: N818 -- what happened, not an error
 def _load(data: bytes, folder: Path) -> None:
     from ortopt.cli.info import describe
     from ortopt.errors import InvalidModelError, OutputError
-    from ortopt.graph.load import load
-    from ortopt.graph.save import to_bytes
+    from ortopt.serialization.load import load
+    from ortopt.serialization.save import to_bytes
 
     source: bytes | Path = data
     if b"location" in data:
@@ -376,11 +376,11 @@ def _child(out: Path, corpus: Path, seconds: int) -> None:
 
     with atheris.instrument_imports(include=["ortopt.graph", "ortopt.cli.info", "ortopt.semantics"]):
         import ortopt.cli.info
-        import ortopt.graph.decode
-        import ortopt.graph.encode
-        import ortopt.graph.load
-        import ortopt.graph.save
         import ortopt.graph.scope
+        import ortopt.serialization.decode
+        import ortopt.serialization.encode
+        import ortopt.serialization.load
+        import ortopt.serialization.save
     import ortopt.api  # noqa: F401 -- before the clock runs
 
     def custom(data: bytes, most: int, seed: int) -> bytes:

@@ -23,10 +23,10 @@ from fuzzing.protos import nodes_of, watched
 from fuzzing.writer import Array
 from ortopt import optimize, registry, semantics
 from ortopt.errors import OrtoptError
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.observers import Explanation
 from ortopt.options import Numerics
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.verification_comparison import Comparison, OutputRow, random_outputs, tolerances
 
 _COARSE: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)

@@ -188,7 +188,7 @@ class OptimizeResult:
         Raises:
             OutputError: If it cannot be written.
         """
-        from ortopt.graph.save import save
+        from ortopt.serialization.save import save
 
         save(self.model, Path(path), external_data=external_data)
 

@@ -14,10 +14,10 @@ from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.graph.text import quoted
-from ortopt.graph.validate import label, validate
 from ortopt.observers import Again, Defect, Observer
 from ortopt.rule import RewriteRule
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.serialization.validate import label, validate
 from ortopt.transformer import GraphTransformer
 
 _Signature = tuple[tuple[object, ...], ...]
@@ -26,7 +26,7 @@ _Signature = tuple[tuple[object, ...], ...]
 class CheckEach(Observer):
     """Looks after every run of every transformer whether the model is still sound; a transformer that broke it fails.
 
-    What is looked at: names, order and dangling values (`ortopt.graph.validate`); that producers and users of every
+    What is looked at: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of every
     value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where something
     has changed, that the types and shapes of values are not other than what inference says of their nodes. Linear in
     the nodes of the whole model at each run: for finding a mistake, not for every day.

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from ortopt.errors import OutputError
 from ortopt.graph import scope
-from ortopt.graph.save import save
 from ortopt.graph.text import quoted
 from ortopt.observers import HistoryEntry, Observer
+from ortopt.serialization.save import save
 from ortopt.system.files import same_file
 from ortopt.transformer import GraphTransformer
 

@@ -14,19 +14,20 @@ from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
-from ortopt.graph import nested_names, scope, sparse
-from ortopt.graph.load import Kept, load
-from ortopt.graph.validate import validate
+from ortopt.graph import nested_names, scope
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer, node_name
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
+from ortopt.serialization import sparse
+from ortopt.serialization.load import Kept, load
+from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.transformer import GraphTransformer, Workspace
 from ortopt.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from ortopt.graph.load import Source
+    from ortopt.serialization.load import Source
 
 MOST_ROUNDS = 10
 """How often levels run again while those above them change something."""

@@ -13,16 +13,16 @@ import ortopt
 from ortopt.analysis.shape_demand import SIZES, Demand, demands
 from ortopt.api import OptimizeResult, Repair
 from ortopt.graph import scope
-from ortopt.graph.load import SOURCE_KEY
 from ortopt.graph.text import one_line, quoted
 from ortopt.observers import node_name
+from ortopt.serialization.load import SOURCE_KEY
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ortopt.graph.save import Saved
     from ortopt.options import Options
+    from ortopt.serialization.save import Saved
 
 SCHEMA = 1
 """Raised when a field of `as_dict` changes its meaning or goes; new fields do not raise it."""

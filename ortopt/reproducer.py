@@ -21,11 +21,11 @@ from ortopt._version import __version__
 from ortopt.api import Optimization
 from ortopt.errors import OrtoptError, OutputError, TransformerError, VerificationError
 from ortopt.graph import scope
-from ortopt.graph.load import load
-from ortopt.graph.save import save
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.semantics import constant_content, same_constant, subgraphs
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save
 from ortopt.verify import Verification, outputs_of, verify
 
 if TYPE_CHECKING:

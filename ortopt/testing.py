@@ -15,13 +15,13 @@ import onnx_ir as ir
 from ortopt import registry
 from ortopt.api import figures
 from ortopt.graph import scope
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
-from ortopt.graph.validate import validate
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Explanation
 from ortopt.options import Options, Target
 from ortopt.semantics import constant_tensor
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
+from ortopt.serialization.validate import validate
 from ortopt.transformer import GraphTransformer
 from ortopt.verify import verify
 

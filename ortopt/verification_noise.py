@@ -26,8 +26,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.load import load
-from ortopt.graph.tensors import data_bytes
+from ortopt.serialization.load import load
+from ortopt.serialization.mapped_tensors import data_bytes
 
 Array = np.ndarray[Any, Any]
 

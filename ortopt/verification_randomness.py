@@ -23,7 +23,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.load import load
+from ortopt.serialization.load import load
 from ortopt.verification_comparison import random_outputs
 
 Signature: TypeAlias = tuple[str, ...]

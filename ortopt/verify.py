@@ -33,9 +33,9 @@ from ortopt import verification_noise
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
-from ortopt.graph.load import load
-from ortopt.graph.save import save
 from ortopt.graph.text import quoted
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save
 from ortopt.system.temporary_files import temporary_folder
 from ortopt.verification_comparison import (
     TOLERANCES,

@@ -164,7 +164,7 @@ def inputs(name: str, seed: int = 0, *, sizes: Mapping[str, int] | None = None) 
     """
     import numpy as np
 
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
     from ortopt.verification_inputs import Interface, Recorded
 
     if seed < 0:

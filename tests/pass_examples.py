@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from ortopt import testing
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import DEFAULT_OPSET, parse
 
 FOLDER = Path(__file__).parent / "passes"

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 
 CARRIERS = {"QuantizeLinear"}
 

@@ -7,7 +7,7 @@ import pytest
 from onnx_ir.passes.common import IdentityEliminationPass
 
 from ortopt import GraphTransformerManager, OnnxIrPass, OnnxScriptRules, TransformerError, TransformerLevel, optimize
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
 TEXT = """main (float[N] x, bool c) => (float[N] y) {

@@ -30,10 +30,7 @@ from ortopt.evaluate import count_nodes
 from ortopt.graph import onnx_ir_internals, scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
-from ortopt.graph.load import load
 from ortopt.graph.order import in_order, is_sorted
-from ortopt.graph.save import to_bytes
-from ortopt.graph.validate import validate
 from ortopt.options import Options
 from ortopt.partition import exemplars, motions
 from ortopt.partition.groups import groups_of
@@ -41,6 +38,9 @@ from ortopt.partition.partitioning import Partition, group, partition, partition
 from ortopt.partition.partitioning import apply as lift_all
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions, Policy
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
+from ortopt.serialization.validate import validate
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.transformer import Workspace
@@ -262,7 +262,7 @@ def test_a_predicate_that_raises_leaves_the_model_as_it_was() -> None:
 
 
 def test_loading_and_writing_ask(tmp_path: Path) -> None:
-    from ortopt.graph.save import save
+    from ortopt.serialization.save import save
 
     model, token = load(large("chain")), Asked()
     save(model, tmp_path / "a.onnx", token=token)

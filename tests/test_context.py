@@ -14,11 +14,11 @@ from ortopt.errors import RegistrationError, TransformerError
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, values
 from ortopt.graph.onnx_ir_internals import use_count
-from ortopt.graph.save import to_bytes
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Explanation, Observer, RewriteLimit
 from ortopt.options import Options, Target
 from ortopt.rule import RewriteRule, Root
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
 

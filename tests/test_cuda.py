@@ -24,11 +24,11 @@ from benchmarks.cuda import decode_step, mixed
 from ortopt import InferenceSession, UsageError, VerificationError, optimize, zoo
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, CUDA, usable
-from ortopt.graph.load import load
 from ortopt.partition.groups import groups_of
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime import cuda_device
+from ortopt.serialization.load import load
 from ortopt.testing import parse
 from tests.runtime.fake_cuda import Log, fake_cuda
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
@@ -565,7 +565,7 @@ def test_the_tables_name_what_this_onnx_runtime_has() -> None:
 
 
 def _bytes(model: Any) -> bytes:
-    from ortopt.graph.save import to_bytes
+    from ortopt.serialization.save import to_bytes
 
     return to_bytes(model)
 

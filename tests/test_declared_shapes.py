@@ -19,9 +19,9 @@ from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph
 
 import ortopt
-from ortopt.graph.load import load
 from ortopt.graph.match import ONLY_DECLARED
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from ortopt.cli.group import COMMANDS, commands
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 ROOT = Path(__file__).parents[1]

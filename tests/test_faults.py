@@ -14,7 +14,7 @@ from fuzzing import faults, loader
 from fuzzing.campaign import case_of
 from fuzzing.generator import generate
 from ortopt.errors import InvalidModelError
-from ortopt.graph.load import load
+from ortopt.serialization.load import load
 
 FOUND = (
     ("value_int", "a string", "is of type STRING, not INT"),

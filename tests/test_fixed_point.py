@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 from ortopt import optimize
-from ortopt.graph.save import to_bytes
 from ortopt.options import TransformerLevel
+from ortopt.serialization.save import to_bytes
 from tests.wrong_passes import Swap
 
 MODELS = {

@@ -30,8 +30,8 @@ from ortopt import (
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import values
-from ortopt.graph.save import to_bytes
 from ortopt.rule import Root
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
 LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2

@@ -15,7 +15,7 @@ import pytest
 
 from ortopt import optimize
 from ortopt.api import figures
-from ortopt.graph.load import load
+from ortopt.serialization.load import load
 from ortopt.verify import verify
 
 MODELS = Path(__file__).parent / "data" / "onnxruntime"

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from ortopt import opset_conversion, zoo
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
-from ortopt.graph.validate import validate
 from ortopt.opset_conversion import convert
 from ortopt.opset_conversion_child import REQUEST, main
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
+from ortopt.serialization.validate import validate
 from ortopt.verification_inputs import draw_inputs
 from ortopt.verify import verify
 

@@ -11,9 +11,9 @@ import pytest
 
 from ortopt import registry, zoo
 from ortopt.api import figures
-from ortopt.graph.load import load
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, Target
+from ortopt.serialization.load import load
 from ortopt.testing import parse
 from ortopt.transformer import GraphTransformer, name_key
 

@@ -18,8 +18,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from ortopt import registry
 from ortopt.api import figures
-from ortopt.graph.load import load
 from ortopt.options import Options, Target, TransformerLevel
+from ortopt.serialization.load import load
 from ortopt.testing import run
 from ortopt.verify import verify
 from tests.pass_examples import FOLDER, examples

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 ROOT = Path(__file__).parents[1]

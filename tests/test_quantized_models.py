@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortopt import optimize
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 
 Array = np.ndarray[Any, Any]
 RUNS = [(1, "ort"), (3, "onnx"), (3, "ort")]

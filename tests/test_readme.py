@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 ROOT = Path(__file__).parents[1]

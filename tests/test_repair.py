@@ -444,7 +444,7 @@ def test_the_report_names_pass_rewrite_nodes_and_error() -> None:
 
 
 def test_the_same_model_gives_the_same_repair() -> None:
-    from ortopt.graph.save import to_bytes
+    from ortopt.serialization.save import to_bytes
 
     first, second = (repaired(MAIN.format(n="N"), [WrongRelu(), WrongTanh()]) for _ in range(2))
     assert to_bytes(first.model) == to_bytes(second.model)

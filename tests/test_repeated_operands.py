@@ -19,10 +19,10 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortopt import registry
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.options import Options, Target
 from ortopt.semantics import RANDOM_OPS
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import run
 from ortopt.verify import verify
 from tests.pass_examples import examples

@@ -20,11 +20,11 @@ from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.options import Options, Target
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
 from tests.pass_examples import examples

@@ -17,12 +17,12 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from ortopt import GraphTransformer, RewriteRule, optimize, registry
 from ortopt.errors import RegistrationError
-from ortopt.graph.load import load
 from ortopt.graph.match import producer, values
-from ortopt.graph.save import to_bytes
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Numerics, Options, Target
 from ortopt.rule import Root
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from ortopt.transformer import EXACT_PATH, Context
 from tests.pass_examples import examples

@@ -22,9 +22,9 @@ from ortopt.graph.match import (
     producer,
     values,
 )
-from ortopt.graph.validate import validate
 from ortopt.observers import Explanation, RewriteLimit
 from ortopt.rule import Root
+from ortopt.serialization.validate import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
 
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortopt import optimize
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 
 RUNS = [(1, "ort"), (2, "onnx"), (3, "onnx"), (2, "ort"), (3, "ort")]
 Array = np.ndarray[Any, Any]

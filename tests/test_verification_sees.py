@@ -13,7 +13,7 @@ from ortopt import GraphTransformer, VerificationError, optimize
 from ortopt import verify as verify_module
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification_comparison import Comparison, settled
 from ortopt.verification_inputs import Draw, Interface, further, thorough

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ortopt import optimize, zoo
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
-from ortopt.graph.load import load
+from ortopt.serialization.load import load
 from ortopt.testing import parse
 from ortopt.verification_inputs import Draw, Interface, Recorded
 from ortopt.verify import verify

@@ -17,9 +17,9 @@ import onnxruntime as ort
 import pytest
 
 from ortopt import optimize, zoo
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.options import GROWTH_SHARE, MEGABYTE
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.verification_comparison import Comparison, tolerances
 
 LEVELS = (1, 2, 3)
@@ -131,7 +131,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
 HASHES = """
 import hashlib, sys
 from ortopt import optimize, zoo
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 for name, path in zip(sys.argv[1::2], sys.argv[2::2]):
     result = optimize(path, level=3, verify=False)
     print(name, hashlib.sha256(to_bytes(result.model)).hexdigest())

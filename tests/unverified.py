@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 
 import ortopt
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 
 LEVELS = (0, 1, 2, 3, 4)
 Feeds = Mapping[str, np.ndarray]

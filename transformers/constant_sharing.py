@@ -12,8 +12,8 @@ from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import first_use, noted
-from ortopt.graph.tensors import MappedTensor
 from ortopt.options import TransformerLevel
+from ortopt.serialization.mapped_tensors import MappedTensor
 from ortopt.transformer import Context, GraphTransformer
 
 SAMPLE_BYTES = 64

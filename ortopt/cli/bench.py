@@ -45,7 +45,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
 
     for option in ("inputs", "trace_file"):
         if given[option] is not None and len(model_names) > 1:
@@ -97,7 +97,7 @@ def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, 
     from ortopt import benchmark
     from ortopt.cli import arrays, files
     from ortopt.cli.optimize import dims
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
     from ortopt.system.temporary_files import temporary_folder
 
     loaded = load(argument.source)
@@ -154,7 +154,7 @@ def _accepted(
 def _original(argument: ModelArgument, folder: Path) -> Version:
     """The model as it is: its file, or one for what came through a stream."""
     from ortopt.benchmark import Version
-    from ortopt.graph.save import save
+    from ortopt.serialization.save import save
 
     if isinstance(argument.source, Path):
         return Version(0, argument.source)

@@ -55,9 +55,9 @@ def command(
     from ortopt.analysis import providers as execution
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas
-    from ortopt.graph.load import load
     from ortopt.partition import partitioning, quotient
     from ortopt.partition.settings import PartitionOptions
+    from ortopt.serialization.load import load
 
     if as_json and dot:
         raise click.UsageError("--json and --dot contradict each other")

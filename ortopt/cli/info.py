@@ -24,7 +24,7 @@ def command(model: str, as_json: bool) -> None:
     MODEL is a file, "-" for stdin, or zoo:NAME.
     """
     from ortopt.cli import models
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
 
     argument = models.resolve(model)
     data = describe(load(argument.source), argument.label)
@@ -43,8 +43,8 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
     """
     from ortopt.api import figures
     from ortopt.graph import scope
-    from ortopt.graph.load import SOURCE_KEY
     from ortopt.semantics import constant_tensor
+    from ortopt.serialization.load import SOURCE_KEY
 
     counts = figures(model)
     graphs = list(scope.graphs(model))

@@ -55,7 +55,7 @@ def resolve(text: str) -> ModelArgument:
     if not text:  # a variable that nobody has set
         raise UsageError("the model is given an empty name")
     if text == STREAM:
-        from ortopt.graph.load import load
+        from ortopt.serialization.load import load
 
         return ModelArgument("stdin", load(sys.stdin.buffer), STREAM)
     if text.startswith(ZOO):
@@ -69,7 +69,7 @@ def resolve(text: str) -> ModelArgument:
 
 def external_data(model: ir.Model) -> tuple[str, ...]:
     """The files of external data that a model was loaded from."""
-    from ortopt.graph.load import SOURCE_KEY
+    from ortopt.serialization.load import SOURCE_KEY
 
     data: tuple[str, ...] = model.meta[SOURCE_KEY].data
     return data

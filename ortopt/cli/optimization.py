@@ -21,10 +21,10 @@ from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
 from ortopt.dump import Dump, is_dump
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
-from ortopt.graph.save import Saved, save
 from ortopt.graph.text import quoted
 from ortopt.observers import Observer
 from ortopt.options import Options
+from ortopt.serialization.save import Saved, save
 from ortopt.trace import Trace
 
 

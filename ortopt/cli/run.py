@@ -50,7 +50,7 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     from ortopt.cli.optimize import commas, dims
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
 
     if given["export_specialized"] == files.STREAM:
         raise UsageError("--export-specialized writes a file")

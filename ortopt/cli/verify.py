@@ -43,7 +43,7 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     from ortopt.cli import arrays, files, models
     from ortopt.cli.optimize import commas, dims
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
-    from ortopt.graph.load import load
+    from ortopt.serialization.load import load
     from ortopt.verification_inputs import Interface
     from ortopt.verify import verify
 

@@ -20,8 +20,8 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.names import set_name
-from ortopt.graph.validate import NameClashError, validate
 from ortopt.semantics import owns_interfaces, subgraphs
+from ortopt.serialization.validate import NameClashError, validate
 
 _RENAMED: Final = "ortopt.renamed"
 """In the ``meta`` of a main graph, or a function's: what the file calls values below it, by their present names."""

@@ -1,6 +1,6 @@
 """Where a node says which transformer made it, from which nodes: keys of ``node.meta``, and of a file's metadata.
 
-`ortopt.graph.edit` writes them, `ortopt.graph.encode` puts them into files.
+`ortopt.graph.edit` writes them, `ortopt.serialization.encode` puts them into files.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def partition(
     """Cut a model: the main graph, and the graphs below nodes that are in no cluster. Nothing is changed.
 
     Args:
-        model: A model as `ortopt.graph.load.load` returns it; types are inferred if they have not been.
+        model: A model as `ortopt.serialization.load.load` returns it; types are inferred if they have not been.
         options: How.
         token: Who may stop it.
 
@@ -258,7 +258,7 @@ def group(model: ir.Model, options: PartitionOptions | None = None, token: Cance
     """Group a model, in place. A model that has groups already is left as it is.
 
     Args:
-        model: A model as `ortopt.graph.load.load` returns it.
+        model: A model as `ortopt.serialization.load.load` returns it.
         options: How.
         token: Who may stop it: the model is as it was then, but for types that are known now.
 

@@ -17,8 +17,6 @@ from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU
 from ortopt.errors import VerificationError
 from ortopt.graph import scope
-from ortopt.graph.decode import FOREIGN_TYPE_KEY
-from ortopt.graph.save import save
 from ortopt.graph.text import one_line
 from ortopt.options import Options
 from ortopt.runtime.executables import Executable
@@ -26,6 +24,8 @@ from ortopt.runtime.plan import Plan
 from ortopt.runtime.recipes import Recipe, write_type
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.values import elements, to_numpy, type_of
+from ortopt.serialization.decode import FOREIGN_TYPE_KEY
+from ortopt.serialization.save import save
 from ortopt.verification_comparison import Comparison
 
 if TYPE_CHECKING:

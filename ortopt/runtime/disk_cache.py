@@ -16,9 +16,9 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.runtime.statistics import Counters
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 
 _MAGIC: Final = b"ortopt group 1\n"
 _DIGEST_BYTES: Final = 32

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, CUDA, normalize, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
-from ortopt.graph.load import load
 from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
@@ -33,6 +32,7 @@ from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.weights import FOLDER_KEY
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.serialization.load import load
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -145,7 +145,7 @@ class _Opening:
             if not os.path.exists(source):  # noqa: PTH110 -- ONNX Runtime's own error for it follows
                 return None, load_error(source)
         elif not isinstance(source, bytes):
-            from ortopt.graph.save import to_bytes
+            from ortopt.serialization.save import to_bytes
 
             try:
                 given = to_bytes(self._loaded())

@@ -15,12 +15,12 @@ from ortopt import semantics
 from ortopt.analysis import kernels
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
-from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions

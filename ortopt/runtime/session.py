@@ -450,7 +450,7 @@ class InferenceSession:
 
         Args:
             path: The file.
-            external_data: Where large weights go, as `ortopt.graph.save.save` has it.
+            external_data: Where large weights go, as `ortopt.serialization.save.save` has it.
 
         Returns:
             The file, the versions in it, and what could not be said there.

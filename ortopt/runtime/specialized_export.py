@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.graph.facts import shape_of
-from ortopt.graph.save import save
 from ortopt.graph.text import one_line
 from ortopt.partition.groups import groups_of
 from ortopt.runtime.groups import Group
 from ortopt.runtime.guarded import guarded
 from ortopt.runtime.recipes import Library
 from ortopt.runtime.specialization import Specialization
+from ortopt.serialization.save import save
 
 Asked = tuple[dict[str, list[int]], dict[str, np.ndarray[Any, Any]]]
 """Sizes and contents by the names of a group's inputs in the model."""
@@ -49,7 +49,7 @@ def export(
         model: The grouped model, which is not changed.
         groups: Its groups as they ran.
         path: The file.
-        external_data: Where large weights go, as `ortopt.graph.save.save` has it.
+        external_data: Where large weights go, as `ortopt.serialization.save.save` has it.
 
     Raises:
         UsageError: There is nothing to write.

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from ortopt.graph.tensors import MappedFile, MappedTensor
+from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
 
 FOLDER_KEY: Final = "session.model_external_initializers_file_folder_path"
 """The session option that says where the files of external data of a model in memory are."""

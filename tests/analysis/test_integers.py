@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortopt import optimize
 from ortopt.graph import facts
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 from tests.analysis.truth import infer_proto
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ from ortopt import Context, GraphTransformer, Numerics, RewriteRule, Transformer
 from ortopt.cli.group import commands
 from ortopt.graph.edit import constant
 from ortopt.graph.match import values
-from ortopt.graph.save import save
 from ortopt.rule import Root
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 MODEL = """

@@ -14,7 +14,7 @@ import pytest
 
 from ortopt import GraphTransformer, registry, verification_process
 from ortopt import verify as verify_module
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.wrong_passes import (
     Nearly,

@@ -310,7 +310,7 @@ def test_damaged_anywhere(ortopt: Any, folder: Path) -> None:
 
 
 def test_nested_500_deep(ortopt: Any, folder: Path) -> None:
-    from ortopt.graph.wire import field
+    from ortopt.serialization.wire import field
 
     graph = proto().graph.SerializeToString()
     for _ in range(500):

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ortopt.cli.group import commands
-from ortopt.graph.save import save
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 TEXT = """main (float[N,4] x, float[4,4] w) => (float[N,4] y)

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortopt import verification_process
-from ortopt.graph.wire import field, integer
+from ortopt.serialization.wire import field, integer
 from tests.graph import models
 
 ROOT = Path(__file__).parents[2]

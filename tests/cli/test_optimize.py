@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 Report = Callable[..., dict[str, Any]]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ortopt.errors import OutputError
-from ortopt.graph.load import load
-from ortopt.graph.save import save
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 

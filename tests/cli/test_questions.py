@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ortopt.graph.save import save
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 

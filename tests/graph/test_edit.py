@@ -11,10 +11,11 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
-from ortopt.graph import save, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
+from ortopt.serialization import save
 from ortopt.testing import parse
 from ortopt.transformer import Workspace
 

@@ -17,9 +17,9 @@ from onnx import helper, numpy_helper
 
 from ortopt import semantics
 from ortopt.errors import InvalidModelError
-from ortopt.graph.load import SOURCE_KEY, load
-from ortopt.graph.save import to_bytes
-from ortopt.graph.tensors import MappedTensor
+from ortopt.serialization.load import SOURCE_KEY, load
+from ortopt.serialization.mapped_tensors import MappedTensor
+from ortopt.serialization.save import to_bytes
 from tests.graph import models
 
 SMALL = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
@@ -339,7 +339,7 @@ def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_stream_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortopt.graph.load._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("ortopt.serialization.load._MOST_BYTES", 1 << 20)
 
     class Endless(io.RawIOBase):
         def read(self, size: int = -1) -> bytes:

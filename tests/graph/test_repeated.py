@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 
 import ortopt
 from ortopt.errors import InvalidModelError
-from ortopt.graph import opsets
-from ortopt.graph.load import load
+from ortopt.serialization import opset_imports
+from ortopt.serialization.load import load
 from tests.graph import models
 from tests.unverified import LEVELS, check_levels, loads, optimized
 
@@ -141,7 +141,7 @@ def test_imports_that_onnx_runtime_takes_for_granted(imports: Imports, text: str
 
 def test_the_newest_opset_is_that_of_the_kernels() -> None:
     data = json.loads((Path(ortopt.__file__).parent / "analysis" / "data" / "kernels-cpu.json").read_bytes())
-    assert opsets.NEWEST_OF_ONNX_RUNTIME[""] == data["max_opset"]
+    assert opset_imports.NEWEST_OF_ONNX_RUNTIME[""] == data["max_opset"]
 
 
 @pytest.mark.parametrize("imports", [[("", 17)], [("com.microsoft", 1)], [("far", 3)], [("", 17), ("far", 3)]])

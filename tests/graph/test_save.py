@@ -19,11 +19,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ortopt.errors import OutputError
-from ortopt.graph import save as saving
-from ortopt.graph.load import load
-from ortopt.graph.save import save, to_bytes
 from ortopt.graph.symbolic import INVENTED
-from ortopt.graph.tensors import MappedTensor
+from ortopt.serialization import save as saving
+from ortopt.serialization.load import load
+from ortopt.serialization.mapped_tensors import MappedTensor
+from ortopt.serialization.save import save, to_bytes
 from tests.graph import models
 
 
@@ -64,7 +64,7 @@ def test_all_ways_out_give_the_same_bytes(source: Path, tmp_path: Path) -> None:
 
 def test_the_same_bytes_in_any_process(source: Path) -> None:
     script = (
-        "import hashlib, sys; from ortopt.graph.load import load; from ortopt.graph.save import to_bytes;"
+        "import hashlib, sys; from ortopt.serialization.load import load; from ortopt.serialization.save import to_bytes;"
         "print(hashlib.sha256(to_bytes(load(sys.argv[1]))).hexdigest())"
     )
     digests = {

@@ -11,8 +11,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from tests.graph import models
 from tests.unverified import check_levels, optimized, results
 

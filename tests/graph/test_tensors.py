@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.tensors import MappedFile, MappedTensor
+from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
 
 DTYPES = [dtype for dtype in ir.DataType if dtype not in {ir.DataType.UNDEFINED, ir.DataType.STRING}]
 

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.load import load
-from ortopt.graph.validate import validate
+from ortopt.serialization.load import load
+from ortopt.serialization.validate import validate
 from tests.graph import models
 
 IF = "if (bool c, float[2] x) => (float[2] y) {{ t = Neg(x) y = If (c) <then_branch = {}, else_branch = {}> }}"
@@ -164,7 +164,7 @@ def test_a_file_of_deeply_nested_graphs_ends_in_one_line() -> None:
 
 
 def _wrapped(proto: onnx.ModelProto, depth: int) -> bytes:
-    from ortopt.graph.wire import field
+    from ortopt.serialization.wire import field
 
     graph = proto.graph.SerializeToString()
     for _ in range(depth):

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.wire import CUT_FROM, field, integer, strip, tag, varint
+from ortopt.serialization.wire import CUT_FROM, field, integer, strip, tag, varint
 from tests.graph import models
 
 

@@ -12,12 +12,12 @@ import pytest
 from ortopt.analysis import shapes
 from ortopt.errors import InvalidModelError
 from ortopt.graph.edit import Editor
-from ortopt.graph.load import load
-from ortopt.graph.save import ExternalData, save, to_bytes
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.lifting import Cluster, lift, needs_tidying, tidy
 from ortopt.partition.partitioning import apply, group, partition, prepare
 from ortopt.partition.settings import PartitionOptions, Policy
+from ortopt.serialization.load import load
+from ortopt.serialization.save import ExternalData, save, to_bytes
 from ortopt.testing import parse
 from ortopt.verify import verify
 

@@ -13,10 +13,10 @@ from numpy.testing import assert_allclose
 
 from ortopt import zoo
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.partition.partitioning import Partition, group, partition
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.partition.quantized import image, mobile_net
 from tests.runtime.models import Twice, session

@@ -19,12 +19,12 @@ from ortopt.analysis.kernels import CPU, CUDA, Support
 from ortopt.api import optimize
 from ortopt.errors import UsageError
 from ortopt.graph import scope
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.options import Options
 from ortopt.partition.groups import Group, groups_of
 from ortopt.partition.partitioning import group, partition
 from ortopt.partition.settings import POLICIES, PartitionOptions, Policy
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
 from ortopt.verify import verify
 

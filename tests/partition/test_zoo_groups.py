@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks import groups
 from ortopt import zoo
-from ortopt.graph.load import load
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
 
 SMALL = ("control_flow__script17", "greedy_loop__script17", "lstm_tagger__ts13")
 

@@ -7,11 +7,11 @@ import pytest
 from onnx import helper
 
 from ortopt.cancellation import CancellationToken
-from ortopt.graph.load import load
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Explanation, RewriteLimit
 from ortopt.options import MEGABYTE, Options, TransformerLevel
 from ortopt.semantics import constant_tensor
+from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformer import Workspace
 from ortopt.transformers.constant_folding import ConstantFolding

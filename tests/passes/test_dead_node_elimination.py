@@ -5,8 +5,8 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from ortopt.graph.load import load
 from ortopt.manager import GraphTransformerManager
+from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformers.dead_node_elimination import DeadNodeElimination
 

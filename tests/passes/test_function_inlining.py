@@ -4,10 +4,10 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from ortopt.transformer import Workspace
 

@@ -9,10 +9,10 @@ from ortopt import registry
 from ortopt.api import optimize
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
-from ortopt.graph.save import to_bytes
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options
 from ortopt.partition.groups import groups_of
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 
 PASS = "group_fusion"

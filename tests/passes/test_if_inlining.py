@@ -5,9 +5,9 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
-from ortopt.graph.save import to_bytes
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformer import Workspace
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ortopt.graph.save import to_bytes
 from ortopt.options import Options
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from ortopt.transformer import Workspace
 

@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 from ortopt import optimize
-from ortopt.graph.save import to_bytes
 from ortopt.observers import Explanation
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
 PASS = "opset_conversion"

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "optional_output_elimination"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ortopt.graph.load import load
 from ortopt.semantics import constant_tensor
+from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from ortopt.verify import verify
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.graph.load import load
 from ortopt.graph.match import tensor_of
+from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, run
 
 PASS = "scale_folding"

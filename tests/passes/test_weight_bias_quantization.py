@@ -8,8 +8,8 @@ import onnxruntime as ort
 import pytest
 
 from ortopt import optimize, registry
-from ortopt.graph.save import to_bytes
 from ortopt.options import Numerics
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.quantized_kernels import kernels
 

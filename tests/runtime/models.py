@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
-from ortopt.graph.save import to_bytes
 from ortopt.runtime.session import InferenceSession
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "my" : 1]>'

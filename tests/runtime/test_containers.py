@@ -16,10 +16,10 @@ from numpy.testing import assert_array_equal
 from onnx.reference.op_run import OpRun
 
 from ortopt.errors import UsageError
-from ortopt.graph.load import load
 from ortopt.runtime.containers import contents, wrapped
 from ortopt.runtime.session import InferenceSession
 from ortopt.runtime.values import tensor_to_ort, to_ort
+from ortopt.serialization.load import load
 from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
 
 FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'

@@ -13,9 +13,9 @@ from onnx.reference.op_run import OpRun
 
 from ortopt import VerificationError, zoo
 from ortopt.analysis.providers import CPU
-from ortopt.graph.load import load
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
 from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session
 
 NEGATION = '<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Neg (p) }'

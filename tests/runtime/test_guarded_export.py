@@ -13,10 +13,10 @@ from numpy.testing import assert_array_equal
 
 from ortopt.api import optimize
 from ortopt.errors import UsageError
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.partition.groups import groups_of
 from ortopt.runtime.guarded import guarded
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, floats, session
 

@@ -14,11 +14,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt import InferenceSession, UsageError, optimize
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
 from ortopt.partition.groups import GUARD_KEY, groups_of
 from ortopt.runtime.guarded import guarded
 from ortopt.runtime.guards import choice_of
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from tests.runtime.models import HEADER, Twice, floats, session
 from tests.runtime.test_guarded_export import FUNCTION, TEXT, feed, grouped, plain
 

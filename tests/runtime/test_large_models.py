@@ -14,10 +14,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt import InferenceSession
-from ortopt.graph.load import load
-from ortopt.graph.save import save
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save
 from tests.runtime.models import Twice
 from tests.runtime.test_abuse import anonymous_megabytes
 

@@ -13,8 +13,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt import InferenceSession
-from ortopt.graph.load import load
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, Twice, floats, plain_session, session
 

@@ -14,9 +14,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from ortopt import InferenceSession
-from ortopt.graph.save import save
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.groups import Group
+from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session, two_groups
 

@@ -8,9 +8,9 @@ import pytest
 
 from ortopt import InferenceSession, zoo
 from ortopt.analysis.providers import CPU
-from ortopt.graph.load import load
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
 
 
 @pytest.mark.parametrize(

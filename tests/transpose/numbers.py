@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from ortopt.graph.save import to_bytes
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
 
 PASS = "transpose_optimizer"

@@ -15,14 +15,14 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph import operand_shapes
-from ortopt.graph.decode import FOREIGN_TYPE_KEY
 from ortopt.graph.onnx_ir_internals import noted
-from ortopt.graph.operand_shapes import Known
-from ortopt.graph.signatures import ABSENT, Signature, counted, signature
-from ortopt.graph.sparse import SparseTensor
 from ortopt.graph.text import quoted
-from ortopt.graph.validate import label
+from ortopt.serialization import operand_shapes
+from ortopt.serialization.decode import FOREIGN_TYPE_KEY
+from ortopt.serialization.operand_shapes import Known
+from ortopt.serialization.signatures import ABSENT, Signature, counted, signature
+from ortopt.serialization.sparse import SparseTensor
+from ortopt.serialization.validate import label
 
 _SCANS_FROM: Final = 9
 _UNSEEN: Final = Signature("", (), (), 0, 0, 0, 0, {}, frozenset(), {})
@@ -36,7 +36,7 @@ def check(model: ir.Model, token: CancellationToken = NEVER) -> None:
     """Refuse a model that nothing can run; linear in its nodes.
 
     Args:
-        model: A model that `ortopt.graph.validate.validate` accepts.
+        model: A model that `ortopt.serialization.validate.validate` accepts.
         token: Who may stop it.
 
     Raises:

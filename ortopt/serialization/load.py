@@ -13,15 +13,16 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph import nested_names, soundness
-from ortopt.graph.decode import ExternalFiles, decode
-from ortopt.graph.encode import encode
+from ortopt.graph import nested_names
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.graph.order import in_order
-from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
-from ortopt.graph.validate import validate
-from ortopt.graph.wire import strip
+from ortopt.serialization import soundness
+from ortopt.serialization.decode import ExternalFiles, decode
+from ortopt.serialization.encode import encode
+from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
+from ortopt.serialization.validate import validate
+from ortopt.serialization.wire import strip
 from ortopt.system.garbage_collection import collect_left, without_garbage_collection
 
 if TYPE_CHECKING:

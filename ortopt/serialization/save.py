@@ -22,12 +22,12 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph.encode import Part, Place, encode
-from ortopt.graph.load import SOURCE_KEY, Origin
-from ortopt.graph.tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.graph.text import one_line, quoted
-from ortopt.graph.validate import validate
-from ortopt.graph.wire import strip
+from ortopt.serialization.encode import Part, Place, encode
+from ortopt.serialization.load import SOURCE_KEY, Origin
+from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
+from ortopt.serialization.validate import validate
+from ortopt.serialization.wire import strip
 from ortopt.system.files import same_file
 from ortopt.system.garbage_collection import without_garbage_collection
 

@@ -18,13 +18,13 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph import opsets, sparse
 from ortopt.graph.onnx_ir_internals import fill
-from ortopt.graph.repeated import RepeatedNameError, without_repeats
-from ortopt.graph.tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.graph.text import quoted
-from ortopt.graph.wire import Stripped
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.serialization import opset_imports, sparse
+from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor, data_bytes
+from ortopt.serialization.repeated_names import RepeatedNameError, without_repeats
+from ortopt.serialization.wire import Stripped
 
 QUANTIZATION_KEY: Final = "quant_parameter_tensor_names"
 """Where onnx-ir keeps a value's quantization annotation in ``value.meta``."""
@@ -179,8 +179,10 @@ class _Decoder:
         except RepeatedNameError:
             graph = self._graph(without_repeats(proto.graph), ())
         imports = graph.opset_imports
-        imports.update(opsets.imported(_opsets(proto.opset_import)))
-        opsets.complete(imports, (opsets.canonical(domain) for domain, _, _ in self._operators), proto.ir_version)
+        imports.update(opset_imports.imported(_opsets(proto.opset_import)))
+        opset_imports.complete(
+            imports, (opset_imports.canonical(domain) for domain, _, _ in self._operators), proto.ir_version
+        )
         functions = []
         for function in proto.functions:
             typed = self.typed
@@ -314,7 +316,7 @@ class _Decoder:
             outputs,
             nodes=(),
             doc_string=_text(proto.doc_string) or None,
-            opset_imports=opsets.imported_by_function(_opsets(proto.opset_import), imports),
+            opset_imports=opset_imports.imported_by_function(_opsets(proto.opset_import), imports),
             name=_text(proto.name),
             metadata_props=_properties(proto.metadata_props),
         )
@@ -336,7 +338,7 @@ class _Decoder:
         attributes: Sequence[ir.Attr] = ()
         if proto.attribute:
             given: Sequence[onnx.AttributeProto] = proto.attribute
-            if len(given) > 1 and proto.op_type == "Constant" and not opsets.canonical(proto.domain):
+            if len(given) > 1 and proto.op_type == "Constant" and not opset_imports.canonical(proto.domain):
                 given = given[:1]  # ONNX Runtime reads the first one
             attributes = [self._attribute(attribute, scopes, proto) for attribute in given]
             if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):

@@ -16,15 +16,15 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
-from ortopt.graph.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
 from ortopt.graph.facts import declared_shape
 from ortopt.graph.onnx_ir_internals import meta_of, noted, properties_of
 from ortopt.graph.provenance import MOST_ORIGINS, ORIGIN_KEY, PASS_KEY
-from ortopt.graph.sparse import SPARSE_KEY, SparseTensor
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
-from ortopt.graph.wire import field, integer, tag, varint
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.serialization.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
+from ortopt.serialization.sparse import SPARSE_KEY, SparseTensor
+from ortopt.serialization.wire import field, integer, tag, varint
 
 _PROVENANCE_FROM_IR: Final = 10
 _ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR: Final = 4

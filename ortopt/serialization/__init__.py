@@ -1,0 +1,1 @@
+"""Models in files: reading, checking and writing them."""
