@@ -15,7 +15,7 @@ LAYERS = (
     {"errors"},
     {"cancellation", "system"},
     {"options"},
-    {"semantics", "slice_bounds"},
+    {"semantics", "analysis"},
     {"graph"},
     {"analysis"},
     {"evaluate", "evaluation_call", "evaluation_numpy", "evaluation_child"},

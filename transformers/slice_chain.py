@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, dims, is_used_once, need, opset, producer, values
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.slice_bounds import taken
 from ortopt.slicing import Cut, cuts, slice_node
 
 LAST = 2**63 - 1

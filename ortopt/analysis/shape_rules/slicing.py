@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
+from ortopt.analysis.slice_bounds import ENDS, taken
 from ortopt.graph import symbolic
 from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
-from ortopt.slice_bounds import ENDS, taken
 
 INT64 = ir.DataType.INT64
 
