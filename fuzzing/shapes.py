@@ -33,13 +33,13 @@ from fuzzing.calls import DRAWINGS, Drawn, drawn
 from fuzzing.calls.draw import Array
 from fuzzing.calls.forms import Form, fixed, onnx_dtype, symbolic
 from fuzzing.campaign import Tally, campaign
-from ortopt import evaluate
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
-from ortopt.evaluation_child import Raw, raw_of
-from ortopt.evaluation_numpy import KERNELS, ElsewhereError, HazardError, Operand, compute, tensor_of
-from ortopt.evaluation_numpy import Call as Folding
+from ortopt.evaluation import evaluate
+from ortopt.evaluation.child import Raw, raw_of
+from ortopt.evaluation.numpy_kernels import KERNELS, ElsewhereError, HazardError, Operand, compute, tensor_of
+from ortopt.evaluation.numpy_kernels import Call as Folding
 from ortopt.graph.facts import all_contents
 from ortopt.graph.symbolic import Dim, substitute
 from ortopt.system.child_processes import taken

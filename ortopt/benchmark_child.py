@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortopt.evaluation_child import end_with
+from ortopt.evaluation.child import end_with
 from ortopt.system import child_processes
 
 _BATCH = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from ortopt import verification_start
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.evaluate import BIG_GRAPH, count_nodes
+from ortopt.evaluation.evaluate import BIG_GRAPH, count_nodes
 from ortopt.system import memory
 from ortopt.system.child_processes import skip_to_answers
 from ortopt.system.temporary_files import is_lack_of_room, no_room

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ortopt.evaluation_child import Array, Raw, end_with, limit_memory, raw_of, save_array
+from ortopt.evaluation.child import Array, Raw, end_with, limit_memory, raw_of, save_array
 from ortopt.serialization.wire import field, integer
 from ortopt.system import child_processes
 

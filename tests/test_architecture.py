@@ -18,7 +18,7 @@ LAYERS = (
     {"semantics", "analysis"},
     {"graph"},
     {"analysis"},
-    {"evaluate", "evaluation_call", "evaluation_numpy", "evaluation_child"},
+    {"evaluation"},
     {"observers", "transformer"},
     {"direct_edits"},
     {"rule", "adapters", "check_each"},
@@ -136,7 +136,7 @@ def test_contents_are_written_in_one_place() -> None:
 
 
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
-    allowed = {"evaluate", "evaluation_child", "verify", "verification_worker", "runtime", "benchmark_child"}
+    allowed = {"evaluation", "verify", "verification_worker", "runtime", "benchmark_child"}
     for path in modules():
         if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):
             where = str(path.relative_to(ROOT))

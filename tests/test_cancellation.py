@@ -21,12 +21,13 @@ import onnx_ir as ir
 import pytest
 
 from benchmarks.generators import GENERATORS
-from ortopt import evaluate, opset_conversion, semantics, verify
+from ortopt import opset_conversion, semantics, verify
 from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
-from ortopt.evaluate import count_nodes
+from ortopt.evaluation import evaluate
+from ortopt.evaluation.evaluate import count_nodes
 from ortopt.graph import onnx_ir_internals, scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex

@@ -8,11 +8,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt import evaluate as evaluate_module
 from ortopt.analysis.shapes import infer_model
 from ortopt.errors import UsageError
-from ortopt.evaluate import count_nodes, evaluate, run_model, session
-from ortopt.evaluation_numpy import KERNELS, Call, Operand, compute
+from ortopt.evaluation import evaluate as evaluate_module
+from ortopt.evaluation.evaluate import count_nodes, evaluate, run_model, session
+from ortopt.evaluation.numpy_kernels import KERNELS, Call, Operand, compute
 
 
 def is_random(node):
@@ -511,7 +511,7 @@ def test_a_provider_that_does_not_work_is_an_error():
 
 def test_evaluate_alone_does_not_import_onnxruntime():
     code = (
-        "import sys, numpy as np, onnx_ir as ir; from ortopt.evaluate import evaluate\n"
+        "import sys, numpy as np, onnx_ir as ir; from ortopt.evaluation.evaluate import evaluate\n"
         "x = ir.Value(name='x', const_value=ir.tensor([1])); n = ir.node('Add', [x, x])\n"
         "found = evaluate([n], n.outputs, opset_imports={'': 17}, is_random=lambda n: False)\n"
         "print(len(found), 'onnxruntime' in sys.modules)"

@@ -263,7 +263,7 @@ class _Wave:
     # -- replacing ----------------------------------------------------------------------------------------------------
 
     def _evaluate(self, wanted: Iterable[ir.Node]) -> dict[ir.Value, ir.TensorProtocol]:
-        from ortopt.evaluate import DEFAULT_TIMEOUT, evaluate
+        from ortopt.evaluation.evaluate import DEFAULT_TIMEOUT, evaluate
 
         return evaluate(
             [node for node in self._members if node.graph is self._graph],

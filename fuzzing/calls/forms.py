@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from fuzzing.calls.draw import NEWEST, Array, Drawn
-from ortopt.evaluation_numpy import tensor_of
+from ortopt.evaluation.numpy_kernels import tensor_of
 from ortopt.graph.symbolic import Dim
 
 _TOLD: Final = 16

@@ -1,4 +1,4 @@
-"""Running a model of constants in ONNX Runtime, here or in a child process (``python -m ortopt.evaluation_child``).
+"""Running a model of constants in ONNX Runtime, here or in a child process (``python -m ortopt.evaluation.child``).
 
 The child is given a folder with ``model.onnx``, ``job.json`` and one ``.npy`` file for each input. It writes
 ``done.json`` and a file for each output. Whatever kills it, the parent sees an exit status. Nothing but numpy and

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.slice_bounds import taken
-from ortopt.evaluation_call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
+from ortopt.evaluation.call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
 
 LAZY_BYTES = 1 << 20
 """From this size on a moved or cast weight is not computed before somebody asks for its contents."""

@@ -1,11 +1,11 @@
 """Constants computed ahead of time, safely; and the one way in which ortopt makes sessions of ONNX Runtime.
 
-`evaluate` computes small integer and shape arithmetic in numpy (`ortopt.evaluation_numpy`) and the rest in few
+`evaluate` computes small integer and shape arithmetic in numpy (`ortopt.evaluation.numpy_kernels`) and the rest in few
 sessions of ONNX Runtime. Models are untrusted, and ONNX Runtime can be killed by them (a Conv with stride 0 is a
 SIGFPE), be kept busy for ever (a Loop) or asked for terabytes (an Expand):
 
 - ops that are known to be safe run in this process, their results' sizes known from shape inference beforehand;
-- everything else runs in a child process (`ortopt.evaluation_child`) under limits of time and memory;
+- everything else runs in a child process (`ortopt.evaluation.child`) under limits of time and memory;
 - what fails is found by bisection and left out. Sessions, children and seconds are bounded for each call.
 """
 
@@ -34,8 +34,8 @@ from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, UsageError
-from ortopt.evaluation_child import Raw, results, run_session, save_array
-from ortopt.evaluation_numpy import (
+from ortopt.evaluation.child import Raw, results, run_session, save_array
+from ortopt.evaluation.numpy_kernels import (
     KERNELS,
     LAZY_BYTES,
     ONLY_HERE,
@@ -68,7 +68,7 @@ _WORTH_A_RUN: Final = 0.01  # seconds
 
 _MAX_SESSIONS = 64
 _MAX_CHILDREN = 16
-_MODULE = "ortopt.evaluation_child"
+_MODULE = "ortopt.evaluation.child"
 _CHILD_MEMORY = 8 << 30
 _STRING = 64  # bytes that a string is taken for
 _SHARES = 8  # no value is larger than this part of the memory that there may be

@@ -1,0 +1,1 @@
+"""Constants computed ahead, as the kernels of ONNX Runtime compute them."""
