@@ -6,10 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near, need_no_larger
-from ortopt.batch_normalization import scale_and_shift
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, dtype, is_used_once, need, producer, tensor_of, values
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 

@@ -6,8 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near, need_no_larger
-from ortopt.batch_normalization import scale_and_shift
-from ortopt.convolution import vector
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -23,6 +21,8 @@ from ortopt.graph.match import (
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.batch_normalization import scale_and_shift
+from ortopt.patterns.convolution import vector
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 

@@ -22,8 +22,8 @@ from ortopt.graph.match import (
     values,
 )
 from ortopt.options import TransformerLevel
+from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.slicing import block
 
 
 class Found(NamedTuple):

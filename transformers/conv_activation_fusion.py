@@ -19,7 +19,7 @@ from ortopt.graph.match import (
     values,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.quantization import is_unit
+from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"

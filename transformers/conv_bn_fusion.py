@@ -2,10 +2,10 @@
 
 import onnx_ir as ir
 
-from ortopt.batch_normalization import scale_and_shift
-from ortopt.convolution import CONVOLUTIONS, Folded, channels_of, fold
 from ortopt.graph.match import producer, values
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.batch_normalization import scale_and_shift
+from ortopt.patterns.convolution import CONVOLUTIONS, Folded, channels_of, fold
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.convolution import CONVOLUTIONS, Folded, fold, per_channel
 from ortopt.graph.match import operand_from, producer, values
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.convolution import CONVOLUTIONS, Folded, fold, per_channel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 

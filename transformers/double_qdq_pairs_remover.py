@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import need, values
 from ortopt.options import TransformerLevel
-from ortopt.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
+from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
 from ortopt.rule import RewriteRule
 
 

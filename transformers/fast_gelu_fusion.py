@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.activation import half_of_one_plus, polynomial
 from ortopt.graph.match import DOUBLE, dtype, need, opset, values
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.activation import half_of_one_plus, polynomial
 from ortopt.rule import RewriteRule
 
 LINEAR = math.sqrt(2 / math.pi)

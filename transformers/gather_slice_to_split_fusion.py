@@ -23,8 +23,8 @@ from ortopt.graph.match import (
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
+from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.slicing import block
 
 MOST_PARTS = 64
 AXES_ARE_INPUTS = 13

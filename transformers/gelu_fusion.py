@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.activation import half_of_one_plus
 from ortopt.graph.match import DOUBLE, dtype, fits, is_op, is_scalar, need, opset, producer, values
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.activation import half_of_one_plus
 from ortopt.rule import RewriteRule
 
 FEW_DIGITS = 1e-5

@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_no_larger, need_scaled_near
-from ortopt.batch_normalization import scale_and_shift
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -20,6 +19,7 @@ from ortopt.graph.match import (
     values,
 )
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.body_inlining import BodyInlining, Inlining
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, attribute, is_op, need, tensor_of, values
 from ortopt.options import TransformerLevel
+from ortopt.patterns.body_inlining import BodyInlining, Inlining
 from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.loops import copied
 from ortopt.graph.match import Refusal, attribute, need
 from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.graph.structure import graph_key
 from ortopt.options import TransformerLevel
+from ortopt.patterns.loops import copied
 from ortopt.semantics import constant_tensor, same_constant
 from ortopt.transformer import Context, GraphTransformer
 

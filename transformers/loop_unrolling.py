@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.body_inlining import BodyInlining, Inlining
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
-from ortopt.graph.loops import Repeated, copied, repeated, with_axis
 from ortopt.graph.match import Refusal, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
+from ortopt.patterns.body_inlining import BodyInlining, Inlining
+from ortopt.patterns.loops import Repeated, copied, repeated, with_axis
 from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context
 

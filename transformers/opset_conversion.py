@@ -8,8 +8,8 @@ from ortopt import opset_raising
 from ortopt.analysis import releases
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
-from ortopt.normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.options import TransformerLevel
+from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.transformer import Context, GraphTransformer
 
 

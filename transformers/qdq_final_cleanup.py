@@ -5,14 +5,14 @@ import onnx_ir as ir
 
 from ortopt.graph.match import need, values
 from ortopt.options import TransformerLevel
-from ortopt.quantization import dequantizer, is_faithful, same_scale, scaling
+from ortopt.patterns.quantization import dequantizer, is_faithful, same_scale, scaling
 from ortopt.rule import RewriteRule, Root
 
 
 class QdqFinalCleanup(RewriteRule[Root]):
     """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
 
-    Exact: see `ortopt.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding and
+    Exact: see `ortopt.patterns.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding and
     saturation are the model's; ONNX Runtime drops these too where its user asks for it.
     """
 

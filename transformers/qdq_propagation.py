@@ -22,7 +22,7 @@ from ortopt.graph.match import (
     values,
 )
 from ortopt.options import TransformerLevel
-from ortopt.quantization import dequantizer, has_one_scale, is_quantizer
+from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
 
 PERMUTING = ("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze")

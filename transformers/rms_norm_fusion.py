@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.graph.match import need, opset
-from ortopt.normalization import ROOTS, Normalization, attributes_of, rms_normalization, scale_of
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.layer_normalization import ROOTS, Normalization, attributes_of, rms_normalization, scale_of
 from ortopt.rule import RewriteRule
 
 

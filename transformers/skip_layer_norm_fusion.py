@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import attribute, optional, values
-from ortopt.normalization import Skip, skip_above, skip_node
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.layer_normalization import Skip, skip_above, skip_node
 from ortopt.rule import RewriteRule
 
 

@@ -8,8 +8,8 @@ from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, dims, is_used_once, need, opset, producer, values
 from ortopt.options import TransformerLevel
+from ortopt.patterns.slice import Cut, cuts, slice_node
 from ortopt.rule import RewriteRule
-from ortopt.slicing import Cut, cuts, slice_node
 
 LAST = 2**63 - 1
 Taken = tuple[int, int, int, int]

@@ -29,8 +29,8 @@ from ortopt.graph.match import (
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.slice import cuts
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.slicing import cuts
 
 CHANNELS, HEIGHT, WIDTH = 1, 2, 3
 

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from ortopt.graph.bounds import is_endless
 from ortopt.graph.match import dims, need, same_dim, values
 from ortopt.options import TransformerLevel
+from ortopt.patterns.slice import cuts
 from ortopt.rule import RewriteRule, Root
-from ortopt.slicing import cuts
 
 
 class SliceElimination(RewriteRule[Root]):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, array_of, attribute, need, opset, optional, plain_attributes, values
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
 from ortopt.rule import RewriteRule
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)

@@ -9,7 +9,7 @@ from ortopt import semantics
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOAT16, dtype, is_constant, need, scalar, values
 from ortopt.options import TransformerLevel
-from ortopt.quantization import dequantizer, has_one_scale, is_quantizer
+from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import RewriteRule
 
 INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.convolution import vector
 from ortopt.graph.match import attribute, need, opset, values
+from ortopt.patterns.convolution import vector
 
 
 def scale_and_shift(node: ir.Node, channels: int) -> tuple[np.ndarray, np.ndarray]:

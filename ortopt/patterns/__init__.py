@@ -1,0 +1,1 @@
+"""What several passes recognize, by family."""
