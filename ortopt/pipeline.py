@@ -220,9 +220,9 @@ class Pipeline:
         if options.dims:
             dimensions.override(attempt.model, options.dims)
         if options.opset is not None:
-            from ortopt import opset_conversion
+            from ortopt.opset_conversion import conversion
 
-            attempt.content = opset_conversion.convert(attempt.model, options.opset, token)
+            attempt.content = conversion.convert(attempt.model, options.opset, token)
         token.check()
         if options.level == 0:
             scope.attach(attempt.model, options, token)  # a report names graphs by where they stand

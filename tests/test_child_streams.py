@@ -14,7 +14,7 @@ import pytest
 from fuzzing import campaign
 from ortopt import verification_start
 from ortopt.benchmark import Effort, Version, _measured
-from ortopt.opset_conversion import _run
+from ortopt.opset_conversion.conversion import _run
 from ortopt.system.child_processes import GREETING, answers_in, skip_to_answers
 from ortopt.testing import parse
 from ortopt.verify import outputs_of, verify

@@ -9,11 +9,12 @@ import onnxruntime
 import pytest
 from click.testing import CliRunner
 
-from ortopt import opset_conversion, zoo
+from ortopt import zoo
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
-from ortopt.opset_conversion import convert
-from ortopt.opset_conversion_child import REQUEST, main
+from ortopt.opset_conversion import conversion
+from ortopt.opset_conversion.child import REQUEST, main
+from ortopt.opset_conversion.conversion import convert
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.serialization.validate import validate
@@ -30,9 +31,9 @@ def here(monkeypatch):
         shown.extend(requests)
         answers = io.BytesIO()
         main(io.BytesIO(b"".join(REQUEST.pack(version, len(one)) + one for one in requests)), answers)
-        return opset_conversion._answers(answers.getvalue())
+        return conversion._answers(answers.getvalue())
 
-    monkeypatch.setattr(opset_conversion, "_run", run_here)
+    monkeypatch.setattr(conversion, "_run", run_here)
     return shown
 
 
@@ -259,13 +260,13 @@ def test_a_version_that_is_none(version):
 
 
 def test_a_converter_that_crashes_is_refused(monkeypatch):
-    monkeypatch.setattr(opset_conversion, "_MODULE", "ortopt.no_such_module")
+    monkeypatch.setattr(conversion, "_MODULE", "ortopt.no_such_module")
     with pytest.raises(UsageError, match="Relu: onnx's converter: it ended its process with status 1"):
         convert(parsed("main (float[2] x) => (float[2] y) { y = Relu (x) }", 13), 14)
 
 
 def test_without_nodes_to_convert_no_process_starts(monkeypatch):
-    monkeypatch.setattr(opset_conversion, "_run", None)
+    monkeypatch.setattr(conversion, "_run", None)
     model = parsed("main (float[2] x) => (float[2] y) { y = Sigmoid (x) }", 13)
     assert convert(model, 17).opset_imports[""] == 17
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortopt import opset_raising
 from ortopt.analysis import releases
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
+from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.transformer import Context, GraphTransformer
@@ -96,17 +96,17 @@ def _raised(version: int, context: Context, why: str) -> str:
     """Raise the opset; why not, or nothing."""
     if context.options.opset is not None:
         return f"opset {context.options.opset} was asked for"
-    needed = max(releases.of_opset(version), releases.of_ir(opset_raising.least_ir_version(version)))
+    needed = max(releases.of_opset(version), releases.of_ir(raising.least_ir_version(version)))
     least = releases.least(context.options)
     if needed > least:
         return f"ONNX Runtime {releases.shown(least)} does not read it, {releases.shown(needed)} does"
-    steps = opset_raising.plan(context.model, version, context.cancellation)
+    steps = raising.plan(context.model, version, context.cancellation)
     if isinstance(steps, str):
         return steps
     nodes = [step.node for step in steps]
 
     def change() -> list[ir.Node]:
-        opset_raising.apply(context.edit, context.model, version, steps)
+        raising.apply(context.edit, context.model, version, steps)
         return nodes
 
     return "" if context.attempt(nodes, change, f"opset {version}: {why}") else "it was left out"

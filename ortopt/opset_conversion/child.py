@@ -1,6 +1,6 @@
 """onnx's version converter in a process of its own: where it crashes, ours goes on.
 
-``python -m ortopt.opset_conversion_child`` reads requests from standard input, each a target version, a length and a
+``python -m ortopt.opset_conversion.child`` reads requests from standard input, each a target version, a length and a
 serialized model, and answers each with a flag, a length and the converted model or what went wrong.
 """
 

@@ -28,7 +28,7 @@ from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import use_count
-from ortopt.opset_conversion_child import ANSWER, REQUEST
+from ortopt.opset_conversion.child import ANSWER, REQUEST
 from ortopt.semantics import constant_tensor
 from ortopt.system.child_processes import answers_in
 
@@ -36,7 +36,7 @@ _SMALL: Final = 1024
 """Constants of at most so many bytes are shown to the converter: axes, shapes, scales."""
 
 _SECONDS: Final = 120.0
-_MODULE = "ortopt.opset_conversion_child"
+_MODULE = "ortopt.opset_conversion.child"
 _COORDINATES_SINCE: Final = 11
 _NEGATIVE_AXES_SINCE: Final = 11
 """Below, an operator that reads the same may take fewer values: the converter decides."""
