@@ -22,7 +22,7 @@ from ortopt.partition.settings import POLICIES, PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 
 PROVIDERS = (("cpu",), ("cpu", "cuda"), ("cuda", "cpu"))
 

@@ -62,7 +62,7 @@ def _load_and_run_twice(path: Path) -> float:
     import onnxruntime
 
     from ortopt.serialization.load import load
-    from ortopt.verification_inputs import draw_inputs
+    from ortopt.verification.inputs import draw_inputs
 
     inputs = draw_inputs(load(path))
     options = onnxruntime.SessionOptions()

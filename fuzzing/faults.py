@@ -478,7 +478,7 @@ def let_raise(source: bytes, each: int, seed: int, level: int = 4) -> Rollbacks:
 @contextmanager
 def difference(source: bytes) -> Iterator[Callable[[bytes], str]]:
     """What tells, in words, how another model's outputs differ from a model's; the empty text if they do not."""
-    from ortopt.verify import Reference
+    from ortopt.verification.verify import Reference
 
     with Reference(load(source)) as reference:
 

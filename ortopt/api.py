@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortopt.bisection import Bisection, Blame, Culprit
-    from ortopt.verify import Reference, Verification
+    from ortopt.verification.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
@@ -546,8 +546,8 @@ class Optimization:
         Args:
             inputs: Inputs by name; seeded ones if None.
         """
-        from ortopt.verification_inputs import Interface
-        from ortopt.verify import Reference
+        from ortopt.verification.inputs import Interface
+        from ortopt.verification.verify import Reference
 
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -679,7 +679,7 @@ class Optimization:
 
     def _best_verified(self, reference: Reference) -> Verification:
         """Where there is no time left: the most rewrites that are known to agree, or else the model as it came."""
-        from ortopt.verify import Verification
+        from ortopt.verification.verify import Verification
 
         bisection = self._bisection
         for limit in (bisection.equal if bisection is not None else 0, 0):

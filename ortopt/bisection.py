@@ -15,8 +15,8 @@ from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.observers import Observer
 from ortopt.pipeline import Attempt, NumberedRewrite, Pipeline, RewriteKey
-from ortopt.verification_inputs import Inputs
-from ortopt.verify import Reference, Verification
+from ortopt.verification.inputs import Inputs
+from ortopt.verification.verify import Reference, Verification
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ortopt.graph.text import one_line, quoted
 from ortopt.semantics import constant_content, same_constant, subgraphs
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
-from ortopt.verify import Verification, outputs_of, verify
+from ortopt.verification.verify import Verification, outputs_of, verify
 
 if TYPE_CHECKING:
     import onnx

@@ -23,7 +23,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.serialization.validate import validate
 from ortopt.transformer import GraphTransformer
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 
 DEFAULT_OPSET = 17
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ortopt.verification_inputs import Recorded
+    from ortopt.verification.inputs import Recorded
 
 _KEY = "skeleton:"
 _LIGHT = "light_"
@@ -165,7 +165,7 @@ def inputs(name: str, seed: int = 0, *, sizes: Mapping[str, int] | None = None) 
     import numpy as np
 
     from ortopt.serialization.load import load
-    from ortopt.verification_inputs import Interface, Recorded
+    from ortopt.verification.inputs import Interface, Recorded
 
     if seed < 0:
         raise UsageError(f"a seed is at least 0, not {seed}")

@@ -34,14 +34,9 @@ LAYERS = (
     {"registry", "manager", "watchdog"},
     {"opset_conversion"},
     {
-        "verify",
-        "verification_comparison",
-        "verification_inputs",
-        "verification_noise",
-        "verification_numbers",
-        "verification_randomness",
+        "verification",
     }
-    | {"verification_process", "verification_search", "verification_start", "verification_worker"},
+    | {"verification"},
     {"pipeline"},
     {"bisection"},
     {"api"},
@@ -131,7 +126,7 @@ def test_contents_are_written_in_one_place() -> None:
 
 
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
-    allowed = {"evaluation", "verify", "verification_worker", "runtime", "benchmark_child"}
+    allowed = {"evaluation", "verification", "runtime", "benchmark_child"}
     for path in modules():
         if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):
             where = str(path.relative_to(ROOT))

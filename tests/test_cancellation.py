@@ -21,7 +21,7 @@ import onnx_ir as ir
 import pytest
 
 from benchmarks.generators import GENERATORS
-from ortopt import semantics, verify
+from ortopt import semantics
 from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
@@ -46,9 +46,10 @@ from ortopt.serialization.validate import validate
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.transformer import Workspace
-from ortopt.verification_comparison import random_outputs, tolerances
-from ortopt.verification_inputs import Interface
-from ortopt.verification_noise import jittered, widened
+from ortopt.verification import verify
+from ortopt.verification.comparison import random_outputs, tolerances
+from ortopt.verification.inputs import Interface
+from ortopt.verification.noise import jittered, widened
 
 NODES = 2_500
 

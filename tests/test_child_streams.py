@@ -12,12 +12,12 @@ import onnx
 import pytest
 
 from fuzzing import campaign
-from ortopt import verification_start
 from ortopt.benchmark import Effort, Version, _measured
 from ortopt.opset_conversion.conversion import _run
 from ortopt.system.child_processes import GREETING, answers_in, skip_to_answers
 from ortopt.testing import parse
-from ortopt.verify import outputs_of, verify
+from ortopt.verification import start as verification_start
+from ortopt.verification.verify import outputs_of, verify
 
 MODEL = "main (float[N,4] x) => (float[N,4] y) { y = Relu (x) }"
 

@@ -16,7 +16,7 @@ import pytest
 from ortopt import optimize
 from ortopt.api import figures
 from ortopt.serialization.load import load
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 
 MODELS = Path(__file__).parent / "data" / "onnxruntime"
 MICROSOFT = "com.microsoft::"

@@ -18,8 +18,8 @@ from ortopt.opset_conversion.conversion import convert
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.serialization.validate import validate
-from ortopt.verification_inputs import draw_inputs
-from ortopt.verify import verify
+from ortopt.verification.inputs import draw_inputs
+from ortopt.verification.verify import verify
 
 
 @pytest.fixture

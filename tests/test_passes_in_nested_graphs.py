@@ -21,7 +21,7 @@ from ortopt.api import figures
 from ortopt.options import Options, Target, TransformerLevel
 from ortopt.serialization.load import load
 from ortopt.testing import run
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 from tests.pass_examples import FOLDER, examples
 
 PASSES = [kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels and kind.name]

@@ -18,11 +18,11 @@ from ortopt import (
     optimize,
 )
 from ortopt import api as api_module
-from ortopt import verify as verify_module
 from ortopt.api import Optimization, make_options
 from ortopt.observers import Observer
 from ortopt.report import as_dict, describe_repair
 from ortopt.testing import parse
+from ortopt.verification import verify as verify_module
 from tests.wrong_passes import (
     Crash,
     NoOffer,

@@ -24,7 +24,7 @@ from ortopt.semantics import RANDOM_OPS
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import run
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 from tests.pass_examples import examples
 
 SLOW = {"group_fusion", "function_inlining"}

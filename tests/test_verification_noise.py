@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.verification_comparison import (
+from ortopt.verification.comparison import (
     LIMITS,
     TOLERANCES,
     Comparison,
@@ -19,9 +19,9 @@ from ortopt.verification_comparison import (
     expected_elsewhere,
     settled,
 )
-from ortopt.verification_inputs import Draw, Interface, further
-from ortopt.verification_noise import jittered, jittered_inputs, widened, widened_inputs
-from ortopt.verify import Verification, verify
+from ortopt.verification.inputs import Draw, Interface, further
+from ortopt.verification.noise import jittered, jittered_inputs, widened, widened_inputs
+from ortopt.verification.verify import Verification, verify
 
 SINGLE, HALF = TOLERANCES[ir.DataType.FLOAT], TOLERANCES[ir.DataType.FLOAT16]
 
@@ -261,7 +261,7 @@ SIGNS = {
 
 @pytest.mark.parametrize("what", SIGNS)
 def test_what_natural_integers_hide_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     model = "main (int64[N,20] n) => (int64[N,20] y) <int64[1] hundred = {{100}}> {{ {} }}"
     original = model.format("k = Identity (n) y = Mul (n, k)")
     assert compared(original, model.format(SIGNS[what])).status == "differs"
@@ -302,7 +302,7 @@ def test_strings_beside_types_that_numpy_has_not() -> None:
 
 def test_what_the_specification_leaves_undefined_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime infers something beside a 0 under allowzero; an equivalent target may not."""
-    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     head = "main (float[N,8] x) => (float[N,2,4] y)"
     original = f"""{head} {{ s = Shape <end = 1> (x) r = Constant <value_ints = [-1, 4]> ()
         t = Concat <axis = 0> (s, r) y = Reshape <allowzero = 1> (x, t) }}"""
@@ -328,7 +328,7 @@ HIDDEN = {
 @pytest.mark.parametrize("what", HIDDEN)
 def test_what_natural_inputs_hide_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong for sizes, or for numbers, that the first input sets do not have."""
-    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     model = "main (float[N,M] x) => (float[N,M] y) {{ {} {} }}"
     original = model.format(CONSTANTS, "y = Identity (x)")
     assert compared(original, model.format(CONSTANTS, HIDDEN[what])).status == "differs"
@@ -338,7 +338,7 @@ def test_what_natural_inputs_hide_is_found(what: str, monkeypatch: pytest.Monkey
 
 def test_half_precision_is_given_no_large_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would overflow where a result that is computed otherwise does not."""
-    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     interface = Interface(parsed("main (float16[N] x) => (float16[N] y) { y = Neg (x) }"))
     for wide in (False, True):
         largest = max(float(np.abs(interface.draw(how=how)["x"]).max()) for how in further(fine=wide, symbols=1))

@@ -11,10 +11,10 @@ import pytest
 
 from ortopt.errors import UsageError
 from ortopt.testing import parse
-from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, draw_inputs
-from ortopt.verification_process import Here, Worker, WorkerError
-from ortopt.verification_search import InputSet, Search
-from ortopt.verify import verify
+from ortopt.verification.input_search import InputSet, Search
+from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, draw_inputs
+from ortopt.verification.process import Here, Worker, WorkerError
+from ortopt.verification.verify import verify
 
 WRONG_IN = """main (float[N] x, {condition}) => (float[N] y) {{
     {test}

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from ortopt import GraphTransformer, VerificationError, optimize
-from ortopt import verify as verify_module
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification_comparison import Comparison, settled
-from ortopt.verification_inputs import Draw, Interface, further, thorough
-from ortopt.verify import Reference, verify
+from ortopt.verification import verify as verify_module
+from ortopt.verification.comparison import Comparison, settled
+from ortopt.verification.inputs import Draw, Interface, further, thorough
+from ortopt.verification.verify import Reference, verify
 from tests.wrong_passes import (
     MergedRandomness,
     Swap,
@@ -41,7 +41,7 @@ def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain(*arguments, **{**more, "in_process": True})
 
     monkeypatch.setattr(verify_module, "Reference", here)
-    monkeypatch.setattr("ortopt.verification_search._FURTHER_SECONDS", 10.0)
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
 
 
 class WrongBranch(Swap):
@@ -202,8 +202,8 @@ def test_random_ops_give_given_values(text: str) -> None:
 
 
 def test_given_values_look_random() -> None:
-    from ortopt.verification_randomness import GivenValues
-    from ortopt.verify import outputs_of
+    from ortopt.verification.randomness import GivenValues
+    from ortopt.verification.verify import outputs_of
 
     model = of("y = RandomNormalLike <mean = 3.0, scale = 2.0> (x)")
     given = GivenValues(model).original

@@ -13,8 +13,8 @@ from ortopt.cli.group import commands
 from ortopt.errors import UsageError
 from ortopt.serialization.load import load
 from ortopt.testing import parse
-from ortopt.verification_inputs import Draw, Interface, Recorded
-from ortopt.verify import verify
+from ortopt.verification.inputs import Draw, Interface, Recorded
+from ortopt.verification.verify import verify
 
 SKELETONS = [name for name in zoo.names() if not name.startswith("light_")]
 SMALL = ("llama_past__ts17", "lstm_tagger__ts13", "control_flow__script17")

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from ortopt import verification_start
 from ortopt.testing import parse
-from ortopt.verify import verify
+from ortopt.verification import start as verification_start
+from ortopt.verification.verify import verify
 
 MODEL = "main (float[N,4] x) => (float[N,4] y) { y = Relu (x) }"
 
@@ -71,6 +71,6 @@ def test_threads_that_ask_at_once_get_one_each(started: list[subprocess.Popen[st
 
 def test_what_starts_it_has_imported_nothing_large() -> None:
     """Else it would start late."""
-    code = "import sys, ortopt.cli.optimize, ortopt.verification_start; print(*sorted(sys.modules))"
+    code = "import sys, ortopt.cli.optimize, ortopt.verification.start; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "onnx", "onnx_ir", "onnxruntime"} & set(done.stdout.split())

@@ -7,12 +7,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt import verification_process, verification_start, verification_worker
-from ortopt import verify as verify_module
 from ortopt.errors import UsageError
 from ortopt.system.child_processes import GREETING
-from ortopt.verification_comparison import TOLERANCES, Comparison, tolerances
-from ortopt.verify import Verification, draw_inputs, verify
+from ortopt.verification import process, worker
+from ortopt.verification import start as verification_start
+from ortopt.verification import verify as verify_module
+from ortopt.verification.comparison import TOLERANCES, Comparison, tolerances
+from ortopt.verification.verify import Verification, draw_inputs, verify
 
 
 class Thread:
@@ -28,7 +29,7 @@ class Thread:
     def _serve(*arguments):
         with arguments[-2], arguments[-1]:
             arguments[-1].write(GREETING.decode())
-            verification_worker.main(*arguments)
+            worker.main(*arguments)
 
     def kill(self):
         self.stdin.close()
@@ -154,7 +155,7 @@ def test_an_endless_model_is_given_up():
 
 @pytest.mark.processes
 def test_by_default_too(monkeypatch):
-    monkeypatch.setattr(verification_process, "PATIENCE", 2)
+    monkeypatch.setattr(process, "PATIENCE", 2)
     loop = parsed(ENDLESS)
     found = verify(loop, loop)
     assert found.status == "impossible"
@@ -174,7 +175,7 @@ def test_an_endless_result_differs_if_the_original_was_quick(monkeypatch, times,
 
 def test_patience_grows_with_the_model(monkeypatch):
     asked = []
-    deadline = verification_process.Deadline
+    deadline = process.Deadline
     for module in (verification_process, verify_module):
         monkeypatch.setattr(module, "Deadline", lambda seconds: asked.append(seconds) or deadline(seconds))
     body = " ".join(f"v{i + 1} = Neg (v{i})" for i in range(500))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortopt.cli.models import ModelArgument
-    from ortopt.verification_inputs import Interface
+    from ortopt.verification.inputs import Interface
 
 
 UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
@@ -39,7 +39,7 @@ def candidates(
     """
     from ortopt.cli import models
     from ortopt.errors import UsageError
-    from ortopt.verification_inputs import Interface, attempts
+    from ortopt.verification.inputs import Interface, attempts
 
     interface = Interface(model)
     check_sizes(interface, sizes, path)

@@ -168,9 +168,9 @@ def command(model: str, level: int, **given: Any) -> None:
     IN is a file, "-" for stdin, or zoo:NAME. OUT may be "-" for stdout; the report then goes to stderr.
     """
     if given["verify"]:
-        from ortopt import verification_start
+        from ortopt.verification import start
 
-        click.get_current_context().with_resource(verification_start.early())
+        click.get_current_context().with_resource(start.early())
     from ortopt.cli.optimization import Run
 
     Run(model, make_options(level=level, **given), **given).all()

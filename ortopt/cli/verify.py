@@ -13,8 +13,8 @@ from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import Finite
 
 if TYPE_CHECKING:
-    from ortopt.verification_comparison import OutputRow
-    from ortopt.verify import Verification
+    from ortopt.verification.comparison import OutputRow
+    from ortopt.verification.verify import Verification
 
 
 @click.command("verify", short_help="Compare two models on the same inputs.")
@@ -36,16 +36,16 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     Exits with 0 if every output of B is what A gives, with 3 if one is not, and with 2 if A cannot be run here. A and B
     are files, zoo:NAME, or, one of them, "-" for stdin.
     """
-    from ortopt import verification_start
+    from ortopt.verification import start
 
-    click.get_current_context().with_resource(verification_start.early())
+    click.get_current_context().with_resource(start.early())
     from ortopt.analysis.providers import normalize
     from ortopt.cli import arrays, files, models
     from ortopt.cli.optimize import commas, dims
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.serialization.load import load
-    from ortopt.verification_inputs import Interface
-    from ortopt.verify import verify
+    from ortopt.verification.inputs import Interface
+    from ortopt.verification.verify import verify
 
     if given["thorough"] and given["inputs"] is not None:
         raise UsageError("--thorough draws inputs: leave out --inputs")

@@ -26,7 +26,7 @@ from ortopt.runtime.settings import RunType
 from ortopt.runtime.values import elements, to_numpy, type_of
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.save import save
-from ortopt.verification_comparison import Comparison
+from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:
     from ortopt.runtime.groups import Group, Workshop

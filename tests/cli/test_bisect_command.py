@@ -12,10 +12,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformer, registry, verification_process
-from ortopt import verify as verify_module
+from ortopt import GraphTransformer, registry
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from ortopt.verification import process
+from ortopt.verification import verify as verify_module
 from tests.wrong_passes import (
     Nearly,
     Raises,
@@ -76,7 +77,7 @@ def _wrong(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         more.add(kind, "a test")
     monkeypatch.setattr(registry, "installed", lambda: more)
     if "does_not_run" not in request.node.name:  # quicker than a process each
-        monkeypatch.setattr(verify_module, "Worker", verification_process.Here)
+        monkeypatch.setattr(verify_module, "Worker", process.Here)
 
 
 def write(text: str, **dims: object) -> None:

@@ -16,8 +16,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortopt import verification_process
 from ortopt.serialization.wire import field, integer
+from ortopt.verification import process as verification_process
 from tests.graph import models
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortopt import verification_process
 from ortopt.system import memory
+from ortopt.verification import process
 
 HEAD = "main (float[N,4] x) => (float[N,4] y, int64[1] n)"
 TEXTS = {
@@ -176,13 +176,13 @@ def test_the_limit_reaches_the_process_that_runs_models(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[Any] = []
-    asked = verification_process.Worker._ask
+    asked = process.Worker._ask
 
-    def spied(worker: verification_process.Worker, request: Any) -> None:
+    def spied(worker: process.Worker, request: Any) -> None:
         requests.append((worker, request))
         asked(worker, request)
 
-    monkeypatch.setattr(verification_process.Worker, "_ask", spied)
+    monkeypatch.setattr(process.Worker, "_ask", spied)
     ortopt("optimize", "a.onnx", "--max-memory", "9GB")
     assert len({worker for worker, _ in requests}) == 1, "one process for the original and the result"
     limits = [request["memory"] for _, request in requests if isinstance(request, dict)]

@@ -19,7 +19,7 @@ from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.serialization.load import load
 from ortopt.serialization.save import ExternalData, save, to_bytes
 from ortopt.testing import parse
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 
 MODELS = {
     "plain": """main (float[N,4] x, float[4,4] w) => (float[N,4] y) <float[4] c = {1,2,3,4}>

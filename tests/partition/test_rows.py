@@ -26,7 +26,7 @@ from ortopt.partition.settings import POLICIES, PartitionOptions, Policy
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 
 
 def grouped(

@@ -6,7 +6,7 @@ import pytest
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.verify import verify
+from ortopt.verification.verify import verify
 
 PASS = "reshape_fusion"
 ZERO_ONE_TWO = "<int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i2 = {2}, int64[1] k4 = {4}, int64[1] m = {-1}>"

@@ -1,6 +1,6 @@
 """The process in which a model is run to be verified: a model that kills its process does not kill ours.
 
-``python -m ortopt.verification_worker PARENT`` imports onnxruntime, and reads JSON lines: an object says of which model
+``python -m ortopt.verification.worker PARENT`` imports onnxruntime, and reads JSON lines: an object says of which model
 it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs. Answers are
 JSON lines, with the seconds that it took. Only numpy and onnxruntime are imported. ``PARENT`` is the process without
 which this one ends.

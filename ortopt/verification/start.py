@@ -1,4 +1,4 @@
-"""Starts the process in which models are run to be verified (`ortopt.verification_worker`).
+"""Starts the process in which models are run to be verified (`ortopt.verification.worker`).
 
 It imports ONNX Runtime in about the time in which this one imports onnx: a command that knows that it will verify
 starts it before all else (`early`). For that reason nothing but the standard library is imported here.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-_COMMAND: Final = (sys.executable, "-m", "ortopt.verification_worker")
+_COMMAND: Final = (sys.executable, "-m", "ortopt.verification.worker")
 
 _waiting: list[subprocess.Popen[str]] = []
 

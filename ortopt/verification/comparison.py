@@ -5,7 +5,7 @@ Dtype and shape must be the same; integers, booleans and strings too. Floats agr
 - NaN stands where NaN stands, and each infinity where the same infinity stands, and
 - elsewhere ``|got - expected| <= t * max(scale, |expected|)``, ``scale`` being the root mean square of the output's
   finite numbers (1 where all are 0), and ``t`` within the `Limits` of the output's dtype: an error below ``sure`` is
-  rounding, one above ``cap`` is none, and in between the model's own noise decides (`ortopt.verification_noise`), or
+  rounding, one above ``cap`` is none, and in between the model's own noise decides (`ortopt.verification.noise`), or
   ``usual`` where nobody asks. What is computed from something of a coarser dtype, or quantized, is held to that
   one's.
 

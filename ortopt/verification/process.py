@@ -1,4 +1,4 @@
-"""Child processes that run models to verify them (`ortopt.verification_worker`), and their time limits."""
+"""Child processes that run models to verify them (`ortopt.verification.worker`), and their time limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ortopt import verification_start
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.evaluation.evaluate import BIG_GRAPH, count_nodes
 from ortopt.system import memory
 from ortopt.system.child_processes import skip_to_answers
 from ortopt.system.temporary_files import is_lack_of_room, no_room
-from ortopt.verification_worker import open_session, run_stored
+from ortopt.verification import start
+from ortopt.verification.worker import open_session, run_stored
 
 PATIENCE: Final = 120.0
 """Seconds that any model may take to be loaded and run."""
@@ -78,7 +78,7 @@ class Worker:
         self._providers = list(providers)
         self._token = token
         self._memory = memory.remaining()
-        self._process = verification_start.process()
+        self._process = start.process()
         self._greeted = False
 
     def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
@@ -139,7 +139,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and let go of all that belongs to it."""
-        verification_start.end(self._process)
+        start.end(self._process)
 
     def run(self, source: Path, target: Path) -> list[Any]:
         """Run the inputs in one folder; the outputs are stored in the other."""

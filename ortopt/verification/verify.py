@@ -1,10 +1,10 @@
 """The result against the original: both run by ONNX Runtime without optimization, on the same seeded inputs.
 
 A result is *verified* when on every input set that was run its outputs agree with the original's, by the measure of
-`ortopt.verification_comparison`: floats within a tolerance by dtype, scaled to the output; all else exactly. Where an
-error is neither clearly rounding nor clearly wrong, the noise of the original decides (`ortopt.verification_noise`).
+`ortopt.verification.comparison`: floats within a tolerance by dtype, scaled to the output; all else exactly. Where an
+error is neither clearly rounding nor clearly wrong, the noise of the original decides (`ortopt.verification.noise`).
 
-The models run in a process of their own (`ortopt.verification_worker`), one after the other: one that kills it is a
+The models run in a process of their own (`ortopt.verification.worker`), one after the other: one that kills it is a
 finding, and another starts then. It starts early (`Reference.begin`), so that the original is loaded and run while its
 result is still being made.
 """
@@ -29,7 +29,6 @@ from typing import Any, Final, Literal, NamedTuple, Self
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import verification_noise
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
@@ -37,7 +36,8 @@ from ortopt.graph.text import quoted
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
 from ortopt.system.temporary_files import temporary_folder
-from ortopt.verification_comparison import (
+from ortopt.verification import noise as verification_noise
+from ortopt.verification.comparison import (
     TOLERANCES,
     Comparison,
     OutputRow,
@@ -52,11 +52,19 @@ from ortopt.verification_comparison import (
     tolerances,
     worst_of,
 )
-from ortopt.verification_inputs import Draw, Inputs, Interface, Recorded, draw_inputs
-from ortopt.verification_process import PATIENCE, Deadline, Here, Worker, WorkerError
-from ortopt.verification_randomness import GivenValues
-from ortopt.verification_search import MOST_DEATHS, InputSet, Search, elements, in_memory, inputs_from, store_inputs
-from ortopt.verification_worker import restore
+from ortopt.verification.input_search import (
+    MOST_DEATHS,
+    InputSet,
+    Search,
+    elements,
+    in_memory,
+    inputs_from,
+    store_inputs,
+)
+from ortopt.verification.inputs import Draw, Inputs, Interface, Recorded, draw_inputs
+from ortopt.verification.process import PATIENCE, Deadline, Here, Worker, WorkerError
+from ortopt.verification.randomness import GivenValues
+from ortopt.verification.worker import restore
 
 Source = str | os.PathLike[str] | ir.Model
 
@@ -114,7 +122,7 @@ def verify(
     Args:
         original: A path or a model.
         result: A path or a model, with the same inputs and outputs.
-        inputs: Arrays by input name; None draws them (see `ortopt.verification_inputs`).
+        inputs: Arrays by input name; None draws them (see `ortopt.verification.inputs`).
         seed: The seed of what is drawn.
         sizes: Sizes of symbolic dimensions of the inputs.
         providers: Full names; the CPU provider is the last resort.
@@ -122,7 +130,7 @@ def verify(
             large, and the result 20 times longer than the original took besides: one that takes longer differs if the
             original was quick.
         rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; if both are None, see
-            `ortopt.verification_comparison`.
+            `ortopt.verification.comparison`.
         atol: See ``rtol``.
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can

@@ -18,10 +18,10 @@ import onnx_ir as ir
 from ortopt.errors import UsageError
 from ortopt.graph.text import quoted
 from ortopt.system.temporary_files import said
-from ortopt.verification_inputs import Draw, Inputs, Interface, attempts, further, thorough
-from ortopt.verification_numbers import FAR, FloatRange
-from ortopt.verification_process import Deadline, Worker, WorkerError
-from ortopt.verification_worker import restore, store
+from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, further, thorough
+from ortopt.verification.numbers import FAR, FloatRange
+from ortopt.verification.process import Deadline, Worker, WorkerError
+from ortopt.verification.worker import restore, store
 
 _SECOND_SET_WITHIN: Final = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
 _TRIES_FOR_A_SECOND_SET: Final = 3

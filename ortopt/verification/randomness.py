@@ -24,7 +24,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.serialization.load import load
-from ortopt.verification_comparison import random_outputs
+from ortopt.verification.comparison import random_outputs
 
 Signature: TypeAlias = tuple[str, ...]
 

@@ -22,7 +22,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
-from ortopt.verification_numbers import (
+from ortopt.verification.numbers import (
     FAR,
     FARTHEST,
     NEAR,

@@ -1,0 +1,1 @@
+"""Whether a result computes what the original computes."""
