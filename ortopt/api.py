@@ -18,9 +18,9 @@ from ortopt import registry, semantics
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
-from ortopt.check_each import CheckEach
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
+from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import Again, HistoryEntry, Observer, RewriteLimit
 from ortopt.options import Options, Target, whole_number
 from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
@@ -250,7 +250,7 @@ def optimize(
         verify: Whether to run the result against the original; ``"thorough"`` on many more input sets.
         inputs: Inputs to verify with, by name; seeded ones if None.
         strict: Whether a transformer that raises ends the run; else it is left out.
-        check_each: Whether the model is looked at after every transformer (`ortopt.check_each`): one that breaks it has
+        check_each: Whether the model is looked at after every transformer (`ortopt.instrumentation.check_each`): one that breaks it has
             failed.
         repair: Whether a result that differs from the original is repaired: the first rewrite after which it differs
             is found by replaying the run, and its transformer left out. Transformers must do the same to the same graph

@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.check_each import what_is_broken
 from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import clone
+from ortopt.instrumentation.check_each import what_is_broken
 from ortopt.observers import Again, Defect, HistoryEntry, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
 from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule

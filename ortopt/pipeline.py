@@ -12,9 +12,9 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
-from ortopt.check_each import is_sound
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import nested_names, scope
+from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer, node_name
 from ortopt.options import Options, TransformerLevel

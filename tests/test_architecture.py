@@ -21,7 +21,7 @@ LAYERS = (
     {"evaluation"},
     {"observers", "transformer"},
     {"direct_edits"},
-    {"rule", "adapters", "check_each"},
+    {"rule", "adapters", "instrumentation"},
     {
         "transpose",
         "partition",
@@ -41,7 +41,7 @@ LAYERS = (
     {"bisection"},
     {"api"},
     {"runtime"},
-    {"zoo", "report", "trace", "dump", "reproducer", "benchmark", "benchmark_child"},
+    {"zoo", "report", "instrumentation", "reproducer", "benchmark", "benchmark_child"},
     {"cli"},
     {"testing"},
 )

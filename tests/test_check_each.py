@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import GraphTransformer, TransformerError, optimize, zoo
-from ortopt.check_each import CheckEach
+from ortopt.instrumentation.check_each import CheckEach
 from ortopt.testing import parse
 from tests.wrong_passes import (
     LeavesAUser,

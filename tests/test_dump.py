@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from ortopt.api import optimize
-from ortopt.dump import START, Dump
 from ortopt.errors import OutputError
+from ortopt.instrumentation.dump import START, Dump
 from ortopt.testing import parse
 
 TEXT = """main (float[N,4] x) => (float[N,4] y) <float[1] one = {1.0}, float[1] two = {2.0}> {

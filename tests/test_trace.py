@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ortopt import Context, GraphTransformer
 from ortopt.api import optimize
+from ortopt.instrumentation.trace import Trace
 from ortopt.testing import parse
-from ortopt.trace import Trace
 
 IF = """main (float[N] x, bool c) => (float[N] y) {
     i = Identity (x)

@@ -1,0 +1,1 @@
+"""The observers that ship with ortopt."""
