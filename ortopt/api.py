@@ -22,15 +22,15 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerE
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import Again, HistoryEntry, Observer, RewriteLimit
+from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
 from ortopt.options import Options, Target, whole_number
-from ortopt.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ortopt.bisection import Bisection, Blame, Culprit
+    from ortopt.optimization.bisection import Bisection, Blame, Culprit
     from ortopt.verification.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
@@ -590,7 +590,7 @@ class Optimization:
 
     def _repaired(self, reference: Reference, outcome: Verification, token: CancellationToken) -> Verification:
         """Leave out what makes the result differ, one after the other, until it does not."""
-        from ortopt.bisection import Bisection, NotFound
+        from ortopt.optimization.bisection import Bisection, NotFound
 
         bisection = self._bisection = Bisection(self._pipeline, reference, self._attempt.observers, token)
         for _ in range(MOST_REPAIRS):
@@ -622,7 +622,7 @@ class Optimization:
             VerificationError: If it differs, but no rewrite can be blamed.
             OptimizationCancelled: If it was stopped.
         """
-        from ortopt.bisection import Bisection, NotFound
+        from ortopt.optimization.bisection import Bisection, NotFound
 
         with self._timed("verify"), self.reference(inputs) as reference:
             timeout = self.options.timeout

@@ -31,7 +31,7 @@ from ortopt.verification.verify import Verification, outputs_of, verify
 if TYPE_CHECKING:
     import onnx
 
-    from ortopt.bisection import Blame
+    from ortopt.optimization.bisection import Blame
     from ortopt.options import Options
 
 RADII = (0, 1, 2, 4, 8, 16, 32)

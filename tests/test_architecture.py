@@ -31,14 +31,14 @@ LAYERS = (
     },
     {"patterns"},
     {"transformers"},
-    {"registry", "manager", "watchdog"},
+    {"registry", "manager", "optimization"},
     {"opset_conversion"},
     {
         "verification",
     }
     | {"verification"},
-    {"pipeline"},
-    {"bisection"},
+    {"optimization"},
+    {"optimization"},
     {"api"},
     {"runtime"},
     {"zoo", "report", "instrumentation", "reproducer", "benchmark", "benchmark_child"},

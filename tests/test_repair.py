@@ -367,7 +367,7 @@ def test_what_differs_before_the_first_rewrite_is_nobodys_fault(monkeypatch: pyt
 
 
 def test_cancelling_during_a_repair_leaves_the_model_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortopt.bisection import Bisection
+    from ortopt.optimization.bisection import Bisection
 
     token = CancellationToken()
     compare = Bisection.compare
@@ -385,8 +385,8 @@ def test_cancelling_during_a_repair_leaves_the_model_as_it_came(monkeypatch: pyt
 
 def test_a_repair_without_time_gives_the_best_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search is stopped after two probes: what they found to agree is what comes out."""
-    from ortopt.bisection import Bisection
     from ortopt.cancellation import DeadlinePassed
+    from ortopt.optimization.bisection import Bisection
 
     compare, left = Bisection.compare, itertools.count()
 

@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformer, optimize, watchdog
+from ortopt import GraphTransformer, optimize
 from ortopt.cancellation import CancellationToken
+from ortopt.optimization import watchdog
+from ortopt.optimization.watchdog import Watchdog
 from ortopt.testing import parse
-from ortopt.watchdog import Watchdog
 from tests.wrong_passes import Loops, LoopsInTheFramework
 
 MODEL = "main (float[N,4] x) => (float[N,4] y) { a = Identity (x) b = Relu (a) y = Tanh (b) }"

@@ -15,8 +15,8 @@ from ortopt.cli.optimize import make_options, run_options
 
 if TYPE_CHECKING:
     from ortopt.api import Optimization
-    from ortopt.bisection import Blame
     from ortopt.errors import TransformerError
+    from ortopt.optimization.bisection import Blame
     from ortopt.reproducer import Reproducer
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.observers import Observer
-from ortopt.pipeline import Attempt, NumberedRewrite, Pipeline, RewriteKey
+from ortopt.optimization.pipeline import Attempt, NumberedRewrite, Pipeline, RewriteKey
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.verify import Reference, Verification
 

@@ -17,6 +17,7 @@ from ortopt.graph import nested_names, scope
 from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer, node_name
+from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
 from ortopt.serialization import sparse
@@ -24,7 +25,6 @@ from ortopt.serialization.load import Kept, load
 from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.transformer import GraphTransformer, Workspace
-from ortopt.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source
