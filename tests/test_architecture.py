@@ -41,7 +41,7 @@ LAYERS = (
     {"optimization"},
     {"api"},
     {"runtime"},
-    {"zoo", "report", "instrumentation", "reproducer", "benchmark", "benchmark_child"},
+    {"zoo", "reporting", "instrumentation", "benchmark", "benchmark_child"},
     {"cli"},
     {"testing"},
 )

@@ -20,7 +20,7 @@ from ortopt import (
 from ortopt import api as api_module
 from ortopt.api import Optimization, make_options
 from ortopt.observers import Observer
-from ortopt.report import as_dict, describe_repair
+from ortopt.reporting.report import as_dict, describe_repair
 from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
 from tests.wrong_passes import (

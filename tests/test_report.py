@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ortopt import report
 from ortopt.api import optimize
+from ortopt.reporting import report
 from ortopt.testing import parse
 
 TEXT = """main (float[N] x) => (float[N] y) {

@@ -177,7 +177,7 @@ def _optimized(
 
 
 def _show(label: str, found: list[Figures]) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     out = report.console(sys.stdout)
     out.print(label, soft_wrap=True)
@@ -190,7 +190,7 @@ def _show(label: str, found: list[Figures]) -> None:
 
 
 def _cells(one: Figures) -> tuple[str, ...]:
-    from ortopt.report import size
+    from ortopt.reporting.report import size
 
     if one.call is None or one.open is None or one.first is None:
         return (one.version.name, *("",) * 7)

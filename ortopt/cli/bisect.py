@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortopt.api import Optimization
     from ortopt.errors import TransformerError
     from ortopt.optimization.bisection import Blame
-    from ortopt.reproducer import Reproducer
+    from ortopt.reporting.reproducer import Reproducer
 
 
 @click.command("bisect", short_help="Find the rewrite that makes a result differ.")
@@ -34,13 +34,13 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
     rewrite, before and after, inputs, what both give, and commands that reproduce it; a pass that failed is shown
     likewise. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
-    from ortopt import reproducer
     from ortopt.api import Optimization
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
     from ortopt.cli.interrupt import cancels
     from ortopt.cli.warning import warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
+    from ortopt.reporting import reproducer
 
     if output == "":
         raise UsageError("-o is given an empty name")
@@ -75,7 +75,7 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
 
 
 def _of_rewrite(blame: Blame) -> dict[str, Any]:
-    from ortopt import report
+    from ortopt.reporting import report
 
     rewrite, seen = blame.culprit.rewrite, blame.culprit.verification
     row = {
@@ -120,7 +120,7 @@ def describe(
         made: What the folder shows.
         folder: Where it was written.
     """
-    from ortopt import report, reproducer
+    from ortopt.reporting import report, reproducer
 
     outcome = run.verification
     return {
@@ -144,8 +144,8 @@ def describe(
 
 
 def _speak(as_json: bool, data: dict[str, Any]) -> None:
-    from ortopt import report
     from ortopt.graph.text import one_line
+    from ortopt.reporting import report
 
     if as_json:
         click.echo(json.dumps(data, indent=2))

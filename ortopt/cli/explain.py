@@ -36,7 +36,7 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
     from ortopt.observers import Explanation
-    from ortopt.report import shape_arithmetic
+    from ortopt.reporting.report import shape_arithmetic
 
     kind = registry.installed().find(name)
     if alone and (given["only"] or given["passes"]):
@@ -71,7 +71,7 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
         listener: Listened to the run.
         name: The pass's name.
         level: The highest level that ran.
-        left: What is left of shape arithmetic, and who needs it (see `ortopt.report.shape_arithmetic`).
+        left: What is left of shape arithmetic, and who needs it (see `ortopt.reporting.report.shape_arithmetic`).
     """
     needs = {one["node"]: one["why"] for one in left}
     return {
@@ -91,8 +91,8 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
 
 
 def _show(data: dict[str, Any]) -> None:
-    from ortopt import report
     from ortopt.graph.text import one_line
+    from ortopt.reporting import report
 
     out = report.console(sys.stdout)
     rewrites, refusals = data["rewrites"], data["refusals"]

@@ -127,7 +127,7 @@ def describe(quotient: Quotient) -> dict[str, Any]:
 
 
 def _show(quotient: Quotient) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     out = report.console(sys.stdout)
     groups = [vertex for vertex in quotient.vertices if vertex.kind == "group"]

@@ -87,7 +87,7 @@ def _value(value: ir.Value) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any]) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in data["opsets"].items())
     subgraphs = f"{data['subgraphs']} subgraphs" if data["subgraphs"] else ""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ortopt import report
 from ortopt.analysis.providers import check_distributions
 from ortopt.api import Optimization, OptimizeResult
 from ortopt.cancellation import CancellationToken
@@ -25,6 +24,7 @@ from ortopt.instrumentation.dump import Dump, is_dump
 from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
 from ortopt.options import Options
+from ortopt.reporting import report
 from ortopt.serialization.save import Saved, save
 
 

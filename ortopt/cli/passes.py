@@ -88,7 +88,7 @@ def as_markdown(found: list[dict[str, Any]]) -> str:
 
 
 def _show_all(found: list[dict[str, Any]]) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     rows = (
         (
@@ -105,7 +105,7 @@ def _show_all(found: list[dict[str, Any]]) -> None:
 
 
 def _show_one(one: dict[str, Any]) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     options = ", ".join(f"{name}={option['default']} ({option['type']})" for name, option in one["options"].items())
     rows = [

@@ -214,7 +214,7 @@ def _description(name: str, value: Any) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any], stream: Any) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     out = report.console(stream)
     rows = [

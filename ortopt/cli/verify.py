@@ -87,13 +87,13 @@ def describe(found: Verification, original: str, result: str) -> dict[str, Any]:
         original: The first, as the user named it.
         result: The second.
     """
-    from ortopt import report
+    from ortopt.reporting import report
 
     return {"schema": 1, "original": original, "result": result, **report.plain(found)}
 
 
 def _show(found: Verification) -> None:
-    from ortopt import report
+    from ortopt.reporting import report
 
     out = report.console(sys.stdout)
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]

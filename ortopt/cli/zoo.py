@@ -17,7 +17,8 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 def list_(as_json: bool) -> None:
     """List the models of the zoo."""
-    from ortopt import report, zoo
+    from ortopt import zoo
+    from ortopt.reporting import report
 
     entries = [zoo.entry(name) for name in zoo.names()]
     if as_json:

@@ -4,7 +4,7 @@ import pytest
 
 from ortopt import optimize, zoo
 from ortopt.analysis.shape_demand import demands
-from ortopt.report import as_dict, shape_arithmetic
+from ortopt.reporting.report import as_dict, shape_arithmetic
 from ortopt.testing import parse
 
 CASES = {
