@@ -41,7 +41,7 @@ LAYERS = (
     {"optimization"},
     {"api"},
     {"runtime"},
-    {"zoo", "reporting", "instrumentation", "benchmark", "benchmark_child"},
+    {"zoo", "reporting", "instrumentation", "benchmarking"},
     {"cli"},
     {"testing"},
 )
@@ -126,7 +126,7 @@ def test_contents_are_written_in_one_place() -> None:
 
 
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
-    allowed = {"evaluation", "verification", "runtime", "benchmark_child"}
+    allowed = {"evaluation", "verification", "runtime", "benchmarking"}
     for path in modules():
         if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):
             where = str(path.relative_to(ROOT))

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from fuzzing import campaign
-from ortopt.benchmark import Effort, Version, _measured
+from ortopt.benchmarking.benchmark import Effort, Version, _measured
 from ortopt.opset_conversion.conversion import _run
 from ortopt.system.child_processes import GREETING, answers_in, skip_to_answers
 from ortopt.testing import parse

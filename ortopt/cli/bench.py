@@ -13,7 +13,7 @@ from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import THREADS, Finite
 
 if TYPE_CHECKING:
-    from ortopt.benchmark import Effort, Figures, Spread, Version
+    from ortopt.benchmarking.benchmark import Effort, Figures, Spread, Version
     from ortopt.cli.models import ModelArgument
 
 
@@ -40,8 +40,8 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. MODEL is a
     file, "-" for stdin, or zoo:NAME.
     """
-    from ortopt import benchmark
     from ortopt.analysis.providers import normalize, usable
+    from ortopt.benchmarking import benchmark
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
@@ -94,7 +94,7 @@ def _levels(text: str) -> tuple[int, ...]:
 
 
 def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, given: dict[str, Any]) -> list[Figures]:
-    from ortopt import benchmark
+    from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays, files
     from ortopt.cli.optimize import dims
     from ortopt.serialization.load import load
@@ -129,7 +129,7 @@ def _accepted(
     """
     import numpy as np
 
-    from ortopt import benchmark
+    from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays
     from ortopt.errors import InvalidModelError, UsageError
 
@@ -153,7 +153,7 @@ def _accepted(
 
 def _original(argument: ModelArgument, folder: Path) -> Version:
     """The model as it is: its file, or one for what came through a stream."""
-    from ortopt.benchmark import Version
+    from ortopt.benchmarking.benchmark import Version
     from ortopt.serialization.save import save
 
     if isinstance(argument.source, Path):
@@ -166,7 +166,7 @@ def _optimized(
     argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
 ) -> Version:
     from ortopt import api
-    from ortopt.benchmark import Version
+    from ortopt.benchmarking.benchmark import Version
 
     path = folder / f"level{level}.onnx"
     made = api.optimize(

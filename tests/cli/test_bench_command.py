@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from ortopt import benchmark
 from ortopt.analysis.providers import CUDA, usable
-from ortopt.benchmark import Effort, Version, compare
+from ortopt.benchmarking import benchmark
+from ortopt.benchmarking.benchmark import Effort, Version, compare
 from ortopt.errors import InvalidModelError
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'

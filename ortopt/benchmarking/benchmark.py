@@ -1,6 +1,6 @@
 """What a model costs as it is, optimized, and grouped: each version in processes of its own, measured in turn.
 
-In each round every version has a fresh process (`ortopt.benchmark_child`), which opens a session and runs it on the
+In each round every version has a fresh process (`ortopt.benchmarking.child`), which opens a session and runs it on the
 same inputs; the order turns from round to round, so that the machine's moods meet all versions alike.
 """
 
@@ -212,7 +212,7 @@ def _measured(version: Version, inputs: Path, effort: Effort, trace: Path | None
     path = os.pathsep.join(str(Path(folder).resolve()) for folder in sys.path)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ortopt.benchmark_child"],
+            [sys.executable, "-m", "ortopt.benchmarking.child"],
             input=json.dumps(order).encode(),
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,

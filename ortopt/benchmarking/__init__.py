@@ -1,0 +1,1 @@
+"""Timing a model under ONNX Runtime."""
