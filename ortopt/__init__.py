@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ortopt.adapters import OnnxIrPass, OnnxScriptRules
     from ortopt.api import OptimizeResult, Summary, optimize
     from ortopt.cancellation import CancellationToken
+    from ortopt.context import Context
     from ortopt.errors import (
         InvalidModelError,
         OptimizationCancelled,
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from ortopt.options import Numerics, Options, Target, TransformerLevel
     from ortopt.rule import RewriteRule
     from ortopt.runtime.session import InferenceSession
-    from ortopt.transformer import Context, GraphTransformer
+    from ortopt.transformer import GraphTransformer
 
 _deferred_sympy.install()
 
 _HOMES = {
     "CancellationToken": "cancellation",
-    "Context": "transformer",
+    "Context": "context",
     "GraphTransformer": "transformer",
     "GraphTransformerManager": "manager",
     "HistoryEntry": "observers",

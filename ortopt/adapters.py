@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx_ir as ir
 
+from ortopt.context import Context
 from ortopt.errors import UsageError
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.transformer import Context, GraphTransformer, snake_case
+from ortopt.transformer import GraphTransformer, snake_case
 
 if TYPE_CHECKING:
     from onnxscript.rewriter import RewriteRule as OnnxScriptRule

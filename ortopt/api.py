@@ -250,8 +250,8 @@ def optimize(
         verify: Whether to run the result against the original; ``"thorough"`` on many more input sets.
         inputs: Inputs to verify with, by name; seeded ones if None.
         strict: Whether a transformer that raises ends the run; else it is left out.
-        check_each: Whether the model is looked at after every transformer (`ortopt.instrumentation.check_each`): one that breaks it has
-            failed.
+        check_each: Whether the model is looked at after every transformer (`ortopt.instrumentation.check_each`): one
+            that breaks it has failed.
         repair: Whether a result that differs from the original is repaired: the first rewrite after which it differs
             is found by replaying the run, and its transformer left out. Transformers must do the same to the same graph
             each time; instances of yours must keep no state between runs that changes what they do.

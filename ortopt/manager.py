@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.context import Context
 from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
@@ -22,7 +23,8 @@ from ortopt.instrumentation.check_each import what_is_broken
 from ortopt.observers import Again, Defect, HistoryEntry, Observer, Observers
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
 from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule
-from ortopt.transformer import Context, GraphTransformer, Workspace, check_contract, check_instance, name_key
+from ortopt.transformer import GraphTransformer, check_contract, check_instance, name_key
+from ortopt.workspace import Workspace
 
 
 class GraphTransformerManager:

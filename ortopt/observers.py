@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-if TYPE_CHECKING:
-    from ortopt.transformer import GraphTransformer
+from ortopt.transformer import GraphTransformer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtim
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, discard, forget_loose_users, new_nodes
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.graph.onnx_ir_internals import first_use, use_count
-from ortopt.transformer import Context, GraphTransformer, is_tuple_of
+from ortopt.transformer import GraphTransformer, is_tuple_of
 
 NEWEST_OPSET = 1_000
 

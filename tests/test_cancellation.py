@@ -45,11 +45,11 @@ from ortopt.serialization.save import to_bytes
 from ortopt.serialization.validate import validate
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
-from ortopt.transformer import Workspace
 from ortopt.verification import verify
 from ortopt.verification.comparison import random_outputs, tolerances
 from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, widened
+from ortopt.workspace import Workspace
 
 NODES = 2_500
 

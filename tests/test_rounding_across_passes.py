@@ -16,6 +16,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from ortopt import GraphTransformer, RewriteRule, optimize, registry
+from ortopt.context import EXACT_PATH
 from ortopt.errors import RegistrationError
 from ortopt.graph.match import producer, values
 from ortopt.manager import GraphTransformerManager
@@ -24,7 +25,7 @@ from ortopt.rule import Root
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.transformer import EXACT_PATH, Context
+from ortopt.transformer import Context
 from tests.pass_examples import examples
 
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}

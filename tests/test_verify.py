@@ -176,7 +176,7 @@ def test_an_endless_result_differs_if_the_original_was_quick(monkeypatch, times,
 def test_patience_grows_with_the_model(monkeypatch):
     asked = []
     deadline = process.Deadline
-    for module in (verification_process, verify_module):
+    for module in (process, verify_module):
         monkeypatch.setattr(module, "Deadline", lambda seconds: asked.append(seconds) or deadline(seconds))
     body = " ".join(f"v{i + 1} = Neg (v{i})" for i in range(500))
     model = parsed(f"main (float[2] v0) => (float[2] v500) {{ {body} }}")

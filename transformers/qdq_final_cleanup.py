@@ -12,8 +12,8 @@ from ortopt.rule import RewriteRule, Root
 class QdqFinalCleanup(RewriteRule[Root]):
     """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
 
-    Exact: see `ortopt.patterns.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding and
-    saturation are the model's; ONNX Runtime drops these too where its user asks for it.
+    Exact: see `ortopt.patterns.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding
+    and saturation are the model's; ONNX Runtime drops these too where its user asks for it.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -1,6 +1,7 @@
 """The process in which one version of a model is measured, once: creation, memory, calls.
 
-``python -m ortopt.benchmarking.child`` reads one JSON object from stdin (see `ortopt.benchmarking.benchmark`) and answers with one.
+``python -m ortopt.benchmarking.child`` reads one JSON object from stdin (see `ortopt.benchmarking.benchmark`) and
+answers with one.
 """
 
 from __future__ import annotations

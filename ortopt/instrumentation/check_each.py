@@ -26,10 +26,10 @@ _Signature = tuple[tuple[object, ...], ...]
 class CheckEach(Observer):
     """Looks after every run of every transformer whether the model is still sound; a transformer that broke it fails.
 
-    What is looked at: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of every
-    value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where something
-    has changed, that the types and shapes of values are not other than what inference says of their nodes. Linear in
-    the nodes of the whole model at each run: for finding a mistake, not for every day.
+    What is looked at: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of
+    every value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where
+    something has changed, that the types and shapes of values are not other than what inference says of their nodes.
+    Linear in the nodes of the whole model at each run: for finding a mistake, not for every day.
 
     Rules take turns in one sweep: where a sweep has broken the model it is done again, with a look after each rewrite.
 

@@ -3,7 +3,8 @@
 Between two opsets an operator of the same name is the same if its newer version only takes more types, or has optional
 inputs and attributes more whose defaults mean what was meant before. That is read from the schemas; the versions that
 changed their meaning under the same schema are listed here, and so are forms that moved, an attribute that became an
-input for one. Everything else is refused: `ortopt.opset_conversion.conversion` asks onnx's converter, and only on request.
+input for one. Everything else is refused: `ortopt.opset_conversion.conversion`
+asks onnx's converter, and only on request.
 """
 
 from __future__ import annotations

@@ -13,18 +13,19 @@ from ortopt import semantics
 from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
-from ortopt.graph import nested_names, scope
+from ortopt.graph import scope
 from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer, node_name
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
-from ortopt.serialization import sparse
+from ortopt.serialization import nested_names, sparse
 from ortopt.serialization.load import Kept, load
 from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
-from ortopt.transformer import GraphTransformer, Workspace
+from ortopt.transformer import GraphTransformer
+from ortopt.workspace import Workspace
 
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source

@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.context import Context
 from ortopt.graph.match import Refusal, is_op
-from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformer import GraphTransformer
 
 
 class Inlining(NamedTuple):

@@ -59,7 +59,7 @@ class Planner:
     """Plans one model.
 
     Args:
-        model: The model, of which no more than shapes may become known; it must be loaded by `ortopt.serialization.load`.
+        model: The model, of which no more than shapes may become known; loaded by `ortopt.serialization.load`.
         workshop: What its groups share.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt.context import Context
 from ortopt.graph.match import Refusal
 from ortopt.graph.provenance import ORIGIN_KEY
-from ortopt.transformer import Context
 
 # the handlers register themselves
 from ortopt.transpose import elementwise, linear, movement, quantization, reductions  # noqa: F401

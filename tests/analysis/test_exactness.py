@@ -9,7 +9,7 @@ from ortopt.analysis.exactness import Exactness
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.testing import parse
-from ortopt.transformer import Workspace
+from ortopt.workspace import Workspace
 
 
 def step_behind(text: str, name: str = "v") -> str:

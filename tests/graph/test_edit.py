@@ -17,7 +17,7 @@ from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization import save
 from ortopt.testing import parse
-from ortopt.transformer import Workspace
+from ortopt.workspace import Workspace
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
 main (float[N,2] x, bool c) => (float[N,2] y, float[N,2] z)

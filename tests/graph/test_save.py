@@ -64,7 +64,8 @@ def test_all_ways_out_give_the_same_bytes(source: Path, tmp_path: Path) -> None:
 
 def test_the_same_bytes_in_any_process(source: Path) -> None:
     script = (
-        "import hashlib, sys; from ortopt.serialization.load import load; from ortopt.serialization.save import to_bytes;"
+        "import hashlib, sys; from ortopt.serialization.load import load\n"
+        "from ortopt.serialization.save import to_bytes\n"
         "print(hashlib.sha256(to_bytes(load(sys.argv[1]))).hexdigest())"
     )
     digests = {

@@ -11,12 +11,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ortopt
-from ortopt.graph import nested_names
 from ortopt.graph.edit import Conflict
 from ortopt.options import Options
+from ortopt.serialization import nested_names
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.transformer import Workspace
+from ortopt.workspace import Workspace
 from tests.graph import models
 from tests.unverified import LEVELS, check_levels, optimized, results
 

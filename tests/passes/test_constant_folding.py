@@ -13,8 +13,8 @@ from ortopt.options import MEGABYTE, Options, TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformer import Workspace
 from ortopt.transformers.constant_folding import ConstantFolding
+from ortopt.workspace import Workspace
 
 PASS = "constant_folding"
 

@@ -9,7 +9,7 @@ from ortopt.options import Options, TransformerLevel
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.transformer import Workspace
+from ortopt.workspace import Workspace
 
 PASS = "function_inlining"
 MAIN = '<ir_version: 10, opset_import: ["" : 17, "f" : 1]> main'

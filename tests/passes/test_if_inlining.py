@@ -9,7 +9,7 @@ from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformer import Workspace
+from ortopt.workspace import Workspace
 
 PASS = "if_inlining"
 

@@ -5,7 +5,7 @@ import pytest
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.transformer import Workspace
+from ortopt.workspace import Workspace
 
 PASS = "loop_invariant_code_motion"
 
