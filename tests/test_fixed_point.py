@@ -8,7 +8,7 @@ import pytest
 from ortopt import optimize
 from ortopt.options import TransformerLevel
 from ortopt.serialization.save import to_bytes
-from tests.wrong_passes import Swap
+from tests.verification.wrong_passes import Swap
 
 MODELS = {
     "a constant that is folded late tells its users a shape": """<ir_version: 10, opset_import: ["" : 20]>

@@ -1,4 +1,4 @@
-"""The table's own answers; tests/test_semantics_across_passes.py asks the passes."""
+"""The table's own answers; tests/all_passes/test_semantics.py asks the passes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification import process
 from ortopt.verification import verify as verify_module
-from tests.wrong_passes import (
+from tests.verification.wrong_passes import (
     Nearly,
     Raises,
     Tears,

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.graph import models
+from tests.serialization import models
 
 ROOT = Path(__file__).parents[2]
 Change = Callable[[onnx.ModelProto], None]

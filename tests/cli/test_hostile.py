@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortopt.serialization.wire import field, integer
 from ortopt.verification import process as verification_process
-from tests.graph import models
+from tests.serialization import models
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}

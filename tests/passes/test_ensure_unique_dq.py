@@ -9,7 +9,7 @@ from ortopt import optimize, registry
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from tests.quantized_kernels import kernels
+from tests.whole_models.quantized_kernels import kernels
 
 PASS = "ensure_unique_dq"
 ONE = "float s = {0.1}, uint8 z = {3}"

@@ -11,7 +11,7 @@ from ortopt import optimize, registry
 from ortopt.options import Numerics
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
-from tests.quantized_kernels import kernels
+from tests.whole_models.quantized_kernels import kernels
 
 PASS = "weight_bias_quantization"
 STEP = 0.05

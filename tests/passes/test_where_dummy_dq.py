@@ -11,7 +11,7 @@ from ortopt import optimize, registry
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from tests.quantized_kernels import kernels
+from tests.whole_models.quantized_kernels import kernels
 
 PASS = "where_dummy_dq"
 HEAD = "main (bool[N,4] c, uint8[N,4] q) => (uint8[N,4] y)"

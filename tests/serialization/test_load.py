@@ -20,7 +20,7 @@ from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.serialization.mapped_tensors import MappedTensor
 from ortopt.serialization.save import to_bytes
-from tests.graph import models
+from tests.serialization import models
 
 SMALL = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
 

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.wire import CUT_FROM, field, integer, strip, tag, varint
-from tests.graph import models
+from tests.serialization import models
 
 
 def test_every_large_tensor_is_cut_wherever_it_is() -> None:

@@ -11,7 +11,7 @@ from onnx import helper
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import load
 from ortopt.serialization.validate import validate
-from tests.graph import models
+from tests.serialization import models
 
 IF = "if (bool c, float[2] x) => (float[2] y) {{ t = Neg(x) y = If (c) <then_branch = {}, else_branch = {}> }}"
 PLAIN = "b () => (float[2] u) { u = Abs(x) }"

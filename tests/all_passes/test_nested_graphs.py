@@ -22,7 +22,7 @@ from ortopt.options import Options, Target, TransformerLevel
 from ortopt.serialization.load import load
 from ortopt.testing import run
 from ortopt.verification.verify import verify
-from tests.pass_examples import FOLDER, examples
+from tests.all_passes.pass_examples import FOLDER, examples
 
 PASSES = [kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels and kind.name]
 MOST_EXAMPLES = 4

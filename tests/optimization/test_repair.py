@@ -23,7 +23,7 @@ from ortopt.observers import Observer
 from ortopt.reporting.report import as_dict, describe_repair
 from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
-from tests.wrong_passes import (
+from tests.verification.wrong_passes import (
     Crash,
     NoOffer,
     Swap,

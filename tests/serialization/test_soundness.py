@@ -13,7 +13,7 @@ import ortopt
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import load
 from ortopt.serialization.signatures import signature
-from tests.unverified import LEVELS, check_levels, loads, session
+from tests.whole_models.unverified import LEVELS, check_levels, loads, session
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "f": 1]> '
 UNARY = "main (float[2,3] x) => (float[a,b] y) {{ {} }}"

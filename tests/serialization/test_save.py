@@ -24,7 +24,7 @@ from ortopt.serialization import save as saving
 from ortopt.serialization.load import load
 from ortopt.serialization.mapped_tensors import MappedTensor
 from ortopt.serialization.save import save, to_bytes
-from tests.graph import models
+from tests.serialization import models
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
-from tests.pass_examples import examples
+from tests.all_passes.pass_examples import examples
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PASSES = [kind.name for kind in registry.installed() if kind.name]
 MOST_EXAMPLES = 4
 

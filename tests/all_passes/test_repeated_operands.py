@@ -25,7 +25,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import run
 from ortopt.verification.verify import verify
-from tests.pass_examples import examples
+from tests.all_passes.pass_examples import examples
 
 SLOW = {"group_fusion", "function_inlining"}
 """What has no pattern: it takes whole graphs, or calls."""

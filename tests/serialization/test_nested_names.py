@@ -17,8 +17,8 @@ from ortopt.serialization import nested_names
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.workspace import Workspace
-from tests.graph import models
-from tests.unverified import LEVELS, check_levels, optimized, results
+from tests.serialization import models
+from tests.whole_models.unverified import LEVELS, check_levels, optimized, results
 
 HIDDEN, WORDS = 4, 11
 DECODER = ["input_ids", "position_ids", "attention_mask", "past_0"]

@@ -17,7 +17,7 @@ from ortopt.analysis.shape_rules import RULES
 from ortopt.evaluation.child import Raw
 from ortopt.evaluation.numpy_kernels import KERNELS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EACH = 6
 WITHOUT_KERNEL = {
     *("BiasDropout", "BiasSoftmax", "FusedMatMulActivation", "GemmaRotaryEmbedding", "GroupNorm", "LayerNormalization"),

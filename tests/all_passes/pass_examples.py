@@ -19,7 +19,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import DEFAULT_OPSET, parse
 
-FOLDER = Path(__file__).parent / "passes"
+FOLDER = Path(__file__).parents[1] / "passes"
 
 
 class Recorded(Exception):  # noqa: N818 -- ends a test when it has said what it would check

@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from tests.graph import models
-from tests.unverified import check_levels, optimized, results
+from tests.serialization import models
+from tests.whole_models.unverified import check_levels, optimized, results
 
 ADD = "main ({kind}[2,3] x) => ({kind}[2,3] y) {{ a = Identity (x) y = Add (a, w) }}"
 IF = """main (bool c, float[2,3] x) => (float[2,3] y) {

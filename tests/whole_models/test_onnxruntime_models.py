@@ -18,7 +18,7 @@ from ortopt.api import figures
 from ortopt.serialization.load import load
 from ortopt.verification.verify import verify
 
-MODELS = Path(__file__).parent / "data" / "onnxruntime"
+MODELS = Path(__file__).parents[1] / "data" / "onnxruntime"
 MICROSOFT = "com.microsoft::"
 RESHAPED = np.arange(6000, dtype=np.float32).reshape(10, 20, 30)
 

@@ -17,7 +17,7 @@ from ortopt.cancellation import CancellationToken
 from ortopt.optimization import watchdog
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.testing import parse
-from tests.wrong_passes import Loops, LoopsInTheFramework
+from tests.verification.wrong_passes import Loops, LoopsInTheFramework
 
 MODEL = "main (float[N,4] x) => (float[N,4] y) { a = Identity (x) b = Relu (a) y = Tanh (b) }"
 
@@ -48,8 +48,8 @@ def test_afterwards_calls_are_profiled_as_ever() -> None:
     """CPython 3.11 never came back from the first of them while it thought that an exception was still pending."""
     code = """if True:
         import sys
-        from tests.test_watchdog import stopped
-        from tests.wrong_passes import Loops
+        from tests.optimization.test_watchdog import stopped
+        from tests.verification.wrong_passes import Loops
         assert stopped(Loops).stopped
         calls = []
         sys.setprofile(lambda frame, event, argument: calls.append(event))

@@ -14,8 +14,8 @@ import ortopt
 from ortopt.errors import InvalidModelError
 from ortopt.serialization import opset_imports
 from ortopt.serialization.load import load
-from tests.graph import models
-from tests.unverified import LEVELS, check_levels, loads, optimized
+from tests.serialization import models
+from tests.whole_models.unverified import LEVELS, check_levels, loads, optimized
 
 FEEDS = {"x": np.float32([1, 2])}
 FIVES = "w = Constant <value_floats = [5.0, 6.0]> ()"

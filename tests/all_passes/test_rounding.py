@@ -26,7 +26,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from ortopt.transformer import Context
-from tests.pass_examples import examples
+from tests.all_passes.pass_examples import examples
 
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 

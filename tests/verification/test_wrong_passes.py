@@ -18,7 +18,7 @@ from ortopt.verification import verify as verify_module
 from ortopt.verification.comparison import Comparison, settled
 from ortopt.verification.inputs import Draw, Interface, further, thorough
 from ortopt.verification.verify import Reference, verify
-from tests.wrong_passes import (
+from tests.verification.wrong_passes import (
     MergedRandomness,
     Swap,
     WrongBesideAnOutlier,

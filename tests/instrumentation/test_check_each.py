@@ -10,7 +10,7 @@ import pytest
 from ortopt import GraphTransformer, TransformerError, optimize, zoo
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.testing import parse
-from tests.wrong_passes import (
+from tests.verification.wrong_passes import (
     LeavesAUser,
     OutOfOrder,
     Raises,

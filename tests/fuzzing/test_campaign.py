@@ -17,7 +17,7 @@ from fuzzing.generator import Case, generate
 from fuzzing.oracle import Oracle, Rejected, Way, failures, run, session
 from fuzzing.writer import Unsuitable
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SEEDS = 60
 BYTES = """
 import hashlib
