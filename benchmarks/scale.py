@@ -33,7 +33,7 @@ BIG_TOOLS = ("ortopt", "ort_extended_lean", "cp")
 SHAPE_TOOLS = ("ortopt",)
 SIZES = (1_000, 10_000, 100_000)
 SHAPE_SIZES = (1_000, 4_000, 16_000)
-MOST_EXPONENT = 1.2
+MAX_EXPONENT = 1.2
 
 
 @dataclass
@@ -187,7 +187,7 @@ def too_steep(points: Iterable[Point]) -> list[str]:
     return [
         model
         for model, measured in series.items()
-        if any(point.outcome != "ok" for point in measured) or max(slopes(measured), default=0.0) > MOST_EXPONENT
+        if any(point.outcome != "ok" for point in measured) or max(slopes(measured), default=0.0) > MAX_EXPONENT
     ]
 
 
@@ -222,7 +222,7 @@ def main() -> None:
         write(points, given.repeat, given.out)  # what has been measured is never lost
     print((given.out / "scale.md").read_text(encoding="utf-8"))
     if steep := too_steep(points):
-        sys.exit(f"with an exponent above {MOST_EXPONENT}, or not done: {', '.join(steep)}")
+        sys.exit(f"with an exponent above {MAX_EXPONENT}, or not done: {', '.join(steep)}")
 
 
 if __name__ == "__main__":

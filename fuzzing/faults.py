@@ -408,7 +408,7 @@ class _Raiser(Observer):
 @contextmanager
 def _watched(raiser: _Raiser) -> Iterator[None]:
     """Let a raiser hear of every change, in the midst of the editor's methods as well as between them."""
-    log, learn = Editor._did, Editor.learn
+    log, reinfer = Editor._did, Editor.reinfer
     learning = False
 
     def did(self: Editor, undo: Callable[..., None], *arguments: Any) -> None:
@@ -420,16 +420,16 @@ def _watched(raiser: _Raiser) -> Iterator[None]:
         nonlocal learning
         learning = True
         try:
-            return learn(self, infer, token)
+            return reinfer(self, infer, token)
         finally:
             learning = False
 
     Editor._did = did  # type: ignore[method-assign]
-    Editor.learn = learned  # type: ignore[method-assign]
+    Editor.reinfer = learned  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Editor._did, Editor.learn = log, learn  # type: ignore[method-assign]
+        Editor._did, Editor.reinfer = log, reinfer  # type: ignore[method-assign]
 
 
 def _run_with(source: bytes, raiser: _Raiser, token: CancellationToken, level: int) -> None:

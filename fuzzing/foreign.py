@@ -40,7 +40,7 @@ WAYS: Final = (Way(0), Way(1, "onnx"), Way(1), Way(2), Way(3, "onnx"), Way(3), W
 _ROOT: Final = Path(__file__).parents[1]
 _ARCHIVES: Final = (".zip", ".whl", ".tar.gz", ".tgz", ".tar")
 _DRAWS: Final = 8
-_MOST_BYTES: Final = 200_000_000
+_MAX_BYTES: Final = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ def _members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """The models in an archive."""
     if path.suffix in (".zip", ".whl"):
         with zipfile.ZipFile(path) as archive:
-            names = [one.filename for one in archive.infolist() if one.file_size <= _MOST_BYTES]
+            names = [one.filename for one in archive.infolist() if one.file_size <= _MAX_BYTES]
         for name in sorted(names):
             if name.endswith(".onnx"):
                 yield name, functools.partial(_from_zip, path, name)
     else:
         with tarfile.open(path) as archive:
-            names = [one.name for one in archive if one.isfile() and one.size <= _MOST_BYTES]
+            names = [one.name for one in archive if one.isfile() and one.size <= _MAX_BYTES]
         for name in sorted(names):
             if name.endswith(".onnx"):
                 yield name, functools.partial(_from_tar, path, name)

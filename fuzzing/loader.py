@@ -33,7 +33,7 @@ from onnx import helper, numpy_helper
 PATIENCE: Final = 2.0
 """Seconds of processor time after which an input counts as a hang."""
 
-MOST_MEMORY: Final = 512 << 20
+MAX_MEMORY: Final = 512 << 20
 """Bytes by which one small input may let the process grow."""
 
 LARGEST: Final = 64 << 10
@@ -94,7 +94,7 @@ def examine(data: bytes, folder: Path) -> Finding | None:
     seconds, grown = time.process_time() - processor, _peak() - memory
     if seconds > PATIENCE:
         return Finding("hangs", "seconds", f"{seconds:.1f} s of processor time for {len(data)} bytes")
-    if grown > MOST_MEMORY:
+    if grown > MAX_MEMORY:
         return Finding("grows", "bytes", f"{grown} bytes of memory for {len(data)} bytes")
     return None
 

@@ -28,9 +28,9 @@ from ortopt import zoo
 AT_ONCE: Final = 12
 """So many mutants in a row come of one model: running it whole is what takes time."""
 
-_MOST_ELEMENTS: Final = 1 << 20
-_MOST_RECORDED: Final = 1 << 28  # bytes; a model repeats its layers, and the first of them come first
-_MOST_WEIGHTS: Final = 1 << 23
+_MAX_ELEMENTS: Final = 1 << 20
+_MAX_RECORDED: Final = 1 << 28  # bytes; a model repeats its layers, and the first of them come first
+_MAX_WEIGHTS: Final = 1 << 23
 _ATTEMPTS: Final = 30
 
 
@@ -51,9 +51,9 @@ class Recording:
         runs = session(watched(self.model).SerializeToString())
         got = zip((one.name for one in runs.get_outputs()), run(runs, feeds), strict=True)
         self.values: dict[str, Array] = {}
-        room = _MOST_RECORDED
+        room = _MAX_RECORDED
         for each, value in (*feeds.items(), *got):
-            if isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS and value.nbytes <= room:
+            if isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MAX_ELEMENTS and value.nbytes <= room:
                 self.values[each] = np.array(value)
                 room -= value.nbytes
         self.opset = next(one.version for one in self.model.opset_import if one.domain in ("", "ai.onnx"))
@@ -137,7 +137,7 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
             feeds[name] = record.values[name]
         elif name in record.producers or any(name == one.name for one in record.model.graph.input):
             raise Unsuitable
-    if sum(len(one.raw_data) for one in weights.values()) > _MOST_WEIGHTS:
+    if sum(len(one.raw_data) for one in weights.values()) > _MAX_WEIGHTS:
         raise Unsuitable
     last = [name for name in made if any(user not in chosen for user in record.consumers.get(name, (-1,)))]
     outputs = [name for name in sorted(last, key=lambda one: record.producers[one]) if name in record.values][:12]

@@ -18,7 +18,7 @@ DOMAIN: Final = "mine"
 MARK: Final = "marked"
 """The prefix of the names of nodes that shall become ops of the caller's: Identity."""
 
-_MOST_NODES: Final = 6
+_MAX_NODES: Final = 6
 _oddities: list[Oddity] = []
 
 
@@ -150,7 +150,7 @@ def _stretch(model: ModelProto, draw: random.Random) -> tuple[int, int] | None:
     if count < 2:
         return None
     start = draw.randrange(count)
-    return start, min(count, start + draw.randint(1, _MOST_NODES))
+    return start, min(count, start + draw.randint(1, _MAX_NODES))
 
 
 def _outer_uses(model: ModelProto, start: int, end: int) -> tuple[list[str], list[str]]:

@@ -35,7 +35,7 @@ NEWEST_OPSET: Final = 26
 """The newest that ONNX Runtime reads."""
 
 _IR_VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13}
-_MOST_ELEMENTS: Final = 4096
+_MAX_ELEMENTS: Final = 4096
 
 
 class Unsuitable(Exception):  # noqa: N818 - no error: another is drawn
@@ -228,7 +228,7 @@ class Writer:
 
         def fits(one: Value) -> bool:
             try:
-                return int(np.prod(np.broadcast_shapes(one.shape, value.shape))) <= _MOST_ELEMENTS
+                return int(np.prod(np.broadcast_shapes(one.shape, value.shape))) <= _MAX_ELEMENTS
             except ValueError:
                 return False
 
@@ -257,7 +257,7 @@ class Writer:
         values = [
             Value(self.name(), dtype, tuple(int(d) for d in shape), tuple(varies)) for dtype, shape, varies in results
         ]
-        self.require(all(value.size <= _MOST_ELEMENTS and value.rank < 7 for value in values))
+        self.require(all(value.size <= _MAX_ELEMENTS and value.rank < 7 for value in values))
         self.nodes.append(helper.make_node(op, names, [value.name for value in values], domain=domain, **attributes))
         self.made.extend(values)
         return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -24,7 +24,7 @@ class _Adapter(GraphTransformer):
     otherwise on the way from integers to a discrete step, too.
     """
 
-    edits: ClassVar[Literal["log", "raw"]] = "raw"
+    bypasses_editor = True
     numerics = Numerics.REORDERED
 
     def __init__(self, name: str, formula: str, levels: Sequence[TransformerLevel]) -> None:

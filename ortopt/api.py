@@ -21,8 +21,8 @@ from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach
-from ortopt.observers import Again, HistoryEntry, Observer, RewriteLimit
-from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, Reached, Replay, RewriteKey
+from ortopt.observers import HistoryEntry, Observer, RetryRequested, RewriteLimit
+from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, Replay, RewriteKey, StopPointReached
 from ortopt.options import Options, Target, whole_number
 from ortopt.transformer import GraphTransformer
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
 
-MOST_REPAIRS = 30
+MAX_REPAIRS = 30
 """How often a run whose result differs is repeated without what made it differ."""
 
-MOST_REWRITES_LEFT_OUT = 8
+MAX_REWRITES_LEFT_OUT = 8
 """How many single rewrites of one transformer are left out (`Options.keep_pass`) before all of it is."""
 
 TIME_TO_CHECK = 60.0
@@ -260,7 +260,7 @@ def optimize(
         keep_functions: Whether local functions stay functions.
         transformers: Transformers of your own, instances, beside the installed ones.
         observers: Who watches.
-        cancellation: Who may stop it.
+        cancellation: Cancellation token.
 
     Returns:
         The optimized model and what was done.
@@ -362,7 +362,7 @@ class Optimization:
         options: What is wanted.
         transformers: Transformers beside the installed ones.
         observers: Who watches.
-        cancellation: Who may stop it.
+        cancellation: Cancellation token.
 
     Raises:
         UsageError: If a name or a pipeline makes no sense.
@@ -394,7 +394,9 @@ class Optimization:
         self._original: Source = source.read() if hasattr(source, "read") else source
         self._pipeline = Pipeline(self._original, options, self.selected)
         with self._timed("load"):
-            began = self.token.renewed(None)  # a passed deadline is for `transform`: there is nothing to return yet
+            began = self.token.with_timeout(
+                None
+            )  # a passed deadline is for `transform`: there is nothing to return yet
             self._attempt = self._pipeline.attempt(self._pipeline.load(began), self.observers)
             self.before = figures(self.model, began)
         self._pipeline.original_bytes = self.before.nbytes
@@ -460,12 +462,12 @@ class Optimization:
         try:
             self.transform()
             if not verify:
-                return self.result(None, self.token.renewed(None))
+                return self.result(None, self.token.with_timeout(None))
         except OptimizationCancelled as cancelled:
             cancelled.leave(lambda: self.result(None))
             raise
         try:
-            return self.result(self.verify(inputs), self.token.renewed(None))
+            return self.result(self.verify(inputs), self.token.with_timeout(None))
         except OptimizationCancelled as cancelled:  # what is not verified may be wrong: the model as it came is not
             cancelled.leave(self._result_as_it_came)
             raise
@@ -493,10 +495,10 @@ class Optimization:
             try:
                 self._pipeline.run(self._attempt, token)
             except TransformerError as error:
-                if not error.torn:
+                if not error.corrupted:
                     raise
                 self._start_again()
-                if isinstance(error.__cause__, Again):  # it was one of several rules
+                if isinstance(error.__cause__, RetryRequested):  # it was one of several rules
                     observers = (*_without_checks(observers), CheckEach(closely=True, token=token))
                     continue
                 if self.options.strict:
@@ -513,7 +515,7 @@ class Optimization:
 
     def _start_again(self) -> None:
         """The model as it came, in place of what has been reached."""
-        original = self._pipeline.load(self.token.renewed(None))
+        original = self._pipeline.load(self.token.with_timeout(None))
         self._attempt = self._pipeline.attempt(original, self._attempt.observers, self._left_out)
 
     def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
@@ -556,8 +558,8 @@ class Optimization:
         source: Path | ir.Model
         interface: Interface | None = None
         if self.options.dims or not isinstance(original, str | os.PathLike):
-            source = self._pipeline.load(self.token.renewed(None))
-            interface = Interface(source, self.token.renewed(None)) if self.options.dims else None
+            source = self._pipeline.load(self.token.with_timeout(None))
+            interface = Interface(source, self.token.with_timeout(None)) if self.options.dims else None
             dimensions.override(source, self.options.dims)
         elif Path(original).is_file():
             source = Path(original)
@@ -577,7 +579,7 @@ class Optimization:
         """Compare, repair, and in the end, or where there is no time left, have a model that can be written."""
         self._not_repaired = ""
         timeout = self.options.timeout
-        token = self.token.renewed(None if timeout is None else max(timeout, TIME_TO_CHECK))
+        token = self.token.with_timeout(None if timeout is None else max(timeout, TIME_TO_CHECK))
         try:
             outcome = reference.compare(self.model, timeout=token.left)
             if outcome.status == "impossible":
@@ -593,7 +595,7 @@ class Optimization:
         from ortopt.optimization.bisection import Bisection, NotFound
 
         bisection = self._bisection = Bisection(self._pipeline, reference, self._attempt.observers, token)
-        for _ in range(MOST_REPAIRS):
+        for _ in range(MAX_REPAIRS):
             started = time.perf_counter()
             try:
                 culprit = bisection.find(self._attempt.offered, outcome, self._left_out, self._without)
@@ -606,7 +608,7 @@ class Optimization:
             outcome = bisection.compare(self._attempt, None, None)
             if outcome.status != "differs":
                 return outcome
-        self._not_repaired = f"; it still does after {MOST_REPAIRS} repairs"
+        self._not_repaired = f"; it still does after {MAX_REPAIRS} repairs"
         return outcome
 
     def blame(self, inputs: Mapping[str, np.ndarray] | None = None) -> Blame | None:
@@ -626,7 +628,7 @@ class Optimization:
 
         with self._timed("verify"), self.reference(inputs) as reference:
             timeout = self.options.timeout
-            token = self.token.renewed(None if timeout is None else max(timeout, TIME_TO_CHECK))
+            token = self.token.with_timeout(None if timeout is None else max(timeout, TIME_TO_CHECK))
             self.verification = reference.compare(self.model, timeout=token.left)
             if self.verification.status != "differs":
                 return None
@@ -653,12 +655,12 @@ class Optimization:
     def _repair_token(self, token: CancellationToken) -> CancellationToken:
         """For a run without a culprit: it may take as long as the first, but ends with the search."""
         timeout = self.options.timeout
-        return token if timeout is None or token.left is None else self.token.renewed(min(timeout, token.left))
+        return token if timeout is None or token.left is None else self.token.with_timeout(min(timeout, token.left))
 
     def _leave_out(self, culprit: Culprit, seconds: float) -> None:
         rewrite = culprit.rewrite
         before = sum(r.left_out == "rewrite" and r.rewrite.transformer == rewrite.transformer for r in self.repairs)
-        single = self.options.keep_pass and before < MOST_REWRITES_LEFT_OUT
+        single = self.options.keep_pass and before < MAX_REWRITES_LEFT_OUT
         if single:
             self._without.add(rewrite.key)
         else:
@@ -701,7 +703,7 @@ class Optimization:
 
         Args:
             verification: How it compares with the original.
-            token: Who may stop it.
+            token: Cancellation token.
         """
         totals: dict[str, list[float]] = {}
         for entry in self._attempt.manager.history:
@@ -746,15 +748,15 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
 
     Args:
         model: The model.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     ops: Counter[str] = Counter()
     initializers = nbytes = 0
     for graph in scope.graphs(model, token):
-        for value in token.watch(graph.initializers.data.values()):
+        for value in token.checked(graph.initializers.data.values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
             if node.op_type == "Constant" and not node.domain:
                 tensor = semantics.constant_tensor(node.outputs[0])
@@ -786,7 +788,7 @@ class _StopBefore(Observer):
         failure = self._failure
         at = transformer.name, level, step, scope.label(graph)
         if at == (failure.transformer, failure.level, failure.step, failure.graph):
-            raise Reached
+            raise StopPointReached
 
 
 def _without_checks(observers: Iterable[Observer]) -> tuple[Observer, ...]:

@@ -13,7 +13,7 @@ from ortopt.errors import OptimizationCancelled
 T = TypeVar("T")
 
 BETWEEN_CHECKS: Final = 64
-"""How many items `CancellationToken.watch` lets pass: at most a few milliseconds of work."""
+"""How many items `CancellationToken.checked` lets pass: at most a few milliseconds of work."""
 
 
 BETWEEN_LOOKS: Final = 0.02
@@ -40,7 +40,7 @@ class CancellationToken:
         self._event = threading.Event()
         self.deadline = None if timeout is None else time.monotonic() + timeout
 
-    def renewed(self, timeout: float | None) -> CancellationToken:
+    def with_timeout(self, timeout: float | None) -> CancellationToken:
         """A token that `cancel` of this one stops too, with a deadline of its own.
 
         Args:
@@ -64,7 +64,7 @@ class CancellationToken:
         """Seconds until the deadline, never less than a millisecond; None where there is none."""
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
 
-    def watch(self, items: Iterable[T]) -> Iterator[T]:
+    def checked(self, items: Iterable[T]) -> Iterator[T]:
         """Some items, with a `check` now and then: for loops over all nodes of a graph.
 
         Raises:
@@ -72,7 +72,7 @@ class CancellationToken:
         """
         return chain.from_iterable(self._stretches(_once(items)))
 
-    def portions(self, items: Iterable[T]) -> Iterator[list[T]]:
+    def batched(self, items: Iterable[T]) -> Iterator[list[T]]:
         """Some items, as many at a time as may be handled in one go, with a `check` before each time.
 
         Raises:
@@ -114,7 +114,7 @@ class _Never(CancellationToken):
     def cancel(self) -> None:
         raise ValueError("this token is everybody's: nobody may set it")
 
-    def watch(self, items: Iterable[T]) -> Iterator[T]:
+    def checked(self, items: Iterable[T]) -> Iterator[T]:
         return iter(items)
 
     def check(self) -> None:

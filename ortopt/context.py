@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernels, releases
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, TooLarge, discard, forget_loose_users, new_nodes
+from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.match import Refusal, with_claims
 from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
@@ -83,7 +83,7 @@ class Context:
         transformer: Who works.
         level: At which level.
         step: In which step of the fixed-point loop, from 1.
-        cancellation: Who may stop it.
+        cancellation: Cancellation token.
         observers: Who watches.
     """
 
@@ -295,9 +295,9 @@ class Context:
             reason = error
             edit.rollback(start)
             edit.clock = clock  # the model is as it was: a refusal is no change
-            forget_loose_users(matched)
+            detach_orphans(matched)
         except Exception:
-            forget_loose_users(matched)
+            detach_orphans(matched)
             raise
         finally:
             self._changing = None

@@ -7,11 +7,11 @@ import onnx_ir as ir
 from ortopt.graph.edit import Editor
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 
-REMEDY = 'edit through the context (substitute, attempt, edit), or declare edits = "raw"'
+REMEDY = "edit through the context (substitute, attempt, edit), or declare bypasses_editor = True"
 
 
 class DirectEdit(Exception):  # noqa: N818 -- what a transformer did, told by its reason
-    """A transformer that declared ``edits = "log"`` has changed a graph past the editor; it cannot be taken back."""
+    """A transformer without ``bypasses_editor`` has changed a graph past the editor: it cannot be taken back."""
 
 
 def check_edits(transformer: GraphTransformer, edit: Editor, graph: ir.Graph, *, said: object, logged: bool) -> None:

@@ -77,8 +77,8 @@ class TransformerError(OrtoptError):
         reason: What went wrong.
 
     Attributes:
-        torn: Whether it changed the graph behind the editor's back, so that it could not be taken back: then the model
-            is not as it was.
+        corrupted: Whether it changed the graph past the editor, so that it could not be taken back: then the model is
+            not as it was.
     """
 
     exit_code = 4
@@ -89,7 +89,7 @@ class TransformerError(OrtoptError):
         self.step = step
         self.graph = graph
         self.reason = reason
-        self.torn = False
+        self.corrupted = False
         super().__init__(
             f"{transformer} failed at level {level}, step {step}, on graph {graph!r}: {reason}"
             f" (leave it out with --disable {transformer})"

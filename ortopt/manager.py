@@ -20,7 +20,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.instrumentation.check_each import what_is_broken
-from ortopt.observers import Again, Defect, HistoryEntry, Observer, Observers
+from ortopt.observers import HistoryEntry, InvalidGraph, Observer, Observers, RetryRequested
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
 from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule
 from ortopt.transformer import GraphTransformer, check_contract, check_instance, name_key
@@ -36,7 +36,7 @@ class GraphTransformerManager:
         observers: Who watches.
         on_error: What a transformer that raises does: ``"raise"`` ends the run with a `TransformerError`, ``"skip"``
             leaves it out and goes on. Either way the model is as it was before that transformer; where that cannot be
-            (`TransformerError.torn`), it is raised in either case.
+            (`TransformerError.corrupted`), it is raised in either case.
         keep_order: Whether transformers run as they were registered, instead of by ``after`` and name.
 
     Attributes:
@@ -66,7 +66,7 @@ class GraphTransformerManager:
         self._modified = False
         self._left_out: set[GraphTransformer] = set()
         self._seen_elsewhere: dict[GraphTransformer, dict[ir.Graph, tuple[object, int]]] = {}
-        self._slots: dict[TransformerLevel, tuple[Workspace, tuple[GraphTransformer, ...], list[_Slot]]] = {}
+        self._slots: dict[TransformerLevel, tuple[Workspace, tuple[GraphTransformer, ...], list[RuleBatch]]] = {}
         self._endless = ""
 
     # -- what ONNX Runtime's manager has ------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class GraphTransformerManager:
         Args:
             model: The model.
             level: 1 to 4.
-            cancellation: Who may stop it.
+            cancellation: Cancellation token.
 
         Returns:
             Whether anything changed.
@@ -175,7 +175,7 @@ class GraphTransformerManager:
         try:
             return self.run(workspace, wanted, token)
         except OptimizationCancelled:
-            workspace.settle()
+            workspace.roll_back_to_mark()
             raise
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -187,53 +187,53 @@ class GraphTransformerManager:
         level: TransformerLevel,
         cancellation: CancellationToken,
         *,
-        closing: bool = False,
+        cleanup: bool = False,
     ) -> bool:
         """Apply a level's transformers, or only those that close a round, in a workspace (see `apply_transformers`).
 
         Raises:
             TransformerError: As there.
-            OptimizationCancelled: If it was stopped; `Workspace.settle` is the caller's to call.
+            OptimizationCancelled: If it was stopped; `Workspace.roll_back_to_mark` is the caller's to call.
         """
         self._modified = False
         self._endless = ""
-        if not closing:  # an earlier round's bound does not hold any more once all of the level runs again
+        if not cleanup:  # an earlier round's bound does not hold any more once all of the level runs again
             self.bound_reached = [reached for reached in self.bound_reached if reached is not level]
         slots = self._slots_of(workspace, level)
         for step in range(1, self._steps + 1):
             changed = False
             for slot in slots:
-                if (slot.apply_once and step > 1) or (closing and not slot.closes):
+                if (slot.apply_once and step > 1) or (cleanup and not slot.closes):
                     continue
                 changed |= self._run_slot(slot, workspace, level, step, cancellation)
             self._modified |= changed
             if self._endless:
-                self.say_bound(level, f"level {level.value} stopped in step {step}: {self._endless}")
+                self.warn_limit(level, f"level {level.value} stopped in step {step}: {self._endless}")
                 return self._modified
             if not changed:
                 return self._modified
         if any(not slot.apply_once for slot in slots):
-            self.say_bound(
+            self.warn_limit(
                 level, f"level {level.value} still changed the graph in step {self._steps}, the last one allowed"
             )
         return self._modified
 
-    def _slots_of(self, workspace: Workspace, level: TransformerLevel) -> list[_Slot]:
+    def _slots_of(self, workspace: Workspace, level: TransformerLevel) -> list[RuleBatch]:
         """The slots of a level; those of the last run on this workspace, which know what they have seen."""
         registered = tuple(self._by_level[level].values())
         kept = self._slots.get(level)
         if kept is None or kept[0] is not workspace or kept[1] != registered:
-            kept = workspace, registered, [_Slot(members) for members in in_slots(self.transformers(level))]
+            kept = workspace, registered, [RuleBatch(members) for members in in_slots(self.transformers(level))]
             self._slots[level] = kept
         return kept[2]
 
-    def say_bound(self, level: TransformerLevel, what: str) -> None:
+    def warn_limit(self, level: TransformerLevel, what: str) -> None:
         """Say that a level was left before it found an end."""
         self.bound_reached.append(level)
         warnings.warn(what, RuntimeWarning, stacklevel=3)
 
     def _run_slot(
-        self, slot: _Slot, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
+        self, slot: RuleBatch, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
     ) -> bool:
         if slot.raw:
             return self._run_raw(slot, workspace, level, step, cancellation)
@@ -254,12 +254,12 @@ class GraphTransformerManager:
             else:
                 changed = True
                 self._modified = True
-                workspace.learn(cancellation)
+                workspace.reinfer(cancellation)
         return changed
 
     def _run_on(
         self,
-        slot: _Slot,
+        slot: RuleBatch,
         workspace: Workspace,
         graph: ir.Graph,
         level: TransformerLevel,
@@ -302,11 +302,11 @@ class GraphTransformerManager:
                 raise cause from None
             workspace.offered = offered
             slot.failed(graph)
-            if isinstance(cause, Again) and whole:
+            if isinstance(cause, RetryRequested) and whole:
                 return True
             if whole and (wrong := what_is_broken(workspace.model)) is not None:
                 raise InvalidModelError(f"{culprit.name} found the model broken: {wrong}") from cause
-            self._fail(culprit, cause, level, step, graph, torn=not whole)
+            self._fail(culprit, cause, level, step, graph, corrupted=not whole)
             return slot.is_rules
         seconds = time.perf_counter() - started
         for entry in entries:
@@ -332,7 +332,7 @@ class GraphTransformerManager:
 
     def _sweep(
         self,
-        slot: _Slot,
+        slot: RuleBatch,
         active: Sequence[GraphTransformer],
         contexts: dict[GraphTransformer, Context],
         workspace: Workspace,
@@ -381,7 +381,7 @@ class GraphTransformerManager:
         return [HistoryEntry(level.value, step, transformer.name, label, modified, 0.0, 0, 0, context._rewrites)]
 
     def _run_raw(
-        self, slot: _Slot, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
+        self, slot: RuleBatch, workspace: Workspace, level: TransformerLevel, step: int, cancellation: CancellationToken
     ) -> bool:
         """Run a transformer that edits onnx-ir directly, on a clone."""
         (transformer,) = slot.transformers
@@ -397,7 +397,7 @@ class GraphTransformerManager:
         started, nodes_before, label = time.perf_counter(), len(model.graph), scope.label(model.graph)
         copy = clone(model, cancellation)
         scope.attach(copy, workspace.options, cancellation)
-        twin = Context(_Borrowed(copy, workspace), transformer, level, step, cancellation, self.observers)
+        twin = Context(CloneWorkspace(copy, workspace), transformer, level, step, cancellation, self.observers)
         try:
             modified = transformer.apply(copy.graph, twin)
             self.observers.inspect(copy, modified)
@@ -428,9 +428,9 @@ class GraphTransformerManager:
         step: int,
         graph: ir.Graph,
         *,
-        torn: bool = False,
+        corrupted: bool = False,
     ) -> None:
-        if isinstance(error, Defect):
+        if isinstance(error, InvalidGraph):
             reason = f"what it left is broken: {error}"
         elif isinstance(error, DirectEdit):
             reason = str(error)
@@ -438,15 +438,15 @@ class GraphTransformerManager:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         failure = TransformerError(transformer.name, level.value, step, _label(graph), reason)
         failure.__cause__ = error
-        failure.torn = torn
-        if torn or self.on_error == "raise":
+        failure.corrupted = corrupted
+        if corrupted or self.on_error == "raise":
             raise failure from error
         self.failures.append(failure)
         self._left_out.add(transformer)
         self.observers.failed(transformer, graph, reason)
 
 
-class _Borrowed(Workspace):
+class CloneWorkspace(Workspace):
     """A clone that a raw transformer works on: it has no editor, but shares the run's options."""
 
     def __init__(self, model: ir.Model, workspace: Workspace) -> None:
@@ -459,15 +459,15 @@ class _Borrowed(Workspace):
         self.edit = workspace.edit
 
 
-class _Slot:
+class RuleBatch:
     """Transformers that run together: a run of adjacent rules, or one other transformer."""
 
     def __init__(self, transformers: Sequence[GraphTransformer]) -> None:
         self.transformers = tuple(transformers)
         self.is_rules = isinstance(transformers[0], RewriteRule)
         self.apply_once = transformers[0].apply_once
-        self.raw = transformers[0].edits == "raw"
-        self.alike = not self.is_rules and transformers[0].alike_at_all_levels
+        self.raw = transformers[0].bypasses_editor
+        self.alike = not self.is_rules and transformers[0].level_independent
         self.closes = self.is_rules or self.alike
         self.roots = frozenset(
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
@@ -551,13 +551,13 @@ def _blamed(error: Exception, active: Sequence[GraphTransformer]) -> tuple[Graph
     """Who failed, and how."""
     if isinstance(error, RuleFailure):
         return error.rule, error.cause
-    if isinstance(error, Defect):
+    if isinstance(error, InvalidGraph):
         return next((one for one in active if one.name == error.transformer), active[0]), error
     return active[0], error
 
 
 def _label(graph: ir.Graph) -> str:
-    """The graph for people; by its own name where the graph around it is torn."""
+    """The graph for people; by its own name where the graph around it is corrupted."""
     try:
         return scope.label(graph)
     except Exception:  # whatever a broken graph answers

@@ -40,11 +40,11 @@ class HistoryEntry:
     visits: int = 0
 
 
-class Again(Exception):  # noqa: N818 -- not an error: a wish
+class RetryRequested(Exception):  # noqa: N818 -- not an error: a wish
     """What `Observer.inspect` raises to have a run taken back and done again, under closer watch."""
 
 
-class Defect(Exception):  # noqa: N818 -- what is wrong with a graph, not with the one who says it
+class InvalidGraph(Exception):  # noqa: N818 -- what is wrong with a graph, not with the one who says it
     """What `Observer.inspect` finds wrong.
 
     Args:

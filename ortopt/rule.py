@@ -16,7 +16,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, discard, forget_loose_users, new_nodes
+from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nodes
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.graph.onnx_ir_internals import first_use, use_count
@@ -24,10 +24,10 @@ from ortopt.transformer import GraphTransformer, is_tuple_of
 
 NEWEST_OPSET = 1_000
 
-MOST_REWRITES = 10_000
-"""So many rewrites one run of the driver makes on a graph, and `MOST_REWRITES_A_NODE` more for each of its nodes."""
+MAX_REWRITES = 10_000
+"""So many rewrites one run of the driver makes on a graph, and `MAX_REWRITES_A_NODE` more for each of its nodes."""
 
-MOST_REWRITES_A_NODE = 20
+MAX_REWRITES_A_NODE = 20
 
 VISITS_BETWEEN_CHECKS = 64
 """So many nodes are offered to all rules of their op before the token is asked."""
@@ -47,7 +47,7 @@ class Match(Protocol):
         ...
 
 
-class Root(NamedTuple):
+class Forwarded(NamedTuple):
     """The find of a rule that needs to know no more than the node, and perhaps a value that replaces it."""
 
     nodes: tuple[ir.Node, ...]
@@ -68,15 +68,15 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
     Attributes:
         roots: The ops at which the rule is tried: ``Add``, or ``com.microsoft::Gelu``.
         opsets: The first and last version of the root's domain for which the rule holds.
-        reach: How many nodes above the root the match looks at: a change there tries the root again.
-        wide: Whether it also looks below the root, or at other users of its operands: any change tries the root again,
-            in the next step.
+        lookback: How many nodes above the root the match looks at: a change there tries the root again.
+        looks_downstream: Whether it also looks below the root, or at other users of its operands: any change tries the
+            root again, in the next step.
     """
 
     roots: ClassVar[tuple[str, ...]] = ()
     opsets: ClassVar[tuple[int, int]] = (1, NEWEST_OPSET)
-    reach: ClassVar[int] = 2
-    wide: ClassVar[bool] = False
+    lookback: ClassVar[int] = 2
+    looks_downstream: ClassVar[bool] = False
     offers_rewrites = True
 
     @abc.abstractmethod
@@ -184,14 +184,16 @@ class RuleDriver:
     def __init__(self, rules: Sequence[RewriteRule[Any]]) -> None:
         self.rules = tuple(rules)
         self.roots: dict[str, list[_Entry]] = {}
-        self._reach: dict[str, int] = {}
+        self._lookback: dict[str, int] = {}
         for rule in self.rules:
             for root in rule.roots:
                 domain = root.partition("::")[0] if "::" in root else ""
                 self.roots.setdefault(root, []).append(_Entry(rule, rule.opsets[0], rule.opsets[1], domain))
-                self._reach[root] = max(self._reach.get(root, 0), rule.reach)
-        self._wide = tuple(dict.fromkeys(root for rule in self.rules if rule.wide for root in rule.roots))
-        self._furthest = max(self._reach.values(), default=0)
+                self._lookback[root] = max(self._lookback.get(root, 0), rule.lookback)
+        self._downstream_roots = tuple(
+            dict.fromkeys(root for rule in self.rules if rule.looks_downstream for root in rule.roots)
+        )
+        self._furthest = max(self._lookback.values(), default=0)
 
     def seeds(
         self,
@@ -206,20 +208,22 @@ class RuleDriver:
             graph: The graph.
             index: The nodes of the model.
             near: Nodes within reach of what changed since the rules last ran on it to the end; None is all of them.
-            token: Who may stop it.
+            token: Cancellation token.
 
         Returns:
-            All nodes of root ops in order, or those that are near and the roots of wide rules.
+            All nodes of root ops in order, or those that are near and the roots of rules that look downstream.
         """
         if near is None:
             table = self.roots
             return [
                 node
-                for node in token.watch(graph)
+                for node in token.checked(graph)
                 if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
             ]
         here = (node for node in near if node.graph is graph)
-        return list(dict.fromkeys(itertools.chain(here, *(index.nodes(graph, root) for root in self._wide))))
+        return list(
+            dict.fromkeys(itertools.chain(here, *(index.nodes(graph, root) for root in self._downstream_roots)))
+        )
 
     def run(
         self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], near: Iterable[ir.Node] | None = None
@@ -251,7 +255,7 @@ class RuleDriver:
         modified = False
         clock = time.perf_counter
         countdown = VISITS_BETWEEN_CHECKS
-        left = MOST_REWRITES + MOST_REWRITES_A_NODE * len(graph)
+        left = MAX_REWRITES + MAX_REWRITES_A_NODE * len(graph)
         while queue and left:
             countdown -= 1
             if not countdown:
@@ -308,7 +312,7 @@ class RuleDriver:
         try:
             replacements = as_mapping(root, rule.rewrite(found))
         except BaseException:
-            forget_loose_users(nodes)
+            detach_orphans(nodes)
             raise
         try:
             _check_replaced(nodes, root, replacements)
@@ -346,16 +350,16 @@ class RuleDriver:
 
     def downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> list[ir.Node]:
         """Nodes that changed and what follows them, as far as a rule of such a root looks back."""
-        reach = self._reach
+        lookback = self._lookback
         changed = dict.fromkeys(nodes)
-        layer = [node for node in (changed if token is NEVER else token.watch(changed)) if node.graph is not None]
+        layer = [node for node in (changed if token is NEVER else token.checked(changed)) if node.graph is not None]
         seen = set(layer)
         found = list(layer)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
-            for at in layer if token is NEVER else token.watch(layer):
+            for at in layer if token is NEVER else token.checked(layer):
                 for value in at.outputs:
-                    if use_count(value) > MOST_FOLLOWED:
+                    if use_count(value) > MAX_FOLLOWED:
                         continue
                     for use in value.uses():
                         if use.node not in seen:
@@ -366,7 +370,7 @@ class RuleDriver:
             found.extend(
                 user
                 for user in following
-                if reach.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance
+                if lookback.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance
             )
             layer = following
         return found
@@ -394,7 +398,7 @@ class Changes:
 
         Args:
             graph: The graph on which they are about to run.
-            token: Who may stop it.
+            token: Cancellation token.
         """
         self._spread(None, token)
         found = self._near.pop(graph, {})
@@ -418,7 +422,7 @@ class Changes:
         self._place = len(self.edit.touched)
 
 
-MOST_FOLLOWED = 64
+MAX_FOLLOWED = 64
 """A value with more users is not followed to find roots that see a change above it: the next step's sweep does."""
 
 

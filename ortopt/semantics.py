@@ -197,11 +197,11 @@ def quantization_parameters(graph: ir.Graph, token: CancellationToken = NEVER) -
 
     Args:
         graph: The graph.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     names: set[str] = set()
-    held = (graph.inputs, token.watch(graph.initializers.data.values()))
-    for values in itertools.chain(held, (node.outputs for node in token.watch(graph))):
+    held = (graph.inputs, token.checked(graph.initializers.data.values()))
+    for values in itertools.chain(held, (node.outputs for node in token.checked(graph))):
         for value in values:
             if value.meta:
                 names.update(value.meta.get(QUANTIZATION_KEY, {}).values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import re
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import onnx_ir as ir
 
@@ -18,6 +18,14 @@ T = TypeVar("T")
 PASSES_PACKAGE = "ortopt.transformers"
 EXACT_PATH = "it is computed from integers, and its rounding decides about a discrete step"
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
+
+_RENAMED = {
+    "edits": 'bypasses_editor = True for "raw"; "log" is the default',
+    "alike_at_all_levels": "level_independent",
+    "reach": "lookback",
+    "wide": "looks_downstream",
+}
+"""Declarations that had other names: one that is still declared would otherwise be ignored in silence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +55,7 @@ class GraphTransformer(abc.ABC):
         name: The name that users know: the file's stem for passes of ortopt, else the class name in snake case.
         levels: When it runs.
         apply_once: Whether it is skipped after the first step of its level.
-        alike_at_all_levels: Whether it does the same at each of its levels: it then does not look at another level at
+        level_independent: Whether it does the same at each of its levels: it then does not look at another level at
             what it has just left as it is.
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which the nodes that it offers must be placed; empty is any.
@@ -57,8 +65,8 @@ class GraphTransformer(abc.ABC):
         keeps_elementwise: Whether it leaves elementwise arithmetic as it is, whatever its numerics: what it may round
             otherwise are sums and matrix products alone.
         enabled: Whether it runs without being asked for.
-        edits: ``"log"``: through the editor. ``"raw"``: on onnx-ir directly; it then works on a clone of the whole
-            model, once per step, and the clone is swapped in on success.
+        bypasses_editor: Whether it edits onnx-ir directly: it then works on a clone of the whole model, once per step,
+            and the clone is swapped in on success.
         offers_rewrites: Whether it offers each change (see `Context`); if not, a run of it is one rewrite.
         Options: A frozen dataclass: what can be chosen, with defaults.
     """
@@ -66,14 +74,14 @@ class GraphTransformer(abc.ABC):
     name: ClassVar[str] = ""
     levels: ClassVar[tuple[TransformerLevel, ...]] = (TransformerLevel.LEVEL1,)
     apply_once: ClassVar[bool] = False
-    alike_at_all_levels: ClassVar[bool] = False
+    level_independent: ClassVar[bool] = False
     after: ClassVar[tuple[str, ...]] = ()
     providers: ClassVar[tuple[str, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
     numerics: ClassVar[Numerics] = Numerics.EXACT
     keeps_elementwise: ClassVar[bool] = False
     enabled: ClassVar[bool] = True
-    edits: ClassVar[Literal["log", "raw"]] = "log"
+    bypasses_editor: ClassVar[bool] = False
     offers_rewrites: ClassVar[bool] = False
     Options: ClassVar[type] = NoOptions
 
@@ -151,7 +159,7 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(f"{where}: numerics must be a Numerics")
     if (
         kind.numerics is Numerics.REORDERED
-        and kind.edits == "log"
+        and not kind.bypasses_editor
         and not (kind.offers_rewrites or kind.keeps_elementwise)
     ):
         raise RegistrationError(
@@ -162,8 +170,9 @@ def check_contract(transformer: GraphTransformer) -> None:
             f"{where}: what is for some providers only must offer its rewrites (offers_rewrites): so it is kept away"
             " from nodes that are placed elsewhere"
         )
-    if kind.edits not in ("log", "raw"):
-        raise RegistrationError(f"{where}: edits must be 'log' or 'raw'")
+    for renamed, remedy in _RENAMED.items():
+        if hasattr(kind, renamed):
+            raise RegistrationError(f"{where}: {renamed} is called otherwise now: write {remedy}")
     if not (kind.__doc__ or "").strip():
         raise RegistrationError(f"{where}: the first docstring line is the formula; there is none")
     package, _, stem = kind.__module__.rpartition(".")

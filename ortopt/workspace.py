@@ -26,7 +26,7 @@ class Workspace:
         model: The model; changed in place.
         options: What the run wants.
         allowance: Bytes by which its constants may grow.
-        token: Who may stop it from being made.
+        token: Cancellation token from being made.
 
     Attributes:
         edit: The editor: the one way to change the model.
@@ -75,10 +75,10 @@ class Workspace:
         return self.edit.clock > 0 and any(function.domain != GROUP_DOMAIN for function in functions)
 
     def stop_at(self, version: int) -> None:
-        """Say that a run was stopped: what was changed since this version of the editor is `settle`'s to take back."""
+        """Mark where a run was stopped: `roll_back_to_mark` takes back what the editor changed since."""
         self._unsettled = version
 
-    def settle(self) -> ir.Model:
+    def roll_back_to_mark(self) -> ir.Model:
         """Bring the model of a stopped run in order.
 
         Returns:
@@ -99,13 +99,13 @@ class Workspace:
         edit.added_bytes = added_bytes
         return edit
 
-    def learn(self, token: CancellationToken) -> None:
+    def reinfer(self, token: CancellationToken) -> None:
         """Infer again what has become better known through edits.
 
         Raises:
             OptimizationCancelled: If the token was set; what is known stays true.
         """
-        self.edit.learn(shapes.infer_again, token)
+        self.edit.reinfer(shapes.infer_again, token)
 
     def swap_in(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
         """Give the model the content of another one, in place.

@@ -64,7 +64,7 @@ class Asked(CancellationToken):
         self.calls = 0
         self.most_calls = 0
 
-    def renewed(self, timeout: float | None) -> CancellationToken:
+    def with_timeout(self, timeout: float | None) -> CancellationToken:
         return self
 
     def check(self) -> None:
@@ -85,12 +85,12 @@ def large(shape: str) -> bytes:
 
 def test_a_token_takes_nothing_before_its_turn_and_asks_now_and_then() -> None:
     token, taken = Asked(), []
-    for item in token.watch(taken.append(number) or number for number in range(1000)):  # type: ignore[func-returns-value]
+    for item in token.checked(taken.append(number) or number for number in range(1000)):  # type: ignore[func-returns-value]
         assert taken[-1] == item
     assert len(taken) == 1000
     assert token.times == -(-1000 // BETWEEN_CHECKS)
-    assert list(token.watch(())) == list(token.portions(())) == []
-    assert [item for portion in token.portions(range(1000)) for item in portion] == list(range(1000))
+    assert list(token.checked(())) == list(token.batched(())) == []
+    assert [item for portion in token.batched(range(1000)) for item in portion] == list(range(1000))
 
 
 def test_a_traversal_that_begins_anew_when_asked_for_its_iterator_is_watched_once() -> None:
@@ -101,8 +101,8 @@ def test_a_traversal_that_begins_anew_when_asked_for_its_iterator_is_watched_onc
     model = parse(text)
     (function,) = model.functions.values()
     for ways in (
-        CancellationToken().watch,
-        lambda nodes: itertools.chain.from_iterable(CancellationToken().portions(nodes)),
+        CancellationToken().checked,
+        lambda nodes: itertools.chain.from_iterable(CancellationToken().batched(nodes)),
     ):
         assert len(list(itertools.islice(ways(function.all_nodes()), 2 * count))) == count
     validate(model, token=CancellationToken())
@@ -111,16 +111,16 @@ def test_a_traversal_that_begins_anew_when_asked_for_its_iterator_is_watched_onc
 def test_a_token_that_is_set_stops_what_it_watches() -> None:
     token, seen = Asked(at=3), []
     with pytest.raises(OptimizationCancelled):
-        seen.extend(token.watch(range(1000)))
+        seen.extend(token.checked(range(1000)))
     with pytest.raises(OptimizationCancelled):
-        list(token.portions(range(1000)))
+        list(token.batched(range(1000)))
 
 
 def test_nobody_sets_everybodys_token() -> None:
     with pytest.raises(ValueError, match="nobody may set it"):
         NEVER.cancel()
     NEVER.check()
-    assert list(NEVER.watch(range(3))) == [0, 1, 2]
+    assert list(NEVER.checked(range(3))) == [0, 1, 2]
 
 
 # -- who asks ---------------------------------------------------------------------------------------------------------
@@ -478,7 +478,7 @@ def test_a_raw_pass_that_is_cancelled_has_done_nothing() -> None:
     other.graph.name = "another"
     with pytest.raises(OptimizationCancelled):
         workspace.swap_in(other, Asked(at=20))
-    assert to_bytes(workspace.settle()) == before
+    assert to_bytes(workspace.roll_back_to_mark()) == before
     workspace.swap_in(other)
     assert to_bytes(workspace.model) != before
 

@@ -12,12 +12,12 @@ from ortopt.api import optimize
 from ortopt.direct_edits import REMEDY
 from ortopt.errors import RegistrationError, TransformerError
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal, values
+from ortopt.graph.match import Refusal, inputs
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Explanation, Observer, RewriteLimit
 from ortopt.options import Options, Target
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
@@ -310,8 +310,8 @@ def test_edits_past_the_editor_are_an_error_that_names_the_remedy(body: Body, ki
         run(body, kind=kind)
     assert DIRECT[body] in caught.value.reason
     assert REMEDY in caught.value.reason
-    assert 'edits = "raw"' in REMEDY
-    assert caught.value.torn, "what the editor has not seen cannot be taken back"
+    assert "bypasses_editor = True" in REMEDY
+    assert caught.value.corrupted, "what the editor has not seen cannot be taken back"
 
 
 @pytest.mark.parametrize("body", DIRECT, ids=lambda body: body.__name__)
@@ -435,15 +435,15 @@ def test_a_new_node_is_checked_against_the_provider_of_what_it_replaces(case: st
     assert (ops(model) == before) == (reason is not None)
 
 
-class ToSinh(RewriteRule[Root]):
+class ToSinh(RewriteRule[Forwarded]):
     """Relu becomes Sinh."""
 
     roots = ("Relu",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Sinh", [found.value])
 
 

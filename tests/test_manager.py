@@ -29,8 +29,8 @@ from ortopt import (
 )
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import values
-from ortopt.rule import Root
+from ortopt.graph.match import inputs
+from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
@@ -38,15 +38,15 @@ LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2
 CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Neg (d) }"
 
 
-class Renames(RewriteRule[Root]):
+class Renames(RewriteRule[Forwarded]):
     """Relu becomes Sigmoid."""
 
     roots = ("Relu",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Sigmoid", [found.value])
 
 
@@ -267,7 +267,7 @@ def test_a_failing_rule_costs_only_itself() -> None:
         name = "breaks"
         roots = ("Neg",)
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             ir.node("Tanh", [found.value])
             raise KeyError("gone")
 
@@ -292,14 +292,14 @@ class Exhausts(GraphTransformer):
 class ExhaustsAsRule(Renames):
     """Relu becomes too much."""
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         raise MemoryError
 
 
 class ExhaustsRaw(Exhausts):
     """The clone becomes too much."""
 
-    edits = "raw"
+    bypasses_editor = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         raise MemoryError
@@ -316,16 +316,16 @@ def test_memory_that_runs_out_ends_the_run_whoever_needed_it(kind: type[GraphTra
     assert manager.failures == []
 
 
-class CancelsAfter(RewriteRule[Root]):
+class CancelsAfter(RewriteRule[Forwarded]):
     """Relu becomes Sigmoid; sets the token after the first."""
 
     roots = ("Relu",)
     token: ClassVar[CancellationToken]
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         self.token.cancel()
         return ir.node("Sigmoid", [found.value])
 
@@ -387,7 +387,7 @@ def test_another_thread_may_cancel_within_a_tenth_of_a_second_on_a_large_graph()
 
         name = "slow"
 
-        def match(self, root: ir.Node) -> Root:
+        def match(self, root: ir.Node) -> Forwarded:
             if not timer.is_alive() and not cancelled:
                 timer.start()
             time.sleep(0.001)
@@ -416,7 +416,7 @@ def test_a_deadline_returns_the_best_so_far_marked_stopped() -> None:
 
         name = "waits"
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             time.sleep(0.3)
             return super().rewrite(found)
 
@@ -545,15 +545,15 @@ def test_constants_without_bounds_make_no_noise(op: str, number: str) -> None:
 
 
 def test_a_bound_reached_is_that_of_the_last_call() -> None:
-    class Grows(RewriteRule[Root]):
+    class Grows(RewriteRule[Forwarded]):
         """Relu becomes another Relu."""
 
         roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("Relu", [found.value])
 
     manager = GraphTransformerManager()
@@ -641,15 +641,15 @@ def test_what_was_given_is_never_changed() -> None:
 
 
 def test_constants_become_nodes_in_functions_and_initializers_elsewhere() -> None:
-    class AddsOne(RewriteRule[Root]):
+    class AddsOne(RewriteRule[Forwarded]):
         """Relu becomes Add one."""
 
         roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("Add", [found.value, constant(1.0)])
 
     manager, model = GraphTransformerManager(), parse(NESTED)

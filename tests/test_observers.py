@@ -8,36 +8,36 @@ import pytest
 from ortopt import GraphTransformerManager, RewriteRule
 from ortopt.api import Optimization, make_options
 from ortopt.graph.edit import constant
-from ortopt.graph.match import need, values
+from ortopt.graph.match import inputs, need
 from ortopt.observers import Explanation
-from ortopt.rule import Root
+from ortopt.rule import Forwarded
 from ortopt.testing import parse
 
 
-class ReluToNeg(RewriteRule[Root]):
+class ReluToNeg(RewriteRule[Forwarded]):
     """Relu becomes Neg where its input comes from a Neg."""
 
     roots = ("Relu",)
 
-    def match(self, root: ir.Node) -> Root:
-        (x,) = values(root, 1)
+    def match(self, root: ir.Node) -> Forwarded:
+        (x,) = inputs(root, 1)
         producer = x.producer()
         need(producer is not None and producer.op_type == "Neg", "it follows no Neg", x)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Neg", [found.value])
 
 
-class AbsToNeg(RewriteRule[Root]):
+class AbsToNeg(RewriteRule[Forwarded]):
     """Abs becomes Neg, which makes the Relu after it a candidate."""
 
     roots = ("Abs",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Neg", [found.value])
 
 
@@ -52,15 +52,15 @@ def test_a_refused_candidate_that_is_rewritten_later_is_no_refusal() -> None:
     assert [rewrite.nodes for rewrite in explanation.rewrites] == [(("y", "Relu"),)]
 
 
-class Inflate(RewriteRule[Root]):
+class Inflate(RewriteRule[Forwarded]):
     """Relu of one element becomes an addition of 4 kB."""
 
     roots = ("Relu",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("ReduceSum", [ir.node("Add", [found.value, constant([0.0] * 1000)]).outputs[0]], {"keepdims": 1})
 
 

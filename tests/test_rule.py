@@ -13,17 +13,17 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     choose,
-    dims_stretch_to,
+    dims_broadcast_to,
     first_match,
+    inputs,
     is_scalar,
     need,
     operand_constant,
     operand_from,
     producer,
-    values,
 )
 from ortopt.observers import Explanation, RewriteLimit
-from ortopt.rule import Root
+from ortopt.rule import Forwarded
 from ortopt.serialization.validate import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
 
@@ -40,7 +40,7 @@ class NegNeg(RewriteRule[Pair]):
 
     def match(self, root: ir.Node) -> Pair:
         inner = producer(root.inputs[0], "Neg")
-        return Pair((inner, root), values(inner, 1)[0])
+        return Pair((inner, root), inputs(inner, 1)[0])
 
     def rewrite(self, found: Pair) -> ir.Value:
         return found.value
@@ -66,7 +66,7 @@ class AbsBetween(RewriteRule[Sandwich]):
         below = next((use.node for use in root.outputs[0].uses() if use.node.op_type == "Relu"), None)
         if below is None:
             raise Refusal("no Relu comes after", root)
-        return Sandwich((above, root, below), values(above, 1)[0], below.outputs[0])
+        return Sandwich((above, root, below), inputs(above, 1)[0], below.outputs[0])
 
     def rewrite(self, found: Sandwich) -> dict[ir.Value, ir.Value]:
         return {found.y: ir.node("Abs", [found.x]).outputs[0]}
@@ -146,17 +146,17 @@ def test_a_root_outside_the_opsets_is_not_offered() -> None:
 
 
 def test_after_ranks_rules_at_a_node() -> None:
-    class First(RewriteRule[Root]):
+    class First(RewriteRule[Forwarded]):
         """Neg becomes Abs."""
 
         name = "z_first"
         roots = ("Neg",)
         op = "Abs"
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node(self.op, [found.value])
 
     class Second(First):
@@ -174,32 +174,32 @@ def test_after_ranks_rules_at_a_node() -> None:
 
 
 def test_a_rewrite_without_a_kernel_is_refused() -> None:
-    class ToInt(RewriteRule[Root]):
+    class ToInt(RewriteRule[Forwarded]):
         """Relu of int64 becomes Sigmoid, which has no such kernel."""
 
         roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("Sigmoid", [found.value])
 
     check_keeps(ToInt(), "main (int32[N] x) => (int32[N] y) { y = Relu (x) }", "no provider has a kernel of Sigmoid")
 
 
 def test_new_nodes_of_a_new_domain_are_imported() -> None:
-    class Contrib(RewriteRule[Root]):
+    class Contrib(RewriteRule[Forwarded]):
         """Relu becomes com.microsoft QuickGelu."""
 
         levels = (TransformerLevel.LEVEL2,)
         roots = ("Relu",)
         produces = (("com.microsoft", "QuickGelu"),)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("QuickGelu", [found.value], domain="com.microsoft")
 
     text = "main (float[N] x) => (float[N] y) { y = Relu (x) }"
@@ -210,16 +210,16 @@ def test_new_nodes_of_a_new_domain_are_imported() -> None:
 
 
 def test_an_op_that_was_there_may_stay_at_every_level() -> None:
-    class Deeper(RewriteRule[Root]):
+    class Deeper(RewriteRule[Forwarded]):
         """The com.microsoft QuickGelu of a Neg of x becomes that of x."""
 
         roots = ("com.microsoft::QuickGelu",)
 
-        def match(self, root: ir.Node) -> Root:
-            negated = producer(values(root, 1)[0], "Neg")
-            return Root((negated, root), values(negated, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            negated = producer(inputs(root, 1)[0], "Neg")
+            return Forwarded((negated, root), inputs(negated, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("QuickGelu", [found.value], domain="com.microsoft")
 
     text = "main (float[N] x) => (float[N] y) { t = Neg (x) y = com.microsoft.QuickGelu (t) }"
@@ -228,30 +228,30 @@ def test_an_op_that_was_there_may_stay_at_every_level() -> None:
 
 
 def test_ops_that_the_models_opset_does_not_define_are_refused() -> None:
-    class Newer(RewriteRule[Root]):
+    class Newer(RewriteRule[Forwarded]):
         """Relu becomes Gelu, which is of opset 20."""
 
         roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("Gelu", [found.value])
 
     check_keeps(Newer(), "main (float[N] x) => (float[N] y) { y = Relu (x) }", "opset 17 has no Gelu")
 
 
 def test_an_op_of_another_domain_that_is_not_declared_is_a_broken_promise() -> None:
-    class Undeclared(RewriteRule[Root]):
+    class Undeclared(RewriteRule[Forwarded]):
         """Relu becomes com.microsoft QuickGelu."""
 
         roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("QuickGelu", [found.value], domain="com.microsoft")
 
     manager = GraphTransformerManager()
@@ -261,15 +261,15 @@ def test_an_op_of_another_domain_that_is_not_declared_is_a_broken_promise() -> N
 
 
 def test_every_rewrite_is_numbered_and_can_be_left_out() -> None:
-    class Sigmoids(RewriteRule[Root]):
+    class Sigmoids(RewriteRule[Forwarded]):
         """Relu becomes Sigmoid."""
 
         roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Root:
-            return Root((root,), values(root, 1)[0])
+        def match(self, root: ir.Node) -> Forwarded:
+            return Forwarded((root,), inputs(root, 1)[0])
 
-        def rewrite(self, found: Root) -> ir.Node:
+        def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("Sigmoid", [found.value])
 
     def ops(limit: RewriteLimit) -> list[str]:
@@ -319,12 +319,12 @@ def test_choices_are_explored_in_order_and_the_first_reason_is_told() -> None:
 
 def test_broadcast_proofs_hold_for_every_size() -> None:
     n, unknown = ir.SymbolicDim("N"), ir.SymbolicDim(None)
-    assert dims_stretch_to((1, n), (4, n))
-    assert dims_stretch_to((), (n,))
-    assert not dims_stretch_to((n,), (4,))
-    assert not dims_stretch_to((unknown,), (unknown,))
-    assert not dims_stretch_to((4,), (n,))
-    assert not dims_stretch_to((1, 1), (4,))
+    assert dims_broadcast_to((1, n), (4, n))
+    assert dims_broadcast_to((), (n,))
+    assert not dims_broadcast_to((n,), (4,))
+    assert not dims_broadcast_to((unknown,), (unknown,))
+    assert not dims_broadcast_to((4,), (n,))
+    assert not dims_broadcast_to((1, 1), (4,))
 
 
 def test_scalars_are_compared_in_their_own_type() -> None:
@@ -377,6 +377,23 @@ def test_a_forgotten_comma_is_refused(declaration: str, value: object) -> None:
         GraphTransformerManager().register(kind())
 
 
+@pytest.mark.parametrize(
+    ("declaration", "value", "remedy"),
+    [
+        ("reach", 3, "lookback"),
+        ("wide", True, "looks_downstream"),
+        ("edits", "raw", "bypasses_editor = True"),
+        ("alike_at_all_levels", True, "level_independent"),
+    ],
+)
+def test_a_declaration_by_its_former_name_is_refused_with_the_new_one(
+    declaration: str, value: object, remedy: str
+) -> None:
+    kind = type("Former", (NegNeg,), {declaration: value, "__doc__": "Nothing."})
+    with pytest.raises(RegistrationError, match=f"{declaration} is called otherwise now: write {remedy}"):
+        GraphTransformerManager().register(kind())
+
+
 def test_what_is_returned_that_makes_no_sense_is_named() -> None:
     class MatchesNothing(NegNeg):
         """Returns None from match."""
@@ -401,20 +418,20 @@ def test_what_is_returned_that_makes_no_sense_is_named() -> None:
             manager.apply_transformers(parse(text), TransformerLevel.LEVEL1)
 
 
-class Grows(RewriteRule[Root]):
+class Grows(RewriteRule[Forwarded]):
     """Abs becomes Abs of Abs, for ever."""
 
     roots = ("Abs",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Abs", [ir.node("Abs", [found.value]).outputs[0]])
 
 
 def test_a_rule_that_rewrites_its_own_result_for_ever_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule_module, "MOST_REWRITES", 50)
+    monkeypatch.setattr(rule_module, "MAX_REWRITES", 50)
     manager = GraphTransformerManager()
     manager.register(Grows())
     manager.register(NegNeg())
@@ -430,5 +447,5 @@ def test_the_bound_of_rewrites_is_far_from_what_an_honest_rule_makes() -> None:
     manager = GraphTransformerManager()
     manager.register(NegNeg())
     manager.apply_transformers(parse(chain(400)), 1)
-    assert sum(entry.rewrites for entry in manager.history) < 400 < rule_module.MOST_REWRITES
+    assert sum(entry.rewrites for entry in manager.history) < 400 < rule_module.MAX_REWRITES
     assert not manager.bound_reached

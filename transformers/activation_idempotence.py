@@ -2,15 +2,15 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import need, producer, values
+from ortopt.graph.match import inputs, need, producer
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 IDEMPOTENT = ("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")
 INVOLUTION = ("Neg", "Not", "BitwiseNot")
 
 
-class ActivationIdempotence(RewriteRule[Root]):
+class ActivationIdempotence(RewriteRule[Forwarded]):
     """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
 
     Exact for every input: integers wrap alike, and NaN and -0.0 come through unchanged.
@@ -19,14 +19,14 @@ class ActivationIdempotence(RewriteRule[Root]):
     levels = (TransformerLevel.LEVEL1,)
     roots = IDEMPOTENT + INVOLUTION
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """The same op before; what lies between may have other users."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         first = producer(middle, root.op_type)
-        (x,) = values(first, 1)
+        (x,) = inputs(first, 1)
         need(middle.dtype is not None, "the type is unknown", middle)
-        return Root((root,), middle if root.op_type in IDEMPOTENT else x)
+        return Forwarded((root,), middle if root.op_type in IDEMPOTENT else x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what came before."""
         return found.value

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, attribute, dims, is_op, is_row, need, optional, producer, values
+from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, is_vector_of, need, optional, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -35,10 +35,10 @@ class BiasGeluFusion(RewriteRule[Found]):
         if is_op(root, "Gelu"):
             exact = attribute(root, "approximate", "none") == "none"
         need(optional(root, 1) is None, "it has a bias", root)
-        addition = producer(values(root, 1)[0], "Add")
-        for x, bias in (values(addition, 2), values(addition, 2)[::-1]):
+        addition = producer(inputs(root, 1)[0], "Add")
+        for x, bias in (inputs(addition, 2), inputs(addition, 2)[::-1]):
             shape = dims(x)
-            if shape and is_row(bias, shape[-1]):
+            if shape and is_vector_of(bias, shape[-1]):
                 return Found((addition, root), "BiasGelu" if exact else "FastGelu", x, bias)
         raise Refusal("no operand is a row of the last dimension", addition)
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, dtype, is_used_once, need, producer, tensor_of, values
+from ortopt.graph.match import FLOATS, dtype, inputs, is_used_once, need, producer, tensor_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -29,16 +29,16 @@ class BnBnFusion(RewriteRule[Found]):
     roots = ("BatchNormalization",)
     opsets = (9, NEWEST_OPSET)  # before, each position could have numbers of its own
     numerics = Numerics.REORDERED
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """Constants that stay finite together."""
-        (middle, gamma) = values(root, 2)
+        (middle, gamma) = inputs(root, 2)
         first = producer(middle, "BatchNormalization")
         need(middle is first.outputs[0] and is_used_once(middle), "the first result is used elsewhere", middle)
         kind = tensor_of(gamma).dtype
         need(kind in FLOATS and dtype(middle) == kind, "the constants have another type", gamma)
-        need(tensor_of(values(first, 2)[1]).dtype == kind, "the constants have another type", gamma)
+        need(tensor_of(inputs(first, 2)[1]).dtype == kind, "the constants have another type", gamma)
         channels = tensor_of(gamma).size
         scale, shift = scale_and_shift(first, channels)
         scale_after, shift_after = scale_and_shift(root, channels)

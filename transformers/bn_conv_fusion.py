@@ -11,13 +11,13 @@ from ortopt.graph.match import (
     FLOATS,
     array_of,
     attribute,
+    inputs,
     is_constant,
     is_used_once,
     need,
     optional,
     producer,
     tensor_of,
-    values,
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
@@ -45,11 +45,11 @@ class BnConvFusion(RewriteRule[Found]):
     roots = ("Conv",)
     opsets = (7, NEWEST_OPSET)
     numerics = Numerics.REORDERED
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """Constants that are nobody else's, and stay finite."""
-        middle, weight = values(root, 2)
+        middle, weight = inputs(root, 2)
         normalization = producer(middle, "BatchNormalization")
         need(
             middle is normalization.outputs[0] and is_used_once(middle),
@@ -60,17 +60,17 @@ class BnConvFusion(RewriteRule[Found]):
         need(tensor.dtype in FLOATS and use_count(weight) == 1, "the weights are no floats of its own", weight)
         group = attribute(root, "group", 1)
         content = array_of(weight).astype(np.float64)
-        outputs, inputs = content.shape[:2]
-        scale, shift = scale_and_shift(normalization, inputs * group)
+        outputs, channels = content.shape[:2]
+        scale, shift = scale_and_shift(normalization, channels * group)
         empty: tuple[int, ...] = ()
         padded = any(attribute(root, "pads", empty)) or attribute(root, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
         need(not padded or not shift.any(), "a padded zero would be shifted", root)
         bias = optional(root, 2)
         need(bias is None or is_constant(bias), "the bias is not a constant", bias)
-        by_group = content.reshape(group, outputs // group, inputs, -1)
+        by_group = content.reshape(group, outputs // group, channels, -1)
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = by_group * scale.reshape(group, 1, inputs, 1)
-            moved = (by_group * shift.reshape(group, 1, inputs, 1)).sum(axis=(2, 3)).reshape(outputs)
+            scaled = by_group * scale.reshape(group, 1, channels, 1)
+            moved = (by_group * shift.reshape(group, 1, channels, 1)).sum(axis=(2, 3)).reshape(outputs)
             if bias is not None:
                 moved = moved + vector(bias, outputs)
             new = scaled.reshape(content.shape).astype(tensor.dtype.numpy()), moved.astype(tensor.dtype.numpy())

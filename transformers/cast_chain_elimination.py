@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, need, plain_attributes, producer, values
+from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -52,11 +52,11 @@ class CastChainElimination(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A cast of a lossless cast; the first may have other users, and stays for them."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         first = producer(middle, *CASTS)
-        (x,) = values(first, 1)
+        (x,) = inputs(first, 1)
         source, between = dtype(x), dtype(middle)
-        to = TYPE(attribute(root, "to", 0)) if root.op_type == "Cast" else dtype(values(root, 2)[1])
+        to = TYPE(attribute(root, "to", 0)) if root.op_type == "Cast" else dtype(inputs(root, 2)[1])
         need(to != between, "the second cast changes nothing", root)
         need(TYPE.STRING not in (source, between, to), "text has several spellings", root)
         need(_holds(between, source) or _wraps(source, between, to), "the first cast may lose something", first)

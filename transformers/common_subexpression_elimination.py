@@ -51,7 +51,7 @@ class _Frame:
 
     Args:
         graph: The graph.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Attributes:
         keys: What its nodes were entered under.
@@ -71,7 +71,7 @@ class _Numbering:
 
     Args:
         graph: The outermost graph.
-        token: Who may stop it.
+        token: Cancellation token.
     """
 
     def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
@@ -121,7 +121,7 @@ def _only_users(node: ir.Node) -> list[ir.Node]:
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph, and behind each that is still there the graphs below it."""
-    for node in token.watch(tuple(token.watch(graph))):
+    for node in token.checked(tuple(token.checked(graph))):
         if node.op_type == "Constant" and not node.domain:
             continue  # constant_sharing's
         yield node

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, axis, is_op, is_used_once, need, rank, shape_of, values
+from ortopt.graph.match import attribute, axis, inputs, is_op, is_used_once, need, rank, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MOST_OPERANDS = 256
+MAX_OPERANDS = 256
 """More are not joined at once: a chain of thousands would be copied again with each link."""
 
 
@@ -25,13 +25,13 @@ class ConcatChain(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)  # before, the axis could be left out
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """An operand that is joined along the same axis, for nobody else."""
         operands: list[ir.Value] = []
         inner: list[ir.Node] = []
-        for value in values(root, len(root.inputs)):
+        for value in inputs(root, len(root.inputs)):
             node = value.producer()
             if (
                 node is None
@@ -42,10 +42,10 @@ class ConcatChain(RewriteRule[Found]):
             ):
                 operands.append(value)
             else:
-                operands.extend(values(node, len(node.inputs)))
+                operands.extend(inputs(node, len(node.inputs)))
                 inner.append(node)
         need(bool(inner), "no operand is a Concat along this axis for it alone", root)
-        need(len(operands) <= MOST_OPERANDS, "there are many operands", root)
+        need(len(operands) <= MAX_OPERANDS, "there are many operands", root)
         return Found((*inner, root), tuple(operands))
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, axis, is_op, need, rank, same_dim, shape_of, values
+from ortopt.graph.match import attribute, axis, inputs, is_op, need, rank, same_dim, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -26,7 +26,7 @@ class ConcatElimination(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Fewer operands that give the same."""
-        operands = values(root, len(root.inputs))
+        operands = inputs(root, len(root.inputs))
         need(len(operands) > 0, "it has no operands", root)
         attribute(root, "axis", 0)
         left = _joined(operands, root)

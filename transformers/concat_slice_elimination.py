@@ -13,13 +13,13 @@ from ortopt.graph.match import (
     attribute,
     axis,
     dims,
+    inputs,
     need,
     opset,
     optional,
     producer,
     rank,
     same_dim,
-    values,
 )
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import block
@@ -39,14 +39,14 @@ class ConcatSliceElimination(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Slice", "Split")
     opsets = (4, NEWEST_OPSET)  # before, a Concat's axis could be left out
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """Bounds that are those of operands, by symbols too; the Concat may have other users."""
-        (joined,) = values(root, 1)
+        (joined,) = inputs(root, 1)
         concat = producer(joined, "Concat")
         place = axis(concat, rank(joined), 0)
-        operands = values(concat, len(concat.inputs))
+        operands = inputs(concat, len(concat.inputs))
         sizes = [dims(operand, rank(joined))[place] for operand in operands]
         if root.op_type == "Slice":
             return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})

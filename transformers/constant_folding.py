@@ -18,14 +18,14 @@ from ortopt.transformer import Context, GraphTransformer
 WORKING_BYTES = 64 * MEGABYTE
 """What a value between two constants may hold beyond the largest constant that is there."""
 
-MOST_BYTES = 4_000 * MEGABYTE
+MAX_BYTES = 4_000 * MEGABYTE
 """The same where the user allows any growth: a hostile shape asks for more than a machine has."""
 
-MOST_ITERATIONS = 1_000
-MOST_STEPS = 10_000
+MAX_ITERATIONS = 1_000
+MAX_STEPS = 10_000
 """A Loop or Scan is run here for at most so many iterations, and nodes in all of them."""
 
-MOST_LEAVES = 1_000
+MAX_LEAVES = 1_000
 """So many nodes are looked at to learn what a large result was computed from."""
 
 ROUNDS = 3
@@ -59,7 +59,7 @@ class ConstantFolding(GraphTransformer):
             limit = max(MEGABYTE, context.options.max_growth or 0)
         wave = _Wave(graph, context, limit)
         literals = []
-        for node in context.cancellation.watch(tuple(context.cancellation.watch(graph))):
+        for node in context.cancellation.checked(tuple(context.cancellation.checked(graph))):
             if node.op_type == "Constant" and not node.domain:
                 if move and semantics.constant_tensor(node.outputs[0]) is not None:
                     literals.append(node)
@@ -141,7 +141,7 @@ class _Wave:
         for value in scope.captured(node):
             if value not in self._values and semantics.constant_tensor(value) is None:
                 return f"a graph below it uses {value.name}, which is no constant"
-        if _steps(node) > MOST_STEPS:
+        if _steps(node) > MAX_STEPS:
             return "it is not provably short"
         return None
 
@@ -233,7 +233,7 @@ class _Wave:
         seen: set[ir.Value] = set()
         pending = [node]
         looked_at = 0
-        while pending and looked_at < MOST_LEAVES:
+        while pending and looked_at < MAX_LEAVES:
             looked_at += 1
             for value in pending.pop().inputs:
                 if value is None or value in seen:
@@ -271,7 +271,7 @@ class _Wave:
             opset_imports=scope.of(self._graph).opset_imports,
             is_random=semantics.is_random,
             functions=self._functions.values(),
-            limit_bytes=self._largest + max(min(self._max_growth, MOST_BYTES), WORKING_BYTES),
+            limit_bytes=self._largest + max(min(self._max_growth, MAX_BYTES), WORKING_BYTES),
             timeout=min(DEFAULT_TIMEOUT, self._context.patience),
             spent=self._context.spend,
             token=self._context.cancellation,
@@ -322,15 +322,15 @@ def _steps(node: ir.Node) -> int:
             for at in inner:
                 nodes += 1
                 if at.op_type in semantics.CONTROL_FLOW and at.op_type != "If":
-                    return MOST_STEPS + 1
+                    return MAX_STEPS + 1
     if node.op_type == "Loop":
         trips = semantics.constant_tensor(node.inputs[0])
         if trips is None or trips.size != 1:
-            return MOST_STEPS + 1
+            return MAX_STEPS + 1
         iterations = int(trips.numpy().item())
     else:
         iterations = max(
             (dim for value in node.inputs if value for dim in shape_of(value) or () if isinstance(dim, int)),
-            default=MOST_ITERATIONS + 1,
+            default=MAX_ITERATIONS + 1,
         )
-    return nodes * max(iterations, 1) if iterations <= MOST_ITERATIONS else MOST_STEPS + 1
+    return nodes * max(iterations, 1) if iterations <= MAX_ITERATIONS else MAX_STEPS + 1

@@ -15,13 +15,13 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dtype,
+    inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
     producer,
     tensor_of,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -53,7 +53,7 @@ class ConstantReassociation(RewriteRule[Found]):
     roots = (*SUMS, *PRODUCTS)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """A constant, and below it another one of the same kind of arithmetic."""
@@ -90,7 +90,7 @@ class ConstantReassociation(RewriteRule[Found]):
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value, bool]:
     """The operand that is no constant, the constant, and whether the constant comes first."""
-    a, b = values(node, 2)
+    a, b = inputs(node, 2)
     if is_constant(b):
         return a, b, False
     tensor_of(a)

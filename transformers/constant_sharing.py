@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import first_use, noted
+from ortopt.graph.onnx_ir_internals import first_use, get_meta
 from ortopt.options import TransformerLevel
 from ortopt.serialization.mapped_tensors import MappedTensor
 from ortopt.transformer import Context, GraphTransformer
@@ -24,7 +24,7 @@ class ConstantSharing(GraphTransformer):
     """Equal constants → one constant."""
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
-    alike_at_all_levels = True
+    level_independent = True
     after = ("group_fusion",)
     offers_rewrites = True
 
@@ -52,8 +52,8 @@ class ConstantSharing(GraphTransformer):
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in the order in which they come to be, and the graphs below where they stand."""
-    yield from token.watch(tuple(graph.initializers.data.values()))
-    for node in token.watch(tuple(token.watch(graph))):
+    yield from token.checked(tuple(graph.initializers.data.values()))
+    for node in token.checked(tuple(token.checked(graph))):
         if node.op_type == "Constant" and not node.domain:
             yield node.outputs[0]
         elif node.attributes.data:
@@ -65,7 +65,7 @@ class _Frame:
 
     Args:
         graph: The graph.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Attributes:
         keys: What was entered into the table for its constants.
@@ -190,6 +190,6 @@ def _reason_against(value: ir.Value, keeper: ir.Value, frame: _Frame) -> str | N
     if value.name in frame.annotated:
         return f"a quantization annotation refers to {value.name}"
     annotation = semantics.QUANTIZATION_KEY
-    if noted(value, annotation) != noted(keeper, annotation):
+    if get_meta(value, annotation) != get_meta(keeper, annotation):
         return f"the constants {value.name} and {keeper.name} are quantized differently"
     return None

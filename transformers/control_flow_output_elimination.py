@@ -31,7 +31,7 @@ class ControlFlowOutputElimination(GraphTransformer):
         if not context.edit.index.has_any(graph, OPS):
             return False
         changed = False
-        for node in reversed([node for node in context.cancellation.watch(graph) if is_op(node, *OPS)]):
+        for node in reversed([node for node in context.cancellation.checked(graph) if is_op(node, *OPS)]):
             if node.graph is None or not any(map(is_needed, node.outputs)):
                 continue  # it is dead as a whole
             try:

@@ -10,13 +10,13 @@ from ortopt.graph.match import (
     FLOAT,
     attribute,
     dtype,
+    inputs,
     need,
     opset,
     optional,
     plain_attributes,
     producer,
     scalar,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.quantization import is_unit
@@ -46,8 +46,8 @@ class ConvActivationFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A convolution in single precision, whose result nobody else needs."""
-        convolution = producer(values(root, 1)[0], "Conv")
-        x, _ = values(convolution, 2)
+        convolution = producer(inputs(root, 1)[0], "Conv")
+        x, _ = inputs(convolution, 2)
         need(dtype(x) == FLOAT, "the kernel is for single precision only", x)
         clips = root.op_type in ("Clip", "Relu")  # as a QuantizeLinear may do by itself
         need(not (clips and is_unit(convolution, root.outputs[0])), "a quantized kernel can do all of it", root)

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import operand_from, producer, values
+from ortopt.graph.match import inputs, operand_from, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution import CONVOLUTIONS, Folded, fold, per_channel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -21,7 +21,7 @@ class ConvAddFusion(RewriteRule[Folded]):
         if root.op_type == "Add":
             convolution, other = operand_from(root, *CONVOLUTIONS)
             return fold(convolution, root, None, per_channel(other, convolution))
-        x, other = values(root, 2)
+        x, other = inputs(root, 2)
         convolution = producer(x, *CONVOLUTIONS)
         return fold(convolution, root, None, -per_channel(other, convolution))
 

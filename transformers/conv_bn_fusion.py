@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import producer, values
+from ortopt.graph.match import inputs, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.patterns.convolution import CONVOLUTIONS, Folded, channels_of, fold
@@ -19,7 +19,7 @@ class ConvBnFusion(RewriteRule[Folded]):
 
     def match(self, root: ir.Node) -> Folded:
         """A normalization by constants that is not training."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         convolution = producer(x, *CONVOLUTIONS)
         scale, shift = scale_and_shift(root, channels_of(convolution))
         return fold(convolution, root, scale, shift)

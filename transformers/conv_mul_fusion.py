@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import operand_from, producer, values
+from ortopt.graph.match import inputs, operand_from, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution import CONVOLUTIONS, Folded, fold, per_channel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -22,7 +22,7 @@ class ConvMulFusion(RewriteRule[Folded]):
         if root.op_type == "Mul":
             convolution, other = operand_from(root, *CONVOLUTIONS)
             return fold(convolution, root, per_channel(other, convolution), None)
-        x, other = values(root, 2)
+        x, other = inputs(root, 2)
         convolution = producer(x, *CONVOLUTIONS)
         with np.errstate(divide="ignore"):
             return fold(convolution, root, 1 / per_channel(other, convolution), None)

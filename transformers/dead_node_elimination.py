@@ -38,7 +38,7 @@ class DeadNodeElimination(GraphTransformer):
 def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
     edit, functions = context.edit, context.model.functions
     clock = edit.clock
-    for node in context.cancellation.watch(reversed(tuple(context.cancellation.watch(graph)))):
+    for node in context.cancellation.checked(reversed(tuple(context.cancellation.checked(graph)))):
         if any(use_count(value) or value.is_graph_output() for value in node.outputs) or node.graph is None:
             continue
         if not semantics.is_removable(node, functions):
@@ -51,7 +51,7 @@ def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
 def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
     unused = [
         value
-        for value in context.cancellation.watch(graph.initializers.data.values())
+        for value in context.cancellation.checked(graph.initializers.data.values())
         if not use_count(value) and not value.is_graph_input() and not value.is_graph_output()
     ]
     if not unused:
@@ -73,7 +73,7 @@ def _remove_functions(context: Context) -> bool:
     pending = [context.model.graph]
     while pending:
         for graph in scope.below(pending.pop(), context.cancellation):
-            for node in context.cancellation.watch(graph):
+            for node in context.cancellation.checked(graph):
                 identifier = node.op_identifier()
                 if identifier in functions and identifier not in called:
                     called.add(identifier)

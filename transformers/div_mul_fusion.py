@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, dtype, fits, need, operand_from, scalar, values
+from ortopt.graph.match import FLOATS, dtype, inputs, keeps_rank, need, operand_from, scalar
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -33,11 +33,11 @@ class DivMulFusion(RewriteRule[Found]):
         division, above = operand_from(root, "Div", "Reciprocal")
         need(above is not division.outputs[0], "the quotient is multiplied by itself", root)
         if division.op_type == "Reciprocal":
-            (below,) = values(division, 1)
+            (below,) = inputs(division, 1)
         else:
-            one, below = values(division, 2)
+            one, below = inputs(division, 2)
             need(scalar(one) == 1.0, "it does not divide 1", one)
-            need(fits(one, below), "the 1 would enlarge the rank", one)
+            need(keeps_rank(one, below), "the 1 would enlarge the rank", one)
         need(dtype(below) in FLOATS, "only floats divide without a remainder", below)
         return Found((division, root), above, below)
 

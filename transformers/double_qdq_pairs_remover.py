@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import need, values
+from ortopt.graph.match import inputs, need
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
 from ortopt.rule import RewriteRule
@@ -28,13 +28,13 @@ class DoubleQdqPairsRemover(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup",)
     roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
-    reach = 3
+    lookback = 3
 
     def match(self, root: ir.Node) -> Found:
         """Equal scales, and a first range that holds the second."""
-        dequantize = dequantizer(values(root, 1)[0])
-        first = quantizer(values(dequantize, 1)[0])
-        (x,) = values(first, 1)
+        dequantize = dequantizer(inputs(root, 1)[0])
+        first = quantizer(inputs(dequantize, 1)[0])
+        (x,) = inputs(first, 1)
         one, between, two = scaling(first), scaling(dequantize), scaling(root)
         need(same_scale(one, between) and same_scale(between, two), "the scales differ: it rounds twice", root)
         same = one.integers == between.integers and bool(np.array_equal(one.zero_point, between.zero_point))

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import array_of, attribute, need, opset, optional, static_dims, values
+from ortopt.graph.match import array_of, attribute, inputs, need, opset, optional, static_dims
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
@@ -28,7 +28,7 @@ class DropoutElimination(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A Dropout that surely does not train, with a mask that is unused or of fixed shape."""
-        (data,) = values(root, 1)
+        (data,) = inputs(root, 1)
         version = opset(root)
         if version >= 12:
             mode = optional(root, 2)

@@ -33,7 +33,7 @@ class EnsureUniqueDq(GraphTransformer):
             context.edit.forget_names()  # level 1 has joined those of an earlier run: these get the same names
         changed = False
         for node, behind in itertools.pairwise(
-            context.cancellation.watch(tuple(context.cancellation.watch(graph)))
+            context.cancellation.checked(tuple(context.cancellation.checked(graph)))
         ):  # the last one has no user
             if not is_dequantizer(node):
                 continue

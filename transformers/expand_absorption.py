@@ -15,14 +15,14 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dims,
-    fill,
+    inputs,
     is_constant,
     is_op,
     need,
     same_dim,
     shape_of,
+    splat,
     users,
-    values,
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -44,7 +44,7 @@ BROADCASTING = frozenset(
 )
 NEUTRAL = {"And": True, "Or": False}
 COMPARISONS = {"GreaterOrEqual": (is_never_negative, True), "LessOrEqual": (is_never_positive, True)}
-MOST_NODES = 512
+MAX_NODES = 512
 """How many elementwise nodes below may become smaller: a mask is added in each layer."""
 
 Shapes = dict[ir.Value, tuple[Dim, ...]]
@@ -69,8 +69,8 @@ class ExpandAbsorption(RewriteRule[Found]):
     after = ("expand_elimination", "constant_folding")
     roots = ("And", "ConstantOfShape", "Expand", "Or")
     opsets = (8, NEWEST_OPSET)  # the first with Expand; before 7, an attribute said how operands broadcast
-    reach = 6
-    wide = True
+    lookback = 6
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """Elementwise users only, and each path ends in an op whose result has the same shape without it."""
@@ -91,7 +91,7 @@ class ExpandAbsorption(RewriteRule[Found]):
                 before, after = _broadcast(user, {}), _broadcast(user, shapes)
                 smaller = len(before) != len(after) or not all(map(same_dim, before, after))
                 touched[user] = smaller
-                need(len(touched) <= MOST_NODES, "too many nodes use it", root)
+                need(len(touched) <= MAX_NODES, "too many nodes use it", root)
                 if smaller and shapes.get(result) != after:
                     shapes[result] = after
                     pending.append(result)
@@ -124,11 +124,11 @@ class ExpandAbsorption(RewriteRule[Found]):
 def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
     """What a node repeats, and its dimensions."""
     if is_op(root, "ConstantOfShape"):
-        return fill(root.outputs[0]), ()
+        return splat(root.outputs[0]), ()
     if is_op(root, "Expand"):
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         return x, dims(x)
-    a, b = values(root, 2)
+    a, b = inputs(root, 2)
     for x, other in ((a, b), (b, a)):
         if _is_always(other, NEUTRAL[root.op_type]):
             return x, dims(x)
@@ -147,7 +147,7 @@ def _is_always(value: ir.Value, expected: bool) -> bool:
         both = [operand is not None and _is_always(operand, expected) for operand in node.inputs]
         return all(both)
     if node.op_type in ("Expand", "Unsqueeze", "Reshape", "Identity"):
-        (x,) = values(node, 1)
+        (x,) = inputs(node, 1)
         return _is_always(x, expected)
     shape = shape_of(value)
     if node.op_type not in COMPARISONS or shape is None:

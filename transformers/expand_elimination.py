@@ -3,20 +3,20 @@
 import onnx_ir as ir
 
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, dims, need, same_dim, values
+from ortopt.graph.match import Refusal, dims, inputs, need, same_dim
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 
-class ExpandElimination(RewriteRule[Root]):
+class ExpandElimination(RewriteRule[Forwarded]):
     """``Expand(x, shape of x)`` → ``x``, by symbols too."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Expand",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """A target of no higher rank, in which each dimension is 1 or that of x."""
-        x, target = values(root, 2)
+        x, target = inputs(root, 2)
         shape, known = dims(x), contents(target)
         if known is None:
             raise Refusal("the target shape is not known", target)
@@ -24,8 +24,8 @@ class ExpandElimination(RewriteRule[Root]):
         aligned = shape[len(shape) - len(known) :]
         same = all(same_dim(to, 1) or same_dim(to, dim) for to, dim in zip(known, aligned, strict=True))
         need(same, "it may enlarge a dimension", target)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, dims, is_constant, need, same_dim, values
+from ortopt.graph.match import Refusal, dims, inputs, is_constant, need, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 from ortopt.semantics import is_overridable
@@ -30,7 +30,7 @@ class ExpandFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A computed target of which each element is a number or a dimension of x."""
-        x, target = values(root, 2)
+        x, target = inputs(root, 2)
         need(not is_constant(target) and not is_overridable(target), "the target is not computed", target)
         shape, known = dims(x), contents(target)
         if known is None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import DOUBLE, dtype, need, opset, values
+from ortopt.graph.match import DOUBLE, dtype, inputs, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.activation import half_of_one_plus, polynomial
 from ortopt.rule import RewriteRule
@@ -39,8 +39,8 @@ class FastGeluFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
     after = ("constant_folding",)
     roots = ("Tanh",)
-    reach = 7
-    wide = True
+    lookback = 7
+    looks_downstream = True
     produces = (("com.microsoft", "FastGelu"),)
     numerics = Numerics.REORDERED
 
@@ -49,7 +49,7 @@ class FastGeluFusion(RewriteRule[Found]):
         below: list[ir.Node] = []
         x, y = half_of_one_plus(root, None, below)
         above: list[ir.Node] = []
-        found = polynomial(values(root, 1)[0], x, above)
+        found = polynomial(inputs(root, 1)[0], x, above)
         within = 1e-12 if dtype(x) == DOUBLE else FEW_DIGITS
         fitting = all(
             math.isclose(found.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)

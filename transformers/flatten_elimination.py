@@ -3,28 +3,28 @@
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import attribute, dims, need, values
+from ortopt.graph.match import attribute, dims, inputs, need
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 
-class FlattenElimination(RewriteRule[Root]):
+class FlattenElimination(RewriteRule[Forwarded]):
     """``Flatten`` of a matrix into the same matrix → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Flatten",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """Two dimensions, flattened between them, or beside one of size 1."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         shape = dims(x, rank=2)
         axis = attribute(root, "axis", 1)
         need(-2 <= axis <= 2, "the axis is out of range", root)
         axis += 2 if axis < 0 else 0
         result = (symbolic.product(shape[:axis]), symbolic.product(shape[axis:]))
         need(symbolic.same_shape(result, shape), "the shape may change", root)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value

@@ -19,7 +19,7 @@ from ortopt.options import TransformerLevel
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
 from ortopt.transformer import Context, GraphTransformer
 
-MOST_NODES = 500_000  # functions that call one another twice, and so on, would otherwise grow without bound
+MAX_NODES = 500_000  # functions that call one another twice, and so on, would otherwise grow without bound
 LEAST_BUDGET = 100_000
 BUDGET_IN_FUNCTION = 1_000
 DEEPEST = 24
@@ -48,7 +48,7 @@ class FunctionInlining(GraphTransformer):
         if graph is not context.model.graph or not context.model.functions:
             return False
         total = sum(len(at) for at in scope.graphs(context.model, context.cancellation))
-        budget = max(LEAST_BUDGET, MOST_NODES - total)
+        budget = max(LEAST_BUDGET, MAX_NODES - total)
         inliner = Inliner(graph, context, budget)
         changed = inliner.inline_all()
         if changed:
@@ -108,7 +108,7 @@ class Inliner:
         """Inline every call in the graph and below it; whether there was one that could be."""
         functions = self.functions
         token = self.context.cancellation
-        inside = (node for at in scope.below(self.graph, token) for node in token.watch(at))
+        inside = (node for at in scope.below(self.graph, token) for node in token.checked(at))
         calls = [node for node in inside if node.op_identifier() in functions]
         if not calls:
             return False
@@ -402,14 +402,14 @@ def _used(
     """The op types of each domain that a function's nodes are of, calls of local functions left out."""
     used: dict[str, dict[str, None]] = {}
     for graph in scope.below(function.graph, token):
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             if node.op_identifier() not in functions:
                 used.setdefault(node.domain, {})[node.op_type] = None
     return used
 
 
 def _domains(function: ir.Function, token: CancellationToken) -> dict[str, None]:
-    return {node.domain: None for graph in scope.below(function.graph, token) for node in token.watch(graph)}
+    return {node.domain: None for graph in scope.below(function.graph, token) for node in token.checked(graph)}
 
 
 def _same_op(op_type: str, domain: str, a: int, b: int) -> bool:
@@ -455,7 +455,7 @@ def _calls(
     """How many nodes a function has besides calls, and whom it calls at which depth."""
     count, calls = 0, []
     for graph, depth in _levels(function.graph, token):
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             if node.op_identifier() in functions:
                 calls.append((node.op_identifier(), depth))
             else:
@@ -468,7 +468,7 @@ def _levels(graph: ir.Graph, token: CancellationToken) -> Iterator[tuple[ir.Grap
     while pending:
         at, depth = pending.pop()
         yield at, depth
-        pending.extend((inner, depth + 1) for node in token.watch(at) for inner in subgraphs(node))
+        pending.extend((inner, depth + 1) for node in token.checked(at) for inner in subgraphs(node))
 
 
 def _height(graph: ir.Graph, token: CancellationToken) -> int:
@@ -482,7 +482,7 @@ def _drop_unreachable(context: Context, candidates: Mapping[ir.OperatorIdentifie
     pending = [context.model.graph]
     while pending:
         for graph in scope.below(pending.pop(), context.cancellation):
-            for node in context.cancellation.watch(graph):
+            for node in context.cancellation.checked(graph):
                 identifier = node.op_identifier()
                 if identifier in functions and identifier not in reached:
                     reached.add(identifier)

@@ -10,6 +10,7 @@ from ortopt.graph.match import (
     array_of,
     axis,
     dims,
+    inputs,
     integers,
     is_used_once,
     need,
@@ -17,7 +18,6 @@ from ortopt.graph.match import (
     producer,
     static_dims,
     tensor_of,
-    values,
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -40,24 +40,24 @@ class GatherOfSliceFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A slice of the numbers of all rows, in their order."""
-        table, positions = values(root, 2)
+        table, positions = inputs(root, 2)
         shape = tensor_of(table).shape.numpy()
         cut = producer(positions, "Slice")
         need(is_used_once(positions), "the positions are used elsewhere", positions)
-        numbers = values(cut, 1)[0]
+        numbers = inputs(cut, 1)[0]
         place = axis(root, len(shape), 0)
         tensor = tensor_of(numbers)
         need(tensor.size == shape[place] and tensor.size > 0, "it is no slice of all rows", numbers)
         counting = np.arange(tensor.size).reshape(tensor.shape.numpy())
         need(bool(np.array_equal(array_of(numbers), counting)), "the positions are in another order", numbers)
         axes = optional(cut, 3)
-        _ = static_dims(values(cut, 2)[1], 1) if axes is None else integers(axes)
+        _ = static_dims(inputs(cut, 2)[1], 1) if axes is None else integers(axes)
         return Found((cut, root), table, place)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Slice the table, in the shape that it has once all rows are taken."""
         cut, _ = found.nodes
-        numbers, starts, ends = values(cut, 3)
+        numbers, starts, ends = inputs(cut, 3)
         rank = len(dims(numbers))
         tensor = tensor_of(found.table)
         shape = tensor.shape.numpy()

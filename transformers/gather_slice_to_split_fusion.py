@@ -11,6 +11,7 @@ from ortopt.graph.match import (
     Refusal,
     axis,
     dims,
+    inputs,
     integers,
     is_op,
     is_used_once,
@@ -19,14 +20,13 @@ from ortopt.graph.match import (
     rank,
     tensor_of,
     users,
-    values,
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 AXES_ARE_INPUTS = 13
 
 
@@ -64,17 +64,17 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
     after = ("concat_slice_elimination", "gather_to_slice_fusion", "slice_chain", "slice_elimination")
     roots = ("Gather", "Slice")
     opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
-    reach = 1
-    wide = True
+    lookback = 1
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """Parts that follow one another from 0 to the fixed dimension."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         first, place = _part(root)
         need(first.start == 0, "it is not the first part", root)
         size = dims(x)[place]
         need(isinstance(size, int), "the dimension is not fixed", x)
-        need(use_count(x) <= MOST_PARTS, "too many nodes use it", x)
+        need(use_count(x) <= MAX_PARTS, "too many nodes use it", x)
         need(not is_op(x.producer(), "Shape"), "shape arithmetic keeps its form", x)
         by_start = {first.start: first}
         for user in users(x):
@@ -138,7 +138,7 @@ def _part(node: ir.Node) -> tuple[Part, int]:
         assert isinstance(start, int)
         assert isinstance(end, int)
         return Part(node, start, end, drops=False), place
-    x, index = values(node, 2)
+    x, index = inputs(node, 2)
     place = axis(node, rank(x), 0)
     numbers = integers(index)
     need(len(numbers) == 1, "it takes several elements", index)

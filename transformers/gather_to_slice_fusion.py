@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     attribute,
     axis,
     dims,
+    inputs,
     is_op,
     is_used_once,
     need,
@@ -26,14 +27,13 @@ from ortopt.graph.match import (
     same_dim,
     shape_of,
     users,
-    values,
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 AXES_ARE_INPUTS = 13
 FIRST, LAST = -(2**63), 2**63 - 1
-MOST_RENAMES = 4
+MAX_RENAMES = 4
 
 
 class Bound(NamedTuple):
@@ -72,12 +72,12 @@ class GatherToSliceFusion(RewriteRule[Found]):
     after = ("constant_folding",)
     roots = ("Gather", "GatherND")
     opsets = (11, NEWEST_OPSET)  # the first with GatherND, and with negative indices
-    reach = 6
-    wide = True
+    lookback = 6
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """Indices that count along each axis that they take."""
-        x, indices = values(root, 2)
+        x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
             bounds, ones = _by_coordinates(root, x, indices)
             return Found((root,), x, bounds, ones, root.outputs[0])
@@ -135,9 +135,9 @@ def _bound(indices: ir.Value, found: Linear, along: int, to: int) -> Bound:
         return Bound(to, first, (LAST if step > 0 else FIRST) if crossed else end, step)
     range_ = indices
     while is_op(range_.producer(), *RENAMING, "Expand", "Identity"):
-        (range_,) = values(producer(range_, *RENAMING, "Expand", "Identity"), 1)
+        (range_,) = inputs(producer(range_, *RENAMING, "Expand", "Identity"), 1)
     node = producer(range_, "Range")
-    start, limit, _ = values(node, 3)
+    start, limit, _ = inputs(node, 3)
     need(isinstance(step, int) and step > 0, "the indices do not count up", indices)
     assert isinstance(step, int)
     positive = all(_never_negative(value) for value in (start, limit))
@@ -155,11 +155,11 @@ def _never_negative(value: ir.Value) -> bool:
 def _all_of(root: ir.Node, x: ir.Value) -> Found:
     """Everything, in its order: of x, or of what x is a renaming of."""
     at = x
-    for _ in range(MOST_RENAMES):
+    for _ in range(MAX_RENAMES):
         try:
             nodes, result, ones = _reshaped(root, dims(at))
         except Refusal:
-            at = values(producer(at, *RENAMING), 1)[0]
+            at = inputs(producer(at, *RENAMING), 1)[0]
         else:
             return Found(nodes, at, (), ones, result)
     raise Refusal("the result is another cut of the elements", x)
@@ -186,7 +186,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, found: Linear) -> Fo
     """
     at = x
     while shape_of(at) is None or len(dims(at)) != 2 or same_dim(dims(at)[1], 1):
-        at = values(producer(at, *RENAMING), 1)[0]
+        at = inputs(producer(at, *RENAMING), 1)[0]
     rows, columns = dims(at)
     need(axis(root, len(dims(x)), 0) == 0, "it takes elements of a matrix along another axis", root)
     flat = dims(x)
@@ -199,7 +199,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, found: Linear) -> Fo
     others = [dim for other, dim in enumerate(found.dims) if other not in (row, column)]
     need(all(same_dim(dim, 1) for dim in others), "an element is taken more than once", indices)
     addition = producer(indices, "Add")
-    for operand in values(addition, 2):
+    for operand in inputs(addition, 2):
         part = linear(operand)
         if part is None or len(part.moving) != 1 or not same_dim(part.offset, 0):
             continue
@@ -258,7 +258,7 @@ def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
     each = [indices]
     if concat is not None and is_op(concat, "Concat"):
         need(axis(concat, last + 1, 0) == last, "the coordinates are joined along another axis", concat)
-        each = list(values(concat, len(concat.inputs)))
+        each = list(inputs(concat, len(concat.inputs)))
     found = []
     for value in each:
         part = linear(value)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import DOUBLE, dtype, fits, is_op, is_scalar, need, opset, producer, values
+from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.activation import half_of_one_plus
 from ortopt.rule import RewriteRule
@@ -37,7 +37,7 @@ class GeluFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
     after = ("constant_folding",)
     roots = ("Erf",)
-    wide = True
+    looks_downstream = True
     produces = (("com.microsoft", "Gelu"),)
     numerics = Numerics.REORDERED
 
@@ -56,9 +56,9 @@ class GeluFusion(RewriteRule[Found]):
 
 def _argument(erf: ir.Node) -> tuple[ir.Node, ir.Value]:
     """The node that divides by √2, and what it divides."""
-    (argument,) = values(erf, 1)
+    (argument,) = inputs(erf, 1)
     scaling = producer(argument, "Div", "Mul")
-    a, b = values(scaling, 2)
+    a, b = inputs(scaling, 2)
     within = 0.0 if dtype(argument) == DOUBLE else FEW_DIGITS
     if is_op(scaling, "Div"):
         pairs = [(b, a)] if is_scalar(b, math.sqrt(2), within) else []
@@ -66,5 +66,5 @@ def _argument(erf: ir.Node) -> tuple[ir.Node, ir.Value]:
         pairs = [pair for pair in ((b, a), (a, b)) if is_scalar(pair[0], math.sqrt(0.5), within)]
     need(bool(pairs), "the argument of Erf is not x / √2", scaling)
     number, x = pairs[0]
-    need(fits(number, x), "the constant would raise the rank", number)
+    need(keeps_rank(number, x), "the constant would raise the rank", number)
     return scaling, x

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOAT, attribute, dtype, need, plain_attributes, producer, values
+from ortopt.graph.match import FLOAT, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -46,8 +46,8 @@ class GemmActivationFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A Gemm in single precision, whose result nobody else needs."""
-        gemm = producer(values(root, 1)[0], "Gemm")
-        a, _ = values(gemm, 2)
+        gemm = producer(inputs(root, 1)[0], "Gemm")
+        a, _ = inputs(gemm, 2)
         need(dtype(a) == FLOAT, "the kernel is for single precision only", a)
         plain_attributes(gemm)
         defaults = PARAMETERS[root.op_type]

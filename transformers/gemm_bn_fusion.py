@@ -11,12 +11,12 @@ from ortopt.graph.match import (
     FLOATS,
     array_of,
     attribute,
+    inputs,
     need,
     optional,
     plain_attributes,
     producer,
     tensor_of,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
@@ -41,8 +41,8 @@ class GemmBnFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Constant B and C; the columns of the product are the channels. Computed in float64, rounded once."""
-        gemm = producer(values(root, 1)[0], "Gemm")
-        _, weight = values(gemm, 2)
+        gemm = producer(inputs(root, 1)[0], "Gemm")
+        _, weight = inputs(gemm, 2)
         tensor = tensor_of(weight)
         need(tensor.dtype in FLOATS and len(tensor.shape) == 2, "B is no matrix of floats", weight)
         plain_attributes(gemm)
@@ -65,7 +65,7 @@ class GemmBnFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Gemm; beta is in the new C."""
         gemm = found.nodes[0]
-        a, weight = values(gemm, 2)
+        a, weight = inputs(gemm, 2)
         dtype = tensor_of(weight).dtype
         kept = [item for name, item in gemm.attributes.items() if name != "beta"]
         return ir.Node("", "Gemm", [a, constant(found.b, dtype), constant(found.c, dtype)], kept)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import dims, need, operand_from, optional, plain_attributes, same_type, stretches_to, values
+from ortopt.graph.match import broadcasts_to, dims, inputs, need, operand_from, optional, plain_attributes, same_type
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -32,7 +32,7 @@ class GemmSumFusion(RewriteRule[Found]):
         product = gemm.outputs[0]
         need(c is not product, "the product is added to itself", gemm)
         need(same_type(c, product), "the types differ", c)
-        need(stretches_to(c, dims(product, rank=2)), "Gemm broadcasts C one way only", c)
+        need(broadcasts_to(c, dims(product, rank=2)), "Gemm broadcasts C one way only", c)
         plain_attributes(gemm)
         return Found((gemm, root), c)
 
@@ -40,4 +40,4 @@ class GemmSumFusion(RewriteRule[Found]):
         """Build the Gemm; the old beta scaled nothing."""
         gemm = found.nodes[0]
         kept = [attribute for name, attribute in gemm.attributes.items() if name != "beta"]
-        return ir.Node("", "Gemm", [*values(gemm, 2), found.c], kept)
+        return ir.Node("", "Gemm", [*inputs(gemm, 2), found.c], kept)

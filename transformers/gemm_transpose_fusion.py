@@ -10,6 +10,7 @@ from ortopt.graph.match import (
     attribute,
     dims,
     dtype,
+    inputs,
     is_constant,
     is_op,
     need,
@@ -17,7 +18,6 @@ from ortopt.graph.match import (
     plain_attributes,
     producer,
     users,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -39,7 +39,7 @@ class GemmTransposeFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Gemm", "Transpose")
-    wide = True
+    looks_downstream = True
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether C broadcasts
     numerics = Numerics.REORDERED
 
@@ -68,7 +68,7 @@ def _turns(transpose: ir.Node) -> bool:
 
 
 def _before(gemm: ir.Node) -> Found:
-    operands, flags = list(values(gemm, 2)), list(_flags(gemm))
+    operands, flags = list(inputs(gemm, 2)), list(_flags(gemm))
     fused = 0
     for position, value in enumerate(operands):
         transpose = value.producer()
@@ -76,7 +76,7 @@ def _before(gemm: ir.Node) -> Found:
             continue
         if value.is_graph_output() or not all(is_op(user, "Gemm") for user in users(value)):
             continue
-        (operands[position],) = values(transpose, 1)
+        (operands[position],) = inputs(transpose, 1)
         flags[position] ^= 1
         fused += 1
     need(fused > 0, "no operand comes from a Transpose that only Gemms read", gemm)
@@ -84,10 +84,10 @@ def _before(gemm: ir.Node) -> Found:
 
 
 def _after(transpose: ir.Node) -> Found:
-    (middle,) = values(transpose, 1)
+    (middle,) = inputs(transpose, 1)
     gemm = producer(middle, "Gemm")
     need(_turns(transpose), "it moves nothing", transpose)
-    a, b = values(gemm, 2)
+    a, b = inputs(gemm, 2)
     turns_a, turns_b = _flags(gemm)
     c = optional(gemm, 2)
     if c is not None and not is_constant(c):

@@ -71,9 +71,9 @@ class GroupFusion(GraphTransformer):
         """Group a graph that is in no function and below no op that runs its graphs itself, unless it has groups."""
         if scope.of(graph).in_function or scope.is_foreign(graph):
             return False
-        if any(node.domain == GROUP_DOMAIN for node in context.cancellation.watch(graph)):
+        if any(node.domain == GROUP_DOMAIN for node in context.cancellation.checked(graph)):
             return _tidy(graph, context)
-        strange = next(filter(_names_its_graphs, context.cancellation.watch(graph)), None)
+        strange = next(filter(_names_its_graphs, context.cancellation.checked(graph)), None)
         if strange is not None:
             context.refuse(strange, "it asks for the names in its graphs, which ONNX Runtime changes inside a function")
             return False
@@ -99,7 +99,7 @@ def _names_its_graphs(node: ir.Node) -> bool:
 
 def _explain(found: Partition, placement: Placement, context: Context) -> None:
     """Say why nodes stay outside."""
-    for node in context.cancellation.watch(found.outside):
+    for node in context.cancellation.checked(found.outside):
         if placement.provider_of(node) is None:
             context.refuse(node, "no chosen provider runs it")
         elif is_view(node):

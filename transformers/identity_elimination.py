@@ -2,22 +2,22 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import values
+from ortopt.graph.match import inputs
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 
-class IdentityElimination(RewriteRule[Root]):
+class IdentityElimination(RewriteRule[Forwarded]):
     """``Identity(x)`` → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Identity",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """Any Identity; the framework keeps those that give a graph output its name."""
-        (x,) = values(root, 1)
-        return Root((root,), x)
+        (x,) = inputs(root, 1)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.graph.match import Refusal, attribute, is_op, need, tensor_of, values
+from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, tensor_of
 from ortopt.options import TransformerLevel
 from ortopt.patterns.body_inlining import BodyInlining, Inlining
 from ortopt.semantics import constant_tensor
@@ -25,7 +25,7 @@ class IfInlining(BodyInlining):
 
 def _taken(node: ir.Node) -> ir.Graph:
     """The branch that an If always takes."""
-    (condition,) = values(node, 1)
+    (condition,) = inputs(node, 1)
     holds = _decided_above(node, condition)
     if holds is None:
         tensor = tensor_of(condition)
@@ -73,5 +73,5 @@ def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
     """Put the nodes of a branch in the place of the If; the nodes."""
     prefix = node.name or node.outputs[0].name or node.op_type
     moved, results = context.edit.inline(branch, node, prefix)
-    context.edit.take_place(node, dict(zip(node.outputs, results, strict=False)), moved)
+    context.edit.replace_and_remove(node, dict(zip(node.outputs, results, strict=False)), moved)
     return moved

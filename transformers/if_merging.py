@@ -50,7 +50,7 @@ def _branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph]:
 def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> bool:
     def change() -> list[ir.Node]:
         moved, results = context.edit.inline(branch, node, node.name or node.outputs[0].name or node.op_type)
-        context.edit.take_place(node, dict(zip(node.outputs, results, strict=True)), moved)
+        context.edit.replace_and_remove(node, dict(zip(node.outputs, results, strict=True)), moved)
         return moved
 
     return context.attempt((node,), change, "both branches are equal")

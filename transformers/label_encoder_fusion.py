@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, attribute, is_op, is_used_once, need, values
+from ortopt.graph.match import Refusal, attribute, inputs, is_op, is_used_once, need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics import strings_of
@@ -35,11 +35,11 @@ class LabelEncoderFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("ai.onnx.ml::LabelEncoder",)
     opsets = (2, NEWEST_OPSET)  # the first one had no tables
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """Values of the first table that can be told apart among the keys of the second."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         first = middle.producer()
         if first is None or not is_op(first, "LabelEncoder", domain=DOMAIN) or first.graph is not root.graph:
             raise Refusal("no LabelEncoder comes before", middle)

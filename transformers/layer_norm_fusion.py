@@ -28,8 +28,8 @@ class LayerNormFusion(RewriteRule[Normalization]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
     after = ("cast_elimination", "constant_folding", "opset_conversion")
     roots = ROOTS
-    reach = 7
-    wide = True
+    lookback = 7
+    looks_downstream = True
     produces = (("", "LayerNormalization"),)
     numerics = Numerics.REORDERED
     Options = LayerNormFusionOptions

@@ -25,7 +25,7 @@ class LoopCarriedElimination(GraphTransformer):
         if not context.edit.index.has_any(graph, LOOPS):
             return False
         changed = False
-        for node in [node for node in context.cancellation.watch(graph) if is_op(node, *LOOPS)]:
+        for node in [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]:
             try:
                 loop = repeated(node)
             except Refusal as refusal:

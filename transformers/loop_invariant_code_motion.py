@@ -33,7 +33,7 @@ class LoopInvariantCodeMotion(GraphTransformer):
         if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(LOOPS):
             return False  # the outermost graph's turn did it
         token = context.cancellation
-        loops = [node for at in scope.below(graph, token) for node in token.watch(at) if is_op(node, *LOOPS)]
+        loops = [node for at in scope.below(graph, token) for node in token.checked(at) if is_op(node, *LOOPS)]
         changed = False
         for node in reversed(loops):
             changed |= _move_out(node, context)
@@ -52,7 +52,7 @@ def _move_out(loop: ir.Node, context: Context) -> bool:
 def _empty(loop: ir.Node, body: ir.Graph, context: Context) -> bool:
     inside: set[ir.Value] = set(body.inputs)
     changed = False
-    for node in context.cancellation.watch(tuple(body)):
+    for node in context.cancellation.checked(tuple(body)):
         if node.graph is None:
             continue
         if any(value in inside for value in (*node.inputs, *scope.captured(node))):

@@ -84,7 +84,7 @@ def _skip(loop: Repeated, empty: list[ir.Value | None], context: Context) -> lis
     results = [*(loop.initial(state) for state in range(loop.states)), *empty]
     pairs = zip(loop.node.outputs, results, strict=True)
     found = {old: new for old, new in pairs if new is not None and is_needed(old)}
-    context.edit.take_place(loop.node, found, ())
+    context.edit.replace_and_remove(loop.node, found, ())
     return []
 
 
@@ -113,6 +113,6 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
             moved.append(first)
             results[output] = first.outputs[0]
     replacements = {old: new for old, new in zip(node.outputs, results, strict=True) if is_needed(old)}
-    edit.take_place(node, replacements, moved)
+    edit.replace_and_remove(node, replacements, moved)
     edit.sweep(moved)  # what only the condition needed
     return [inner for inner in moved if inner.graph is not None]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, dims, need, operand_from, stretches_to, values
+from ortopt.graph.match import FLOATS, broadcasts_to, dims, inputs, need, operand_from
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -30,11 +30,11 @@ class MatMulAddFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Two matrices of floats, and a C that broadcasts to their product."""
         matmul, c = operand_from(root, "MatMul")
-        a, b = values(matmul, 2)
+        a, b = inputs(matmul, 2)
         need(a.dtype in FLOATS, "only float Gemm kernels are fast", a)
         rows, _ = dims(a, rank=2)
         _, columns = dims(b, rank=2)
-        need(stretches_to(c, (rows, columns)), "Gemm broadcasts C one way only", c)
+        need(broadcasts_to(c, (rows, columns)), "Gemm broadcasts C one way only", c)
         return Found((matmul, root), a, b, c)
 
     def rewrite(self, found: Found) -> ir.Node:

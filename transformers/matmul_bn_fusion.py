@@ -14,12 +14,12 @@ from ortopt.graph.match import (
     array_of,
     attribute,
     dims,
+    inputs,
     is_op,
     need,
     rank,
     same_dim,
     tensor_of,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
@@ -46,19 +46,19 @@ class MatMulBnFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
     opsets = (7, NEWEST_OPSET)
-    reach = LONGEST + 1
+    lookback = LONGEST + 1
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A matrix times a constant matrix, and a path on which the columns become the second axis."""
         path: list[ir.Node] = []
-        node = values(root, 1)[0].producer()
+        node = inputs(root, 1)[0].producer()
         while node is not None and is_op(node, *MOVING) and len(path) < LONGEST:
             path.insert(0, node)
-            node = values(node, 1)[0].producer()
+            node = inputs(node, 1)[0].producer()
         if node is None or not is_op(node, "MatMul"):
             raise Refusal("no MatMul comes before", root)
-        a, weight = values(node, 2)
+        a, weight = inputs(node, 2)
         need(rank(a) == 2, "Gemm multiplies matrices only", a)
         tensor = tensor_of(weight)
         need(tensor.dtype in FLOATS and len(tensor.shape) == 2, "B is no matrix of floats", weight)
@@ -80,7 +80,7 @@ class MatMulBnFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Gemm, and what moves its axes anew."""
         matmul, *path, _ = found.nodes
-        a, weight = values(matmul, 2)
+        a, weight = inputs(matmul, 2)
         dtype = tensor_of(weight).dtype
         node = ir.node("Gemm", [a, constant(found.b, dtype), constant(found.c, dtype)])
         for step in path:
@@ -94,7 +94,7 @@ def _moved(node: ir.Node, position: int) -> int:
     Raises:
         Refusal: If it is not known, or the axis is cut or joined with another one.
     """
-    source = dims(values(node, 1)[0])
+    source = dims(inputs(node, 1)[0])
     if node.op_type == "Transpose":
         order = attribute(node, "perm", tuple(reversed(range(len(source)))))
         need(sorted(order) == list(range(len(source))), "it is no permutation", node)

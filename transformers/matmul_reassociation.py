@@ -7,11 +7,11 @@ import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, array_of, dtype, is_used_once, need, producer, tensor_of, values
+from ortopt.graph.match import FLOATS, array_of, dtype, inputs, is_used_once, need, producer, tensor_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
-MOST_WORK = 1 << 30
+MAX_WORK = 1 << 30
 """Multiplications that the product of the weights may take: about a second."""
 
 
@@ -33,21 +33,21 @@ class MatmulReassociation(RewriteRule[Found]):
     after = ("constant_folding",)
     roots = ("MatMul",)
     numerics = Numerics.REORDERED
-    reach = 1
+    lookback = 1
 
     def match(self, root: ir.Node) -> Found:
         """Matrices of floats that nobody can change."""
-        middle, second = values(root, 2)
+        middle, second = inputs(root, 2)
         product = producer(middle, "MatMul")
         need(is_used_once(middle), "the first product is used elsewhere", middle)
-        x, first = values(product, 2)
+        x, first = inputs(product, 2)
         one, other = tensor_of(first), tensor_of(second)
         need(one.dtype in FLOATS and one.dtype == other.dtype, "the weights are no floats", first)
         need(len(one.shape) == len(other.shape) == 2, "the weights are no matrices", first)
-        (inputs, between), (again, outputs) = one.shape.numpy(), other.shape.numpy()
+        (rows, between), (again, columns) = one.shape.numpy(), other.shape.numpy()
         need(between == again and between > 0, "the weights do not fit one another", root)
-        need(inputs * outputs <= between * (inputs + outputs), "both weights together are larger", root)
-        need(inputs * between * outputs <= MOST_WORK, "the weights are large", root)
+        need(rows * columns <= between * (rows + columns), "both weights together are larger", root)
+        need(rows * between * columns <= MAX_WORK, "the weights are large", root)
         with np.errstate(over="ignore", invalid="ignore"):
             exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
             weight = exact.astype(one.dtype.numpy())  # rounded once

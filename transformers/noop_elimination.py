@@ -8,23 +8,23 @@ from ortopt.graph.match import (
     FLOATS,
     INTEGERS,
     array_of,
+    broadcasts_to,
     dims,
     dtype,
+    inputs,
     is_constant,
     need,
     rank,
-    stretches_to,
     tensor_of,
-    values,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 from ortopt.semantics import COMMUTATIVE
 
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
 
 
-class NoopElimination(RewriteRule[Root]):
+class NoopElimination(RewriteRule[Forwarded]):
     """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false`` → ``x``.
 
     Exact: among floats ``x + 0.0`` is none of them, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf);
@@ -35,16 +35,16 @@ class NoopElimination(RewriteRule[Root]):
     roots = tuple(NEUTRAL)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """A neutral constant that enlarges neither rank nor dimensions."""
-        x, other = values(root, 2)
+        x, other = inputs(root, 2)
         if root.op_type in COMMUTATIVE and not is_constant(other):
             x, other = other, x
         tensor = tensor_of(other)
         need(tensor.size > 0, "the constant is empty", other)
         if len(tensor.shape) > 0:
             need(len(tensor.shape) <= rank(x), "the constant enlarges the rank", other)
-            need(stretches_to(other, dims(x)), "the constant may enlarge the result", other)
+            need(broadcasts_to(other, dims(x)), "the constant may enlarge the result", other)
         content = array_of(other)
         neutral = NEUTRAL[root.op_type]
         need(bool(content.reshape(-1)[0] == neutral and np.all(content == neutral)), f"it is not {neutral}", other)
@@ -57,8 +57,8 @@ class NoopElimination(RewriteRule[Root]):
         if root.op_type == "Pow" and dtype(x) in INTEGERS:
             need(is_exact_in_doubles(x), "ONNX Runtime rounds integers above 2^53 here", x)
         need(dtype(x) == dtype(root.outputs[0]), "the type changes", x)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read the operand."""
         return found.value

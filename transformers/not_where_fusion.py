@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import producer, values
+from ortopt.graph.match import inputs, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -26,8 +26,8 @@ class NotWhereFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Any Where after a Not; the Not stays for its other users, this Where's values among them."""
-        inverted, a, b = values(root, 3)
-        (condition,) = values(producer(inverted, "Not"), 1)
+        inverted, a, b = inputs(root, 3)
+        (condition,) = inputs(producer(inverted, "Not"), 1)
         return Found((root,), condition, b, a)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -3,28 +3,28 @@
 import onnx_ir as ir
 
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, need, opset, same_dim, values
+from ortopt.graph.match import Dim, Refusal, attribute, inputs, need, opset, same_dim
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
 
-class PadElimination(RewriteRule[Root]):
+class PadElimination(RewriteRule[Forwarded]):
     """``Pad`` by nothing → ``x``, in every mode."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Pad",)
     opsets = (2, NEWEST_OPSET)  # in the first version the attribute had another name
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """Paddings that are known and all 0."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         known: tuple[Dim, ...] | None = None
-        known = attribute(root, "pads", known) if opset(root) < 11 else contents(values(root, 2)[1])
+        known = attribute(root, "pads", known) if opset(root) < 11 else contents(inputs(root, 2)[1])
         if known is None:
             raise Refusal("the paddings are not known", root)
         need(all(same_dim(amount, 0) for amount in known), "it adds or takes something", root)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value

@@ -10,6 +10,7 @@ from ortopt.graph.match import (
     Refusal,
     attribute,
     dtype,
+    inputs,
     need,
     opset,
     optional,
@@ -17,7 +18,6 @@ from ortopt.graph.match import (
     producer,
     rank,
     scalar,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -46,9 +46,9 @@ class PadFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A Pad by known numbers of zeros, along spatial axes only."""
-        (padded,) = values(root, 1)
+        (padded,) = inputs(root, 1)
         pad = producer(padded, "Pad")
-        (x,) = values(pad, 1)
+        (x,) = inputs(pad, 1)
         need(dtype(x) in FLOATS, "it pads no floats", pad)
         need(attribute(pad, "mode", "constant") == "constant", "it does not pad with a constant", pad)
         need(_filling(pad) == 0, "it does not pad with 0", pad)
@@ -92,7 +92,7 @@ def _amounts(pad: ir.Node, x: ir.Value) -> tuple[int, ...]:
     if opset(pad) < PADS_ARE_AN_INPUT:
         empty: tuple[int, ...] = ()
         return attribute(pad, "pads", empty)
-    amounts = _numbers(values(pad, 2)[1])
+    amounts = _numbers(inputs(pad, 2)[1])
     axes = optional(pad, 3)
     if axes is None:
         return amounts

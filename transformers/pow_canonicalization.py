@@ -11,12 +11,12 @@ from ortopt.graph.match import (
     INTEGERS,
     dims,
     dtype,
-    fits,
+    inputs,
     is_op,
+    keeps_rank,
     need,
     scalar,
     users,
-    values,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -49,14 +49,14 @@ class PowCanonicalization(RewriteRule[Found]):
     roots = ("Pow",)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
-    reach = 4
-    wide = True
+    lookback = 4
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """One of the three exponents, which leaves the shape."""
-        x, exponent = values(root, 2)
+        x, exponent = inputs(root, 2)
         number = scalar(exponent)
-        need(fits(exponent, x), "the exponent would raise the rank", exponent)
+        need(keeps_rank(exponent, x), "the exponent would raise the rank", exponent)
         need(number in (2, -1, 0.5), "the exponent is not 2, -1 or ½", exponent)
         if number == 2:
             need(dtype(x) in FLOATS or (dtype(x) in INTEGERS and dtype(exponent) in INTEGERS), "the types differ", x)

@@ -2,9 +2,9 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import is_op, need, producer, users, values
+from ortopt.graph.match import inputs, is_op, need, producer, users
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 KEEPERS = (
     *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil", "Celu"),
@@ -20,26 +20,26 @@ KEEPERS = (
 SIZES = ("Shape", "Size")
 
 
-class PreShapeNodeElimination(RewriteRule[Root]):
+class PreShapeNodeElimination(RewriteRule[Forwarded]):
     """``Shape(f(x))``, ``Size(f(x))`` → ``Shape(x)``, ``Size(x)`` for a Cast or another f that keeps the shape."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = SIZES
-    reach = 1
-    wide = True
+    lookback = 1
+    looks_downstream = True
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """A result that nobody but Shape and Size reads."""
-        (result,) = values(root, 1)
+        (result,) = inputs(root, 1)
         node = producer(result, *KEEPERS)
         need(result is node.outputs[0], "it is another output", result)
-        (x,) = values(node, 1)
+        (x,) = inputs(node, 1)
         need(x.type is None or isinstance(x.type, ir.TensorType), "it is no tensor", x)
         private = not result.is_graph_output() and all(is_op(user, *SIZES) for user in users(result))
         need(private, f"{node.op_type}'s result is used elsewhere", result)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         """Ask the input."""
         (root,) = found.nodes
         return ir.Node("", root.op_type, [found.value], list(root.attributes.values()))

@@ -3,13 +3,13 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import need, values
+from ortopt.graph.match import inputs, need
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_faithful, same_scale, scaling
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 
-class QdqFinalCleanup(RewriteRule[Root]):
+class QdqFinalCleanup(RewriteRule[Forwarded]):
     """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
 
     Exact: see `ortopt.patterns.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding
@@ -19,16 +19,16 @@ class QdqFinalCleanup(RewriteRule[Root]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """The same constant mapping on the way there and back."""
-        dequantize = dequantizer(values(root, 1)[0])
+        dequantize = dequantizer(inputs(root, 1)[0])
         there, back = scaling(dequantize), scaling(root)
         need(there.integers == back.integers, "the quantized types differ", root)
         need(same_scale(there, back), "the scales differ: it rounds", root)
         need(bool(np.array_equal(there.zero_point, back.zero_point)), "the zero points differ", root)
         need(is_faithful(there), "the scale is too large or too small for the way back to be exact", root)
-        return Root((root,), values(dequantize, 1)[0])
+        return Forwarded((root,), inputs(dequantize, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read the integers."""
         return found.value

@@ -11,6 +11,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     attribute,
+    inputs,
     is_constant,
     need,
     optional,
@@ -19,7 +20,6 @@ from ortopt.graph.match import (
     scalar,
     shape_of,
     tensor_of,
-    values,
 )
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
@@ -67,7 +67,7 @@ class QdqPropagation(RewriteRule[Found]):
     def rewrite(self, found: Found) -> Replacement:
         """Let the two change places."""
         first, second = found.nodes
-        (source,) = values(first, 1)
+        (source,) = inputs(first, 1)
         moved, scaling = (first, second) if is_quantizer(second) else (second, first)
         parameters = [value for value in scaling.inputs[1:] if value is not None]
         attributes = [item for name, item in scaling.attributes.items() if name != "axis"]
@@ -86,7 +86,7 @@ class QdqPropagation(RewriteRule[Found]):
 
 
 def _before_quantizing(root: ir.Node) -> Found:
-    (numbers,) = values(root, 1)
+    (numbers,) = inputs(root, 1)
     op = numbers.producer()
     if op is None or op.domain != "" or op.op_type not in PERMUTING + REPEATING:
         raise Refusal("no op that keeps values comes before", numbers)
@@ -99,7 +99,7 @@ def _before_quantizing(root: ir.Node) -> Found:
 
 
 def _behind_dequantizing(root: ir.Node) -> Found:
-    numbers = values(root, 1)[0]
+    numbers = inputs(root, 1)[0]
     dequantize = dequantizer(numbers)
     plain_attributes(root)
     plain_attributes(dequantize)
@@ -109,7 +109,7 @@ def _behind_dequantizing(root: ir.Node) -> Found:
         _check_axis_free(dequantize)
         return Found((dequantize, root))
     need(root.op_type in _AXES, "there are several scales, which it would scatter", dequantize)
-    integers, scale = values(dequantize, 2)
+    integers, scale = inputs(dequantize, 2)
     of = rank(integers)
     axis = attribute(dequantize, "axis", 1)
     need(-of <= axis < of, "the axis is out of range", dequantize)
@@ -126,7 +126,7 @@ def _behind_dequantizing(root: ir.Node) -> Found:
 def _check_order(root: ir.Node, dequantize: ir.Node) -> None:
     """Refuse unless the largest integer is the largest number, and no window lies in the padding."""
     need(has_one_scale(dequantize), "there are several scales", dequantize)
-    integers, scale = values(dequantize, 2)
+    integers, scale = inputs(dequantize, 2)
     need(integers.dtype in (ir.DataType.INT8, ir.DataType.UINT8), "no kernel of MaxPool takes the integers", integers)
     factor = scalar(scale)
     need(np.isfinite(factor) and factor > 0, "the scale does not keep the order", scale)
@@ -142,7 +142,7 @@ def _check_order(root: ir.Node, dequantize: ir.Node) -> None:
 
 
 def _permutation(root: ir.Node) -> tuple[int, ...]:
-    of = rank(values(root, 1)[0])
+    of = rank(inputs(root, 1)[0])
     return attribute(root, "perm", tuple(reversed(range(of))))
 
 
@@ -153,7 +153,7 @@ def _through_transpose(root: ir.Node, axis: int) -> int:
 
 
 def _through_gather(root: ir.Node, axis: int) -> int:
-    data, indices = values(root, 2)
+    data, indices = inputs(root, 2)
     gathered = attribute(root, "axis", 0) % rank(data)
     need(gathered != axis, "it gathers along the scales", root)
     return axis + rank(indices) - 1 if gathered < axis else axis
@@ -163,7 +163,7 @@ def _through_slice(root: ir.Node, axis: int) -> int:
     axes = optional(root, 3)
     if axes is None:
         raise Refusal("it may slice along the scales", root)
-    of = rank(values(root, 1)[0])
+    of = rank(inputs(root, 1)[0])
     content = np.asarray(tensor_of(axes).numpy()).reshape(-1).tolist()
     need(all(sliced % of != axis for sliced in content), "it slices along the scales", root)
     return axis
@@ -171,7 +171,7 @@ def _through_slice(root: ir.Node, axis: int) -> int:
 
 def _through_unsqueeze(root: ir.Node, axis: int) -> int:
     """Where an axis is found again among those of the result; dimensions of 1 come and go around it."""
-    before, after = shape_of(values(root, 1)[0]), shape_of(root.outputs[0])
+    before, after = shape_of(inputs(root, 1)[0]), shape_of(root.outputs[0])
     if before is None or after is None:
         raise Refusal("the shape is unknown", root)
     axes = _axes_of(root)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import choose, fits, is_constant, is_op, need, only_user, scalar, values
+from ortopt.graph.match import choose, inputs, is_constant, is_op, keeps_rank, need, only_user, scalar
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -28,15 +28,15 @@ class QuickGeluFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Sigmoid",)
-    wide = True
+    looks_downstream = True
     produces = (("com.microsoft", "QuickGelu"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """The product below the sigmoid, of what is scaled above it."""
-        (argument,) = values(root, 1)
+        (argument,) = inputs(root, 1)
         product = only_user(root.outputs[0], "Mul")
-        a, b = values(product, 2)
+        a, b = inputs(product, 2)
         need(a is not b, "the product is a square", product)
         x = b if a is root.outputs[0] else a
         nodes: tuple[ir.Node, ...] = (root, product)
@@ -57,9 +57,9 @@ def _scale(argument: ir.Value, x: ir.Value) -> tuple[float, ir.Node]:
     scaling = argument.producer()
     need(is_op(scaling, "Mul"), "the argument of Sigmoid is not alpha · x", argument)
     assert scaling is not None
-    a, b = values(scaling, 2)
+    a, b = inputs(scaling, 2)
     pairs = [pair for pair in ((a, b), (b, a)) if pair[0] is x and is_constant(pair[1])]
     need(bool(pairs), "the argument of Sigmoid is not alpha · x", argument)
     _, number = choose(pairs)
-    need(fits(number, x), "the constant would raise the rank", number)
+    need(keeps_rank(number, x), "the constant would raise the rank", number)
     return scalar(number), scaling

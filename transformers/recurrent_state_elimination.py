@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, attribute, dims, fill, need, optional, same_dim, static_dims, values
+from ortopt.graph.match import Refusal, attribute, dims, inputs, need, optional, same_dim, splat, static_dims
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -28,7 +28,7 @@ class RecurrentStateElimination(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = tuple(STATES)
-    reach = 4
+    lookback = 4
 
     def match(self, root: ir.Node) -> Found:
         """States of +0 in the shape that the recurrence wants: another one is an error at run time."""
@@ -57,9 +57,9 @@ class RecurrentStateElimination(RewriteRule[Found]):
 
 
 def _check(root: ir.Node, state: ir.Value) -> None:
-    number = fill(state)
+    number = splat(state)
     need(number == 0 and not np.signbit(number.astype(np.float64)), "it does not start from zeros", state)
-    x, _, recurrence = values(root, 3)
+    x, _, recurrence = inputs(root, 3)
     directions, _, hidden = static_dims(recurrence, 3)
     steps_first = attribute(root, "layout", 0) == 0
     batch = dims(x, 3)[1 if steps_first else 0]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortopt.analysis.signs import is_never_negative_zero
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents, is_exact_in_doubles
-from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, need, opset, optional, same_dim, values
+from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, inputs, need, opset, optional, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -39,7 +39,7 @@ class ReduceElimination(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Axes that are known, each of size 1."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         shape = dims(x)
         axes = _axes(root)
         if not axes:

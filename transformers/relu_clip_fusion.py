@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import attribute, need, opset, optional, producer, scalar, tensor_of, values
+from ortopt.graph.match import attribute, inputs, need, opset, optional, producer, scalar, tensor_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -28,7 +28,7 @@ class ReluClipFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Constant bounds; a max below 0 or below min would make a Clip that versions read differently."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         relu = producer(middle, "Relu")
         low, high = _bounds(root)
         need(high >= 0, "max is below 0", root)
@@ -38,7 +38,7 @@ class ReluClipFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Clip."""
         relu, clip = found.nodes
-        (x,) = values(relu, 1)
+        (x,) = inputs(relu, 1)
         low, _ = _bounds(clip)
         if opset(clip) < 11:
             kept = [item for name, item in clip.attributes.items() if name != "min"]

@@ -13,6 +13,7 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
+    inputs,
     is_constant,
     need,
     opset,
@@ -20,7 +21,6 @@ from ortopt.graph.match import (
     producer,
     same_dim,
     shape_of,
-    values,
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -58,9 +58,9 @@ class ReshapeChain(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Two of these ops in a row; the first may have other users, and stays for them."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         first = producer(middle, *RESHAPING, "Transpose")
-        (x,) = values(first, 1)
+        (x,) = inputs(first, 1)
         source = shape_of(x)
         if first.op_type == "Transpose":
             need(source is not None and _moves_ones(first, source), "a Transpose moves more than ones", first)
@@ -80,7 +80,7 @@ class ReshapeChain(RewriteRule[Found]):
                 return Found((root,), x, *renamed)
         if root.op_type == "Reshape" and _reads_alike(root, source, between):
             kept = (("allowzero", 1),) if attribute(root, "allowzero", 0) else ()
-            return Found((root,), x, "Reshape", values(root, 2)[1], kept)
+            return Found((root,), x, "Reshape", inputs(root, 2)[1], kept)
         if source is None or result is None:
             raise Refusal("the shapes are not known", root)
         return _by_shape(root, x, source, result)
@@ -170,7 +170,7 @@ def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None
     if axes:
         dropped = _positions(axes, len(source))
         return None if dropped is None else tuple(dim for axis, dim in enumerate(source) if axis not in dropped)
-    if not all(isinstance(dim, int) or symbolic.different(dim, 1) for dim in source):
+    if not all(isinstance(dim, int) or symbolic.provably_different(dim, 1) for dim in source):
         return None
     return tuple(dim for dim in source if not same_dim(dim, 1))
 
@@ -189,7 +189,7 @@ def _moves_ones(transpose: ir.Node, source: Sequence[Dim]) -> bool:
 
 
 def _reshaped(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:
-    target = contents(values(node, 2)[1])
+    target = contents(inputs(node, 2)[1])
     if target is None:
         return None
     copies = attribute(node, "allowzero", 0) == 0
@@ -235,7 +235,7 @@ def _reads_alike(root: ir.Node, source: Sequence[Dim] | None, between: Sequence[
     """Whether a Reshape's target means the same for what comes before the first op."""
     if attribute(root, "allowzero", 0):
         return True
-    target = contents(values(root, 2)[1])
+    target = contents(inputs(root, 2)[1])
     if target is None:
         return False
     for axis, dim in enumerate(target):
@@ -271,7 +271,7 @@ def _by_shape(root: ir.Node, x: ir.Value, source: Sequence[Dim], result: Sequenc
 
 def _infers(root: ir.Node, axis: int) -> bool:
     """Whether the last op infers the dimension at an axis itself, and so cannot run beside a 0 either."""
-    target = contents(values(root, 2)[1]) if root.op_type == "Reshape" else None
+    target = contents(inputs(root, 2)[1]) if root.op_type == "Reshape" else None
     return target is not None and same_dim(target[axis], INFER)
 
 

@@ -3,24 +3,24 @@
 import onnx_ir as ir
 
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, dims, need, same_dim, values
+from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, need, same_dim
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
 
-class ReshapeElimination(RewriteRule[Root]):
+class ReshapeElimination(RewriteRule[Forwarded]):
     """``Reshape(x, shape of x)`` → ``x``, with 0, one -1 and symbols."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Reshape",)
     opsets = (5, NEWEST_OPSET)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """A target that gives back each dimension of x.
 
         What the file declares about the result is no proof: only the target counts.
         """
-        x, target = values(root, 2)
+        x, target = inputs(root, 2)
         shape, known = dims(x), contents(target)
         if known is None:
             raise Refusal("the target shape is not known", target)
@@ -34,9 +34,9 @@ class ReshapeElimination(RewriteRule[Root]):
             free += 1
         need(free <= 1, "two dimensions are free", target)
         need(not free or _has_elements(known, shape), "with 0 elements a -1 may be any size", target)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it renames."""
         return found.value
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, dims, is_constant, need, opset, shape_of, values
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, opset, shape_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.semantics import is_overridable
@@ -33,12 +33,12 @@ class ReshapeFusion(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Rewrite the Reshapes of a graph."""
         reshapes = context.edit.index.nodes(graph, "Reshape")
-        roots = [node for node in context.cancellation.watch(reshapes) if _is_computed(node)]
+        roots = [node for node in context.cancellation.checked(reshapes) if _is_computed(node)]
         if not roots:
             return False
         positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
         changed = False
-        for root in context.cancellation.watch(roots):
+        for root in context.cancellation.checked(roots):
             try:
                 replacement = _replacement(root, positive)
             except Refusal as refusal:
@@ -73,7 +73,7 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
     Raises:
         Refusal: If there is none.
     """
-    x, computed = values(root, 2)
+    x, computed = inputs(root, 2)
     result = dims(root.outputs[0])
     numbers = tuple(dim for dim in result if isinstance(dim, int))
     if len(numbers) == len(result):
@@ -175,7 +175,7 @@ def _is_positive(dim: Dim, positive: frozenset[str]) -> bool:
 def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
     """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
     found: set[str] = set()
-    for node in context.cancellation.watch(context.edit.index.nodes(graph, "Reshape")):
+    for node in context.cancellation.checked(context.edit.index.nodes(graph, "Reshape")):
         if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node) or _may_take_zero(node):
             continue
         contents, result = facts.contents(node.inputs[1]), shape_of(node.outputs[0])

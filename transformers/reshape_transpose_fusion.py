@@ -6,7 +6,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, dims, is_used_once, need, producer, same_dim, values
+from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_used_once, need, producer, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -28,17 +28,17 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
     after = ("reshape_chain", "transpose_chain")
     roots = RENAMING
     opsets = (5, NEWEST_OPSET)
-    reach = 3
+    lookback = 3
 
     def match(self, root: ir.Node) -> Found:
         """Each axis of the transposed value is a run of axes of x, and comes apart into them again."""
-        (turned,) = values(root, 1)
+        (turned,) = inputs(root, 1)
         transpose = producer(turned, "Transpose")
         need(is_used_once(turned), "the transposed value is used elsewhere", turned)
-        (joined,) = values(transpose, 1)
+        (joined,) = inputs(transpose, 1)
         first = producer(joined, *RENAMING)
         need(is_used_once(joined), "what is transposed is used elsewhere", joined)
-        (x,) = values(first, 1)
+        (x,) = inputs(first, 1)
         need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)
         source, result = dims(x), dims(root.outputs[0])
         runs = _runs(source, dims(joined))

@@ -8,6 +8,7 @@ from ortopt.graph.match import (
     Refusal,
     attribute,
     dims,
+    inputs,
     is_op,
     need,
     opset,
@@ -15,10 +16,9 @@ from ortopt.graph.match import (
     same_dim,
     small_array,
     tensor_of,
-    values,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule, Root
+from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
 SCALES_ARE_AN_INPUT = 9
 HAS_SIZES = 11
@@ -26,7 +26,7 @@ KEEPING = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", 
 """Coordinate modes that read from x itself at scale 1; tf_crop_and_resize reads what the region says."""
 
 
-class ResizeElimination(RewriteRule[Root]):
+class ResizeElimination(RewriteRule[Forwarded]):
     """``Resize``, ``Upsample`` to the size of x → ``x``.
 
     At scale 1 each element is read at its own place: linear weights are then 1 and 0, cubic ones 0, 1, 0, 0, with
@@ -38,9 +38,9 @@ class ResizeElimination(RewriteRule[Root]):
     roots = ("Resize", "Upsample")
     opsets = (7, NEWEST_OPSET)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """Scales of 1, or sizes that are the dimensions, in a mode that keeps the places."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         version = opset(root)
         if is_op(root, "Resize") and version >= HAS_SIZES:
             _check_coordinates(root)
@@ -56,9 +56,9 @@ class ResizeElimination(RewriteRule[Root]):
         else:
             array = small_array(scales)
             need(array.size > 0 and bool(np.all(array == 1.0)), "a scale is not 1", scales)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value
 

@@ -28,8 +28,8 @@ class RmsNormFusion(RewriteRule[Normalization]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
     after = ("cast_elimination", "constant_folding", "layer_norm_fusion", "opset_conversion")
     roots = ROOTS
-    reach = 6
-    wide = True
+    lookback = 6
+    looks_downstream = True
     produces = (("", "SimplifiedLayerNormalization"),)
     numerics = Numerics.REORDERED
     Options = RmsNormFusionOptions

@@ -18,16 +18,16 @@ from ortopt.graph.match import (
     attribute,
     dims,
     dtype,
-    fits,
+    inputs,
     is_constant,
     is_op,
     is_used_once,
+    keeps_rank,
     need,
     operand_constant,
     optional,
     scalar,
     tensor_of,
-    values,
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
@@ -36,8 +36,8 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 LINEAR = ("Gemm", "MatMul")
 ABOVE = frozenset((*MOVING, *LINEAR, "Add"))
-MOST_MOVES = 6
-MOST_BYTES = 1 << 25
+MAX_MOVES = 6
+MAX_BYTES = 1 << 25
 """Larger weights stay mapped from the file: a scaled copy would be in memory."""
 
 SMALL_BYTES = 1 << 14
@@ -65,14 +65,14 @@ class ScaleFolding(RewriteRule[Found]):
     roots = ("Div", "Mul")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
-    reach = 6
+    lookback = 6
 
     def match(self, root: ir.Node) -> Found:
         """One number, and above it a MatMul or Gemm with constant weights that nobody else uses."""
-        number, at = operand_constant(root) if is_op(root, "Mul") else values(root, 2)[::-1]
+        number, at = operand_constant(root) if is_op(root, "Mul") else inputs(root, 2)[::-1]
         path = [root, _producer_for_it_alone(at, root)]
-        while path[-1].op_type in MOVING and len(path) <= MOST_MOVES:
-            path.append(_producer_for_it_alone(values(path[-1], 1)[0], root))
+        while path[-1].op_type in MOVING and len(path) <= MAX_MOVES:
+            path.append(_producer_for_it_alone(inputs(path[-1], 1)[0], root))
         places = []
         if is_op(path[-1], "Add"):
             _, product = operand_constant(path[-1])
@@ -83,7 +83,7 @@ class ScaleFolding(RewriteRule[Found]):
         need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
         factor = scalar(number)
         need(dtype(at) in FLOATS and math.isfinite(factor) and factor != 0, "it is no factor", number)
-        need(fits(number, at), "the factor would raise the rank", number)
+        need(keeps_rank(number, at), "the factor would raise the rank", number)
         if is_op(root, "Div"):
             factor = 1 / factor
         places.append((layer, 1))
@@ -133,7 +133,7 @@ def _scaled(value: ir.Value | None, factor: float) -> np.ndarray:
     need(tensor.dtype in FLOATS, "the weights are no floats", value)
     private = use_count(value) == 1 or tensor.nbytes <= SMALL_BYTES
     need(private and not value.is_graph_output(), "the weights are used elsewhere", value)
-    need(tensor.nbytes <= MOST_BYTES, "the weights are large", value)
+    need(tensor.nbytes <= MAX_BYTES, "the weights are large", value)
     content = array_of(value)
     wide = content.astype(np.float64 if tensor.dtype == ir.DataType.DOUBLE else np.float32)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -102,6 +102,6 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
             moved.append(whole)
             results[output] = whole.outputs[0]
     replacements = {old: new for old, new in zip(node.outputs, results, strict=True) if is_needed(old)}
-    edit.take_place(node, replacements, [*added, *moved])
+    edit.replace_and_remove(node, replacements, [*added, *moved])
     edit.sweep(moved)
     return [inner for inner in (*added, *moved) if inner.graph is not None]

@@ -26,14 +26,14 @@ class ShapeFolding(GraphTransformer):
         if not context.edit.index.has_any_anywhere(SIZES):
             return False
         known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
-        for node in context.cancellation.watch(tuple(context.cancellation.watch(graph))):
+        for node in context.cancellation.checked(tuple(context.cancellation.checked(graph))):
             found = _known_outputs(node)
             if found:
                 known[node] = found
             elif node.op_type in SIZES and not node.domain:
                 context.refuse(node, "not all of the dimensions are known")
         changed = False
-        for node in context.cancellation.watch(known):
+        for node in context.cancellation.checked(known):
             needed = _needed(node, known, graph)
             if needed:
                 changed |= _replace(node, needed, context)

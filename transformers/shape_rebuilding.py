@@ -23,10 +23,10 @@ SIZES = ("Shape", "Size")
 SHAPE_HAS_BOUNDS = 15
 """The opset since which Shape gives a part of the dimensions; before, a Gather takes it."""
 
-MOST_OPERANDS = 256
+MAX_OPERANDS = 256
 """So many nodes above a result are looked at for what they take the shape of."""
 
-MOST_PLACES = 16
+MAX_PLACES = 16
 """At so many places a dimension is looked for."""
 
 
@@ -56,9 +56,9 @@ class ShapeRebuilding(GraphTransformer):
         """Rebuild the shapes of a graph where fewer nodes are left then."""
         if not context.edit.index.has_any(graph, SIZES):
             return False
-        arithmetic = {node: None for node in context.cancellation.watch(graph) if _is_arithmetic(node)}
+        arithmetic = {node: None for node in context.cancellation.checked(graph) if _is_arithmetic(node)}
         changed = False
-        for group in context.cancellation.watch(_groups(arithmetic, context.cancellation)):
+        for group in context.cancellation.checked(_groups(arithmetic, context.cancellation)):
             plan = _Plan(graph, group)
             if plan.saves > 0:
                 for value, pieces in plan.shapes.items():
@@ -84,7 +84,7 @@ def _is_arithmetic(node: ir.Node) -> bool:
 def _groups(nodes: Collection[ir.Node], token: CancellationToken) -> list[list[ir.Node]]:
     """Nodes that depend on one another, in the graph's order: what saves in one group costs nothing in another."""
     group_of: dict[ir.Node, list[ir.Node]] = {}
-    for node in token.watch(nodes):
+    for node in token.checked(nodes):
         merged = [node]
         for value in node.inputs:
             producer = None if value is None else value.producer()
@@ -134,7 +134,7 @@ class _Plan:
                     continue
                 pieces = _pieces(value, places)
                 if pieces is None:  # what it was computed from stands before it too
-                    own = _places(_sized(_with_operands([node], members, MOST_OPERANDS)))
+                    own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
                     pieces = _pieces(value, {**own, **places})
                 if pieces is None:
                     kept.append(node)
@@ -222,7 +222,7 @@ def _longest(elements: tuple[Dim, ...], places: Places) -> Part | None:
     best: Part | None = None
     first = elements[0]
     assert not isinstance(first, int)
-    for source, axis in places.get(first.value or "", ())[:MOST_PLACES]:
+    for source, axis in places.get(first.value or "", ())[:MAX_PLACES]:
         dims = facts.dims_of(source) or ()
         end = axis + 1
         while end < len(dims) and end - axis < len(elements) and symbolic.equal(dims[end], elements[end - axis]):

@@ -60,7 +60,7 @@ class ShapeSharing(GraphTransformer):
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph that are still there when their turn comes, and behind each the graphs below it."""
-    for node in token.watch(tuple(token.watch(graph))):
+    for node in token.checked(tuple(token.checked(graph))):
         if node.graph is None:
             continue
         yield node

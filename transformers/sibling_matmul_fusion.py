@@ -35,7 +35,7 @@ class SiblingMatmulFusion(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Join the products of each value that has several."""
         changed = False
-        for siblings in _siblings(context.cancellation.watch(graph)):
+        for siblings in _siblings(context.cancellation.checked(graph)):
             if len(siblings) < 2:
                 context.refuse(siblings[0], "no other product with a constant matrix reads the value")
             elif opset(siblings[0]) < AXIS_FROM_THE_END:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CUDA
-from ortopt.graph.match import attribute, optional, values
+from ortopt.graph.match import attribute, inputs, optional
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.layer_normalization import Skip, skip_above, skip_node
 from ortopt.rule import RewriteRule
@@ -37,14 +37,14 @@ class SkipLayerNormFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("layer_norm_fusion",)
     roots = ("LayerNormalization",)
-    reach = 3
+    lookback = 3
     providers = (CUDA,)
     produces = (("com.microsoft", "SkipLayerNormalization"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A sum whose operands the kernel takes."""
-        _, scale = values(root, 2)
+        _, scale = inputs(root, 2)
         bias = optional(root, 2)
         skip = skip_above(root, (scale, bias))
         epsilon = attribute(root, "epsilon", 1e-5)

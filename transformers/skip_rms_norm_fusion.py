@@ -9,7 +9,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CUDA
-from ortopt.graph.match import attribute, values
+from ortopt.graph.match import attribute, inputs
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.layer_normalization import Skip, skip_above, skip_node
 from ortopt.rule import RewriteRule
@@ -36,14 +36,14 @@ class SkipRmsNormFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("rms_norm_fusion",)
     roots = ("RMSNormalization", "SimplifiedLayerNormalization")
-    reach = 3
+    lookback = 3
     providers = (CUDA,)
     produces = (("com.microsoft", "SkipSimplifiedLayerNormalization"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A sum whose operands the kernel takes."""
-        _, scale = values(root, 2)
+        _, scale = inputs(root, 2)
         skip = skip_above(root, (scale,))
         return Found((*skip.nodes, root), skip, scale, attribute(root, "epsilon", 1e-5), root.outputs[0])
 

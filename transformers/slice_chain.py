@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.bounds import LARGEST, is_endless
-from ortopt.graph.match import Dim, Refusal, dims, is_used_once, need, opset, producer, values
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_used_once, need, opset, producer
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import Cut, cuts, slice_node
 from ortopt.rule import RewriteRule
@@ -31,10 +31,10 @@ class SliceChain(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Bounds that are numbers; on a common axis, steps forwards."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         first = producer(middle, "Slice")
         need(is_used_once(middle), "the first part is used elsewhere", middle)
-        (x,) = values(first, 1)
+        (x,) = inputs(first, 1)
         shape = dims(x)
         inner = {cut.axis: cut for cut in cuts(first)}
         outer = {cut.axis: cut for cut in cuts(root)}

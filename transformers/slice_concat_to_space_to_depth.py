@@ -16,6 +16,7 @@ from ortopt.graph.match import (
     attribute,
     axis,
     dims,
+    inputs,
     is_constant,
     is_op,
     is_used_once,
@@ -25,7 +26,6 @@ from ortopt.graph.match import (
     same_dim,
     tensor_of,
     users,
-    values,
 )
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
@@ -62,12 +62,12 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
     after = ("slice_chain",)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)
-    reach = 2
-    wide = True
+    lookback = 2
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """Each offset once, from one value of rank 4."""
-        operands = values(root, len(root.inputs))
+        operands = inputs(root, len(root.inputs))
         size = math.isqrt(len(operands))
         need(size > 1 and size * size == len(operands), "its operands are no blocks", root)
         need(axis(root, len(dims(root.outputs[0], 4)), 0) == CHANNELS, "it does not join channels", root)
@@ -118,7 +118,7 @@ def _offsets(operand: ir.Value, size: int) -> tuple[ir.Value, int, int]:
     at = operand
     while len(starts) < 2:
         node = producer(at, "Slice")
-        (above,) = values(node, 1)
+        (above,) = inputs(node, 1)
         shape = dims(above, 4)
         for cut in cuts(node):
             dim, end = shape[cut.axis], cut.end
@@ -142,6 +142,6 @@ def _convolution_below(root: ir.Node) -> ir.Node:
     need(is_op(convolution, "Conv") and convolution.graph is root.graph, reason, convolution)
     need(convolution.inputs[0] is result, reason, convolution)
     need(attribute(convolution, "group", 1) == 1, "the Conv has groups", convolution)
-    weight = values(convolution, 2)[1]
+    weight = inputs(convolution, 2)[1]
     need(is_constant(weight) and use_count(weight) == 1, "the Conv's weights are no constant of its own", weight)
     return convolution

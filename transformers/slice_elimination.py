@@ -3,21 +3,21 @@
 import onnx_ir as ir
 
 from ortopt.graph.bounds import is_endless
-from ortopt.graph.match import dims, need, same_dim, values
+from ortopt.graph.match import dims, inputs, need, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import cuts
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 
-class SliceElimination(RewriteRule[Root]):
+class SliceElimination(RewriteRule[Forwarded]):
     """``Slice`` that takes everything in order → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Slice",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """Steps of 1 from 0 to the end of each axis."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         shape = dims(x)
         for axis, start, end, step in cuts(root):
             need(same_dim(step, 1), "its steps are not 1", root)
@@ -26,8 +26,8 @@ class SliceElimination(RewriteRule[Root]):
             need(same_dim(start, 0) or from_first, "it may leave out the beginning", root)
             long = is_endless(end) or (isinstance(end, int) and isinstance(size, int) and end >= size)
             need(long or same_dim(end, size), "it may leave out the end", root)
-        return Root((root,), x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, attribute, axis, dims, need, opset, optional, same_dim, values
+from ortopt.graph.match import Dim, attribute, axis, dims, inputs, need, opset, optional, same_dim
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -28,7 +28,7 @@ class SplitElimination(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """One output that has a user and is all."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         needed = [part for part in root.outputs if use_count(part) or part.is_graph_output()]
         need(len(needed) == 1, "several parts are needed", root)
         (part,) = needed

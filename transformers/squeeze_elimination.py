@@ -4,22 +4,22 @@ import onnx_ir as ir
 
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
-from ortopt.graph.match import attribute, dims, need, opset, optional, values
+from ortopt.graph.match import attribute, dims, inputs, need, opset, optional
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule, Root
+from ortopt.rule import Forwarded, RewriteRule
 
 AXES_ARE_AN_INPUT = 13
 
 
-class SqueezeElimination(RewriteRule[Root]):
+class SqueezeElimination(RewriteRule[Forwarded]):
     """``Squeeze`` of no axis → ``x``: without axes, of a shape in which no dimension is 1."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Squeeze",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         """No axes, and no dimension that may be 1."""
-        (x,) = values(root, 1)
+        (x,) = inputs(root, 1)
         if opset(root) < AXES_ARE_AN_INPUT:
             empty: tuple[int, ...] = ()
             named = bool(attribute(root, "axes", empty))
@@ -27,9 +27,9 @@ class SqueezeElimination(RewriteRule[Root]):
             axes = optional(root, 1)
             named = axes is not None and contents(axes) != ()
         need(not named, "it names axes", root)
-        need(all(symbolic.different(dim, 1) for dim in dims(x)), "a dimension may be 1", x)
-        return Root((root,), x)
+        need(all(symbolic.provably_different(dim, 1) for dim in dims(x)), "a dimension may be 1", x)
+        return Forwarded((root,), x)
 
-    def rewrite(self, found: Root) -> ir.Value:
+    def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read what it copies."""
         return found.value

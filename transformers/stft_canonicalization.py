@@ -25,7 +25,7 @@ class StftCanonicalization(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("STFT",)
     opsets = (17, NEWEST_OPSET)
-    reach = 0
+    lookback = 0
 
     def match(self, root: ir.Node) -> Found:
         """No attribute."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, need, producer, rank, values
+from ortopt.graph.match import attribute, inputs, need, producer, rank
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -25,9 +25,9 @@ class TransposeChain(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Two known permutations; the first Transpose may have other users, and stays for them."""
-        (middle,) = values(root, 1)
+        (middle,) = inputs(root, 1)
         first = producer(middle, "Transpose")
-        (x,) = values(first, 1)
+        (x,) = inputs(first, 1)
         inner, outer = _order(first), _order(root)
         need(len(inner) == len(outer), "the permutations do not fit one another", root)
         return Found((root,), x, tuple(inner[axis] for axis in outer))
@@ -41,7 +41,7 @@ class TransposeChain(RewriteRule[Found]):
 
 def _order(node: ir.Node) -> tuple[int, ...]:
     empty: tuple[int, ...] = ()
-    (x,) = values(node, 1)
+    (x,) = inputs(node, 1)
     order = attribute(node, "perm", empty) or tuple(reversed(range(rank(x))))
     need(sorted(order) == list(range(len(order))), "it is no permutation", node)
     return order

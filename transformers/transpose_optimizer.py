@@ -18,7 +18,7 @@ class TransposeOptimizer(GraphTransformer):
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     apply_once = True
-    alike_at_all_levels = True
+    level_independent = True
     after = (
         "common_subexpression_elimination",
         "constant_folding",

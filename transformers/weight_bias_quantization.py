@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, array_of, attribute, need, opset, optional, plain_attributes, values
+from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, opset, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
 from ortopt.rule import RewriteRule
@@ -52,7 +52,7 @@ class WeightBiasQuantization(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A dequantized activation, a quantized result, and a constant between them."""
         plain_attributes(root)
-        x, w = values(root, 2)
+        x, w = inputs(root, 2)
         activation = dequantizer(x)
         need(has_one_scale(activation), "the activation has several scales", activation)
         step = scaling(activation)

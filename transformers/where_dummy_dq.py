@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, FLOAT16, dtype, is_constant, need, scalar, values
+from ortopt.graph.match import FLOAT, FLOAT16, dtype, inputs, is_constant, need, scalar
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import RewriteRule
@@ -39,19 +39,19 @@ class WhereDummyDq(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """One operand dequantized, the other one number, the result quantized to integers of the same type."""
-        _, *operands = values(root, 3)
+        _, *operands = inputs(root, 3)
         constants = [position for position, value in enumerate(operands) if is_constant(value)]
         need(len(constants) == 1, "not exactly one operand is a constant", root)
         (index,) = constants
         dequantize = dequantizer(operands[1 - index])
         need(dequantize.domain == "", "the DequantizeLinear is not that of ai.onnx", dequantize)
         need(has_one_scale(dequantize), "there are several scales", dequantize)
-        integers = dtype(values(dequantize, 1)[0])
+        integers = dtype(inputs(dequantize, 1)[0])
         need(integers in INTEGERS, "no integers of 8 or 16 bits", dequantize)
         number = scalar(operands[index])
         floats = dtype(operands[index])
         need(floats in (FLOAT, FLOAT16), "the numbers are neither float32 nor float16", root)
-        need(dtype(values(dequantize, 2)[1]) == floats, "numbers and scales are of different types", dequantize)
+        need(dtype(inputs(dequantize, 2)[1]) == floats, "numbers and scales are of different types", dequantize)
         need(bool(np.isfinite(number)), "the number is not finite", root)
         need(number != 0 or not np.signbit(number), "no integer becomes a negative zero", root)
         least = np.finfo(floats.numpy()).smallest_normal
@@ -67,9 +67,9 @@ class WhereDummyDq(RewriteRule[Found]):
         """Build the DequantizeLinear of the number."""
         (root,) = found.nodes
         tensor = semantics.constant_tensor(root.inputs[found.position])
-        integers = dtype(values(found.dequantize, 1)[0])
+        integers = dtype(inputs(found.dequantize, 1)[0])
         shape = () if tensor is None else tuple(tensor.shape.numpy())
-        floats = dtype(values(found.dequantize, 2)[1])
+        floats = dtype(inputs(found.dequantize, 2)[1])
         code = constant(np.full(shape, int(found.number > 0)), integers)
         zero_point = constant(np.array(int(found.number < 0)), integers)
         scale = constant(np.array(abs(found.number) or 1.0), floats)

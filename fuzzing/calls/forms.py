@@ -21,7 +21,7 @@ _TOLD: Final = 16
 
 _IR_VERSION: Final = 10
 _NATIVE: Final = frozenset("biuf")
-_MOST_DUMMY: Final = 4096
+_MAX_DUMMY: Final = 4096
 _FURTHEST: Final = 6
 
 
@@ -97,7 +97,7 @@ class _Writer:
         chosen, volume = [], 1
         for place, element in enumerate(flat):
             size = element if element >= 0 else element + _FURTHEST
-            if 0 <= size <= 2 * _FURTHEST and volume * max(size, 1) <= _MOST_DUMMY and self.random.random() < 0.7:
+            if 0 <= size <= 2 * _FURTHEST and volume * max(size, 1) <= _MAX_DUMMY and self.random.random() < 0.7:
                 chosen.append((place, element, size))
                 volume *= max(size, 1)
         if not chosen:

@@ -16,10 +16,10 @@ from ortopt.graph import facts, symbolic
 from ortopt.graph.bounds import LIMITS
 from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same_dim, shape_of
 
-MOST_STEPS = 16
+MAX_STEPS = 16
 """How many ops may make one such tensor."""
 
-MOST_CONSTANT = 4096
+MAX_CONSTANT = 4096
 RENAMING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -42,7 +42,7 @@ class Linear(NamedTuple):
         return tuple(axis for axis, stride in enumerate(self.strides) if not same_dim(stride, 0))
 
 
-def linear(value: ir.Value | None, steps: int = MOST_STEPS) -> Linear | None:
+def linear(value: ir.Value | None, steps: int = MAX_STEPS) -> Linear | None:
     """What an int64 tensor is as a function of the place of its elements, or None where that is not known.
 
     Args:
@@ -135,7 +135,7 @@ def _number(value: ir.Value | None) -> Dim | None:
 
 def _of_constant(value: ir.Value, dims: tuple[Dim, ...]) -> Linear | None:
     content = array_of(value)
-    if not 0 < content.size <= MOST_CONSTANT:
+    if not 0 < content.size <= MAX_CONSTANT:
         return None
     first = content[(0,) * content.ndim]
     strides = []

@@ -107,7 +107,7 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
 
     Args:
         model: The model.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     own: dict[str, Release] = {}
     foreign: set[str] = set()
@@ -130,7 +130,7 @@ def _ops(model: ir.Model, token: CancellationToken) -> Iterator[tuple[str, str, 
     seen: set[tuple[str, str, int]] = set()
     for graph in scope.graphs(model, token):
         imports = scope.of(graph).opset_imports
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             key = node.domain, node.op_type, imports.get(node.domain, 1)
             if key not in seen and node.op_identifier() not in model.functions:
                 seen.add(key)

@@ -18,7 +18,7 @@ from ortopt.semantics import CONTROL_FLOW, constant_tensor, is_random
 SIZES = ("Shape", "Size")
 """Where what is computed from dimensions alone begins."""
 
-MOST_DIMENSIONS = 4
+MAX_DIMENSIONS = 4
 """So many dimensions are named in a reason."""
 
 
@@ -100,8 +100,8 @@ def _symbols(value: ir.Value) -> list[str]:
 
 def _named(texts: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(_shown(text) for text in texts))
-    more = f" and {len(distinct) - MOST_DIMENSIONS} more" if len(distinct) > MOST_DIMENSIONS else ""
-    return ", ".join(distinct[:MOST_DIMENSIONS]) + more
+    more = f" and {len(distinct) - MAX_DIMENSIONS} more" if len(distinct) > MAX_DIMENSIONS else ""
+    return ", ".join(distinct[:MAX_DIMENSIONS]) + more
 
 
 def _shown(text: str) -> str:

@@ -55,25 +55,25 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.graph.onnx_ir_internals import is_needed, noted
+from ortopt.graph.onnx_ir_internals import get_meta, is_needed
 from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,
     Dim,
     canonical,
-    different,
     factors,
-    invent,
+    fresh,
     is_invented,
     is_positive,
+    provably_different,
     symbols,
 )
 from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
-_MOST_NODES_WALKED_AGAIN = 20_000
-_MOST_REVISITS = 3  # what is learned of symbols late helps nodes before
-_MOST_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
+_MAX_NODES_WALKED_AGAIN = 20_000
+_MAX_REVISITS = 3  # what is learned of symbols late helps nodes before
+_MAX_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
 
 _fresh = itertools.count(1)
 
@@ -88,7 +88,7 @@ def infer_model(model: ir.Model, token: CancellationToken = NEVER) -> None:
 
     Args:
         model: The model.
-        token: Who may stop it; types in functions may hold for one of their calls only then.
+        token: Cancellation token; types in functions may hold for one of their calls only then.
     """
     _Inference(model.functions, model.opset_imports, token=token).infer_model(model)
 
@@ -140,7 +140,7 @@ class _Inference:
         again: bool = False,
         positive: set[str] | None = None,
     ) -> None:
-        self._watch = token.watch
+        self._watch = token.checked
         self._functions = functions
         self._opsets = opsets
         self.sizes = sizes or Sizes()
@@ -151,7 +151,7 @@ class _Inference:
         self._open: set[ir.Value] = set()
         self._stated: dict[ir.Graph, list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None, Any]]] = {}
         self._walked: set[int] = set()
-        self._patience = _MOST_NODES_WALKED_AGAIN
+        self._patience = _MAX_NODES_WALKED_AGAIN
         self._main: ir.Graph | None = None
         self._positive: set[str] = set() if positive is None else positive
         self._at: ir.Node | None = None  # the node of the main graph that is inferred
@@ -170,7 +170,7 @@ class _Inference:
         self._main = graph
         self.sizes = graph.meta[SIZES] = Sizes(dims for value in graph.inputs if (dims := dims_of(value)) is not None)
         self.drive(self._walk(graph))
-        for _ in range(_MOST_REVISITS):
+        for _ in range(_MAX_REVISITS):
             helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
             if not helped:
                 break
@@ -200,7 +200,7 @@ class _Inference:
         stated = self._stated.get(graph)
         if stated is None:
             self._stated[graph] = [
-                (value, value.type, value.shape, noted(value, SHAPE)) for node in graph for value in node.outputs
+                (value, value.type, value.shape, get_meta(value, SHAPE)) for node in graph for value in node.outputs
             ]
             return
         for value, type_, shape, proven in stated:
@@ -390,7 +390,7 @@ class _Inference:
             if not self._alone and not believed:
                 _keep_claim(value, completed)
             value.shape = None if completed is None else shape_from(completed)
-            if noted(value, SHAPE) is not None:
+            if get_meta(value, SHAPE) is not None:
                 del value.meta[SHAPE]
 
     def _completed(self, value: ir.Value, dims: Iterable[Dim] | None, *, believed: bool) -> Dims | None:
@@ -437,8 +437,8 @@ class _Inference:
         graph = value.graph
         scope = None if graph is None or id(graph) not in self._entered else graph.meta[SCOPE]
         if scope is None or not value.name:
-            return invent(f"#{next(_fresh)}::{axis}")
-        return invent(f"{scope}:{value.name}:{axis}")
+            return fresh(f"#{next(_fresh)}::{axis}")
+        return fresh(f"{scope}:{value.name}:{axis}")
 
     def _know_input(self, value: ir.Value, dims: Iterable[Dim] | None) -> None:
         """Keep the canonical and completed shape of a graph's input beside the declared one."""
@@ -465,7 +465,7 @@ class _Inference:
         key = (identifier, arguments)
         if key not in self._results:
             signatures = self._signatures.setdefault(identifier, [])
-            if len(signatures) >= _MOST_SIGNATURES:
+            if len(signatures) >= _MAX_SIGNATURES:
                 arguments = (_NOTHING,) * len(function.inputs)
                 key = (identifier, arguments)
             if key not in self._results:
@@ -532,7 +532,7 @@ def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
 
 
 def _known(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None, Dims | None]:
-    return value.type, shape_of(value), noted(value, CONTENTS)
+    return value.type, shape_of(value), get_meta(value, CONTENTS)
 
 
 def _proven(call: Call, output: ir.Value) -> Iterator[Dim]:
@@ -591,7 +591,7 @@ def _without_invented(dims: Iterable[Dim]) -> Dims:
 
 def _keep_claim(value: ir.Value, proven: Dims | None) -> None:
     """Remember what the file declares of an intermediate value beyond what is proven, unless that is proven wrong."""
-    claimed, before = dims_of_declared(value), noted(value, CLAIM)
+    claimed, before = dims_of_declared(value), get_meta(value, CLAIM)
     if claimed is None:
         claimed = before
     elif before is not None and len(before) == len(claimed):  # the shape is what an earlier inference has proven
@@ -607,7 +607,7 @@ def _keep_claim(value: ir.Value, proven: Dims | None) -> None:
 
 def _contradicts(claimed: Dims, proven: Dims) -> bool:
     """Whether a claim is proven wrong."""
-    return len(claimed) != len(proven) or any(map(different, claimed, proven))
+    return len(claimed) != len(proven) or any(map(provably_different, claimed, proven))
 
 
 def dims_of_constant(value: ir.Value) -> Dims | None:

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from ortopt.graph.facts import INTEGERS
 from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar
 
-MOST_STEPS = 6
+MAX_STEPS = 6
 """How many nodes above a value are looked at."""
 
-_MOST_ELEMENTS = 1 << 16
+_MAX_ELEMENTS = 1 << 16
 
 POSITIVE = ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax", "Softplus")
 """Ops whose results are never below +0; not Relu, Max and Clip, which may let -0.0 through."""
@@ -23,7 +23,7 @@ KEEPERS = (*MOVERS, "Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMea
 """Ops whose results are never below +0 if no operand is."""
 
 
-def is_never_below_zero(value: ir.Value | None, steps: int = MOST_STEPS) -> bool:
+def is_never_below_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
     """Whether no element of a float value is negative or -0.0; NaN may be there.
 
     Args:
@@ -53,7 +53,7 @@ def is_never_below_zero(value: ir.Value | None, steps: int = MOST_STEPS) -> bool
     return all(is_never_below_zero(operand, steps - 1) for operand in operands)
 
 
-def is_never_negative_zero(value: ir.Value | None, steps: int = MOST_STEPS) -> bool:
+def is_never_negative_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
     """Whether no element of a value is -0.0: a sum is only where all of its terms are, and no integer is.
 
     Args:
@@ -84,7 +84,7 @@ def is_never_negative_zero(value: ir.Value | None, steps: int = MOST_STEPS) -> b
 def _content(value: ir.Value) -> np.ndarray | None:
     """The elements of a constant, unless they are many."""
     content = array_of(value)
-    return content.astype(np.float64) if content.size <= _MOST_ELEMENTS else None
+    return content.astype(np.float64) if content.size <= _MAX_ELEMENTS else None
 
 
 __all__ = ["is_never_below_zero", "is_never_negative_zero"]

@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     axis,
     dims,
     dtype,
+    inputs,
     integers,
     is_constant,
     need,
@@ -29,7 +30,6 @@ from ortopt.graph.match import (
     optional,
     rank,
     same_dim,
-    values,
 )
 
 Check = Callable[[ir.Node], None]
@@ -63,13 +63,13 @@ def check_cannot_fail(node: ir.Node) -> None:
 
 
 def _elementwise(node: ir.Node) -> None:
-    values(node, 1)
+    inputs(node, 1)
 
 
 def _broadcasting(node: ir.Node) -> None:
     """The shapes provably fit, and integers are not divided by what may be 0."""
     need(opset(node) >= 7, "before opset 7 operands do not broadcast", node)
-    operands = values(node, len(node.inputs))
+    operands = inputs(node, len(node.inputs))
     result: tuple[Dim, ...] = ()
     for value in operands:
         result = _broadcast(result, dims(value), node)
@@ -97,38 +97,38 @@ def _is_one(dim: Dim) -> bool:
 
 
 def _cast(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     need(dtype(value) in NUMBERS, "text may not be a number", value)
     need(attribute(node, "to", 0) != ir.DataType.STRING, "it makes text", node)
 
 
 def _clip(node: ir.Node) -> None:
-    values(node, 1)
+    inputs(node, 1)
     for position in (1, 2):
         bound = optional(node, position)
         need(bound is None or opset(node) < 11 or rank(bound) == 0, "a bound may be no scalar", bound)
 
 
 def _softmax(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     axis(node, rank(value), -1 if opset(node) >= 13 else 1)
 
 
 def _transpose(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     order = attribute(node, "perm", tuple(range(rank(value))))
     need(sorted(order) == list(range(rank(value))), "the permutation does not fit", node)
 
 
 def _matmul(node: ir.Node) -> None:
-    first, second = (dims(value) for value in values(node, 2))
+    first, second = (dims(value) for value in inputs(node, 2))
     need(len(first) >= 2 and len(second) >= 2, "an operand is a vector", node)
     need(same_dim(first[-1], second[-2]), "the shapes may not fit", node)
     _broadcast(first[:-2], second[:-2], node)
 
 
 def _gemm(node: ir.Node) -> None:
-    a, b = values(node, 2)
+    a, b = inputs(node, 2)
     first, second = dims(a, 2), dims(b, 2)
     if attribute(node, "transA", 0):
         first = first[::-1]
@@ -145,7 +145,7 @@ def _gemm(node: ir.Node) -> None:
 
 
 def _concat(node: ir.Node) -> None:
-    operands = values(node, len(node.inputs))
+    operands = inputs(node, len(node.inputs))
     shapes = [dims(value) for value in operands]
     at = axis(node, len(shapes[0]), 0)
     for shape in shapes[1:]:
@@ -167,21 +167,21 @@ def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
 
 
 def _unsqueeze(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     given = optional(node, 1)
     count = len(attribute(node, "axes", ()) if given is None else integers(given))
     _axes(node, rank(value) + count)
 
 
 def _squeeze(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     shape = dims(value)
     given = optional(node, 1) is not None or "axes" in node.attributes
     need(not given or all(_is_one(shape[at]) for at in _axes(node, len(shape))), "an axis may not be 1", node)
 
 
 def _reduction(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     shape = dims(value)
     axes = _axes(node, len(shape))
     need(all(symbolic.at_least(shape[at], 1) for at in axes), "it may reduce nothing", node)
@@ -189,7 +189,7 @@ def _reduction(node: ir.Node) -> None:
 
 def _reshape(node: ir.Node) -> None:
     """The target's elements are known, and are as many as those of the input."""
-    value, target = values(node, 2)
+    value, target = inputs(node, 2)
     known = contents(target)
     if known is None:
         raise Refusal("the target is not known", target)
@@ -203,13 +203,13 @@ def _reshape(node: ir.Node) -> None:
 
 
 def _flatten(node: ir.Node) -> None:
-    (value,) = values(node, 1)
+    (value,) = inputs(node, 1)
     at, of = attribute(node, "axis", 1), rank(value)
     need(-of <= at <= of, "the axis is out of range", node)
 
 
 def _expand(node: ir.Node) -> None:
-    value, target = values(node, 2)
+    value, target = inputs(node, 2)
     known = contents(target)
     if known is None:
         raise Refusal("the target is not known", target)
@@ -218,14 +218,14 @@ def _expand(node: ir.Node) -> None:
 
 
 def _constant_of_shape(node: ir.Node) -> None:
-    (target,) = values(node, 1)
+    (target,) = inputs(node, 1)
     known = contents(target)
     need(known is not None and all(symbolic.at_least(dim, 0) for dim in known), "a dimension may be negative", target)
 
 
 def _gather(node: ir.Node) -> None:
     """Constant indices within a fixed dimension."""
-    value, indices = values(node, 2)
+    value, indices = inputs(node, 2)
     shape = dims(value)
     size = shape[axis(node, len(shape), 0)]
     if not isinstance(size, int) or not is_constant(indices):
@@ -237,7 +237,7 @@ def _gather(node: ir.Node) -> None:
 def _slice(node: ir.Node) -> None:
     """Known axes and steps; bounds are clamped, whatever they are."""
     need(opset(node) >= 10, "before opset 10 bounds are attributes", node)
-    value, starts, ends = values(node, 3)
+    value, starts, ends = inputs(node, 3)
     for bound in (starts, ends):
         need(contents(bound) is not None, "the bounds are not known", bound)
     count = len(contents(starts) or ())

@@ -14,7 +14,7 @@ from ortopt.graph.text import one_line
 if TYPE_CHECKING:
     from ortopt.partition.quotient import Edge, Quotient, Vertex
 
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 
 
 @click.command("groups")
@@ -136,16 +136,16 @@ def _show(quotient: Quotient) -> None:
     out.print(one_line(f"{quotient.graph}: {counts}"), highlight=False)
     if groups:
         out.print()
-        rows = [_row(vertex) for vertex in groups[:_MOST_ROWS]]
+        rows = [_row(vertex) for vertex in groups[:_MAX_ROWS]]
         out.print(report.table(("group", "provider", "nodes", "in", "weights", "out", "ops"), rows, text=7))
         _more(out, len(groups))
     if outside:
         out.print()
-        rows = [(vertex.name, ", ".join(vertex.ops)) for vertex in outside[:_MOST_ROWS]]
+        rows = [(vertex.name, ", ".join(vertex.ops)) for vertex in outside[:_MAX_ROWS]]
         out.print(report.table(("node outside", "op"), rows, text=2))
         _more(out, len(outside))
     out.print()
-    rows = [_edge_row(edge, report.size) for edge in quotient.edges[:_MOST_ROWS]]
+    rows = [_edge_row(edge, report.size) for edge in quotient.edges[:_MAX_ROWS]]
     out.print(report.table(("from", "to", "value", "type", "shape", "bytes"), rows, text=5))
     _more(out, len(quotient.edges))
     out.print()
@@ -176,5 +176,5 @@ def _bytes(nbytes: int | str | None, size: Any) -> str:
 
 
 def _more(out: Any, count: int) -> None:
-    if count > _MOST_ROWS:
-        out.print(f"and {count - _MOST_ROWS} more (--json shows all)", highlight=False)
+    if count > _MAX_ROWS:
+        out.print(f"and {count - _MAX_ROWS} more (--json shows all)", highlight=False)

@@ -125,7 +125,7 @@ def evaluate(
         limit_bytes: No value larger than this is computed, wanted or in between.
         timeout: Seconds for all of what is not known to be safe; none of it is computed if there are none.
         spent: Told how many of these seconds it took.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         Tensors of exact dtype. Those of moved, cast or reshaped large weights are lazy (`ir.LazyTensor`).
@@ -199,7 +199,7 @@ class _Evaluation:
         """The nodes that lead to what is wanted, apart from those that must not be evaluated."""
         needed = set(self._wanted)
         kept = []
-        for node in self._token.watch(reversed(nodes)):
+        for node in self._token.checked(reversed(nodes)):
             if not any(output in needed for output in node.outputs) or self._refused(node):
                 continue
             kept.append(node)
@@ -241,7 +241,7 @@ class _Evaluation:
     def _sweep(self, todo: list[ir.Node]) -> list[ir.Node]:
         """Compute in numpy what can be; what is left is for ONNX Runtime, now or later."""
         left = []
-        for node in self._token.watch(todo):
+        for node in self._token.checked(todo):
             if node.domain not in ("", "ai.onnx") or (node.op_type not in KERNELS and node.op_type != "Constant"):
                 left.append(node)
                 continue
@@ -266,7 +266,7 @@ class _Evaluation:
         """As many nodes as can run here together, their results' sizes known and allowed."""
         pending: set[ir.Value] = set()
         candidates = []
-        for node in self._token.watch(todo):
+        for node in self._token.checked(todo):
             if node.op_type not in _SAFE or node.domain not in ("", "ai.onnx") or node in self._unsafe:
                 continue
             if all(value is None or value in pending or self._operand(value) is not None for value in node.inputs):
@@ -280,7 +280,7 @@ class _Evaluation:
         types = _Batch(candidates, self._opsets, self._functions, self._operand).infer()
         kept: list[ir.Node] = []
         produced: set[ir.Value] = set()
-        for node in self._token.watch(candidates):
+        for node in self._token.checked(candidates):
             inputs = [value for value in node.inputs if value is not None]
             if any(value not in produced and self._operand(value) is None for value in inputs):
                 continue
@@ -408,7 +408,7 @@ class _Evaluation:
         """Run nodes together; where that fails, halves of them, down to those that fail alone."""
         ready = []
         produced: set[ir.Value] = set()
-        for node in self._token.watch(nodes):
+        for node in self._token.checked(nodes):
             values = [*(value for value in node.inputs if value is not None), *_captured(node)]
             if all(value in produced or self._operand(value) is not None for value in values):
                 ready.append(node)
@@ -756,7 +756,7 @@ def count_nodes(model: bytes | os.PathLike[str] | str, token: CancellationToken 
 
     Args:
         model: The model, or its path.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     if isinstance(model, bytes):
         return _count_nodes(model, token)
@@ -772,7 +772,7 @@ def _count_nodes(data: bytes | mmap.mmap, token: CancellationToken) -> int:
         1
         for number, start, end in _fields(data, 0, len(data))
         if number == 7
-        for inner, _, _ in token.watch(_fields(data, start, end))
+        for inner, _, _ in token.checked(_fields(data, start, end))
         if inner == 1
     )
 

@@ -40,8 +40,8 @@ LIMITS: Final[dict[ir.DataType, tuple[int, int]]] = {
 
 _LAST_OF_32_BITS: Final = 2**31 - 1
 
-_MOST_TERMS = 256
-_MOST_WAYS = 64  # to choose one symbol of each dimension of an input
+_MAX_TERMS = 256
+_MAX_WAYS = 64  # to choose one symbol of each dimension of an input
 
 
 def wrapped(element: Dim, dtype: ir.DataType) -> Dim:
@@ -154,7 +154,7 @@ class Sizes:
 def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:
     """For each dimension a symbol that is never larger, in all ways: ``past`` or ``seq`` for ``past + seq``."""
     parts = [names for dim in dims if (names := _summands(dim))]
-    return itertools.islice(itertools.product(*parts), _MOST_WAYS) if len(parts) > 1 else ()
+    return itertools.islice(itertools.product(*parts), _MAX_WAYS) if len(parts) > 1 else ()
 
 
 def _summands(dim: Dim) -> list[str]:
@@ -207,7 +207,7 @@ def _added(a: _Terms, b: _Terms) -> _Terms:
 
 
 def _multiplied(a: _Terms, b: _Terms) -> _Terms:
-    if len(a) * len(b) > _MOST_TERMS:
+    if len(a) * len(b) > _MAX_TERMS:
         raise _TooManyTermsError
     total: _Terms = {}
     for left, x in a.items():

@@ -22,13 +22,13 @@ from ortopt.graph.names import set_name
 from ortopt.graph.onnx_ir_internals import (
     Usage,
     first_use,
+    get_meta,
     meta_of,
-    noted,
     output_count,
     previous_node,
     replace_input,
     set_outputs,
-    surely_alike,
+    trivially_same_type,
     unlink,
     use_count,
 )
@@ -42,7 +42,7 @@ Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 _PAD_AXES = 3
 _SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})  # nothing is kept of what they hold: readers ask these
-_MOST_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
+_MAX_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
 
 
 class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be, told by its reason
@@ -101,7 +101,7 @@ class Editor:
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
-        token: Who may stop it from being made.
+        token: Cancellation token from being made.
 
     Attributes:
         index: The nodes of each graph by op, kept current.
@@ -142,9 +142,9 @@ class Editor:
 
         Args:
             version: An earlier value of `Editor.version`.
-            token: Who may stop it in the midst; it can be gone on with.
+            token: Cancellation token in the midst; it can be gone on with.
         """
-        for _ in token.watch(range(len(self._log) - version)):
+        for _ in token.checked(range(len(self._log) - version)):
             undo, arguments = self._log.pop()
             undo(*arguments)
         self._places.restore()
@@ -516,7 +516,9 @@ class Editor:
                     self.rename(value, self.fresh_name(f"{prefix}/{value.name}"))
         return moved, results
 
-    def take_place(self, node: ir.Node, replacements: Mapping[ir.Value, ir.Value], own: Iterable[ir.Node]) -> None:
+    def replace_and_remove(
+        self, node: ir.Node, replacements: Mapping[ir.Value, ir.Value], own: Iterable[ir.Node]
+    ) -> None:
         """Let existing values stand for the outputs of a node, and remove the node with all that it holds.
 
         Args:
@@ -555,7 +557,7 @@ class Editor:
                 again.
         """
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
-        for value in token.watch(self._freed_initializers):
+        for value in token.checked(self._freed_initializers):
             if value.graph is not None and not use_count(value) and not value.is_graph_output():
                 by_graph.setdefault(value.graph, []).append(value)
         for graph, values in by_graph.items():
@@ -570,9 +572,9 @@ class Editor:
         Args:
             graph: The graph that holds them.
             values: Initializers of the graph, neither used nor inputs nor outputs of it.
-            token: Who may stop it in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token in the midst; what has been done is the caller's to roll back.
         """
-        for value in token.watch(values):
+        for value in token.checked(values):
             if value.name is not None:
                 self._take(graph.initializers, value.name)
 
@@ -618,7 +620,7 @@ class Editor:
             call: A new node that calls it, with an output for each of `outputs`.
             renamed: What each value of the outside that the nodes, or graphs below them, use is in the function.
             outputs: The results of the nodes that the outside needs.
-            token: Who may stop it in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token in the midst; what has been done is the caller's to roll back.
         """
         graph, body = scope.graph_of(nodes[0]), function.graph
         self._put(self.model.functions, function.identifier(), function)
@@ -626,15 +628,15 @@ class Editor:
         body.meta[facts.OPSETS] = function.opset_imports
         self.index.build(body, token)
         self._did(self.index.drop, body)
-        self._count(sum(map(_constant_bytes, token.watch(body))))
+        self._count(sum(map(_constant_bytes, token.checked(body))))
         graph.insert_before(nodes[0], call)
         self.index.add(graph, call)
         self.touched.append(call)
         self._did(self._undo_insert, graph, call)
-        for node in token.watch(nodes):
+        for node in token.checked(nodes):
             self._move_into(body, node)
             self._rename_operands(node, renamed)
-        for inner, outer in token.watch(zip(outputs, call.outputs, strict=True)):
+        for inner, outer in token.checked(zip(outputs, call.outputs, strict=True)):
             self._expose(graph, function, inner, outer)
 
     def _move_into(self, body: ir.Graph, node: ir.Node) -> None:
@@ -717,10 +719,10 @@ class Editor:
         Args:
             graph: The graph.
             nodes: All of its nodes, in a topological order.
-            token: Who may stop it in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token in the midst; what has been done is the caller's to roll back.
         """
-        self._did(graph.extend, tuple(token.watch(graph)))
-        for some in token.portions(nodes):
+        self._did(graph.extend, tuple(token.checked(graph)))
+        for some in token.batched(nodes):
             graph.extend(some)
 
     def move_before(self, node: ir.Node, anchor: ir.Node) -> None:
@@ -774,14 +776,14 @@ class Editor:
         """The names that values and nodes of the model bear. Linear in the nodes the first time, free afterwards.
 
         Args:
-            token: Who may stop it.
+            token: Cancellation token.
         """
         if self._names is None:
             names: set[Any] = set()
             for graph in self.index.graphs():
                 names.update(value.name for value in graph.inputs)
-                names.update(token.watch(graph.initializers))
-                for node in token.watch(graph):
+                names.update(token.checked(graph.initializers))
+                for node in token.checked(graph):
                     names.add(node.name)
                     for value in node.outputs:
                         names.add(value.name)
@@ -904,7 +906,7 @@ class Editor:
         node.meta[PASS_KEY] = self.author
         names: dict[str, None] = {}
         for source in origin:
-            names.update(dict.fromkeys(noted(source, ORIGIN_KEY) or (source.name or source.op_type,)))
+            names.update(dict.fromkeys(get_meta(source, ORIGIN_KEY) or (source.name or source.op_type,)))
             for name, text in source.metadata_props.items():
                 node.metadata_props.setdefault(name, text)
         node.meta[ORIGIN_KEY] = tuple(names)
@@ -959,7 +961,7 @@ class Editor:
     def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
         annotation = semantics.QUANTIZATION_KEY
         for key in (annotation, facts.CLAIM):
-            if noted(old, key) is not None and key not in new.meta:
+            if get_meta(old, key) is not None and key not in new.meta:
                 new.meta[key] = old.meta[key]
                 self._did(_set_fact, new, key, None)
         if not old.metadata_props and not old.doc_string:
@@ -976,11 +978,11 @@ class Editor:
 
         Args:
             nodes: Candidates; nodes that are in no graph, or needed, or not pure are left alone.
-            token: Who may stop it in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token in the midst; what has been done is the caller's to roll back.
         """
-        pending = list(token.watch(nodes))
+        pending = list(token.checked(nodes))
         functions = self.model.functions
-        for node in token.watch(_taken_off(pending)):
+        for node in token.checked(_taken_off(pending)):
             if node.graph is None or node.graph not in self.index:
                 continue  # it is gone, perhaps with the node whose subgraph held it
             if any(use_count(out) or out.is_graph_output() for out in node.outputs):
@@ -1004,23 +1006,23 @@ class Editor:
                     assert use is not None
                     self.touched.append(use.node)
 
-    def learn(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
+    def reinfer(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
         """Infer again the nodes whose operands edits have made better known, and what follows as far as it gets better.
 
         Args:
             infer: Infers a node that has been inferred before.
-            token: Who may stop it; what is left then stays as it is.
+            token: Cancellation token; what is left then stays as it is.
 
         Returns:
             Whether anything is known otherwise than before; its users are touched then.
         """
-        queue = deque(dict.fromkeys(node for node in token.watch(self._outdated) if node.graph is not None))
+        queue = deque(dict.fromkeys(node for node in token.checked(self._outdated) if node.graph is not None))
         self._outdated.clear()
         functions = self.model.functions
         queued, times, changed = set(queue), dict.fromkeys(queue, 0), False
-        for node in token.watch(_drained(queue)):
+        for node in token.checked(_drained(queue)):
             queued.discard(node)
-            if node.graph is None or node.graph not in self.index or times[node] == _MOST_TIMES:
+            if node.graph is None or node.graph not in self.index or times[node] == _MAX_TIMES:
                 continue
             if node.op_identifier() in functions:
                 continue  # a call is not inferred by itself
@@ -1079,7 +1081,7 @@ class Editor:
                 old = list(at)
                 if old != nodes:
                     self._did(at.extend, old)
-                    for some in token.portions(nodes):
+                    for some in token.batched(nodes):
                         at.extend(some)
         self._unsorted.clear()
 
@@ -1109,7 +1111,7 @@ def discard(nodes: Iterable[ir.Node]) -> None:
                 _detach(user)
 
 
-def forget_loose_users(nodes: Iterable[ir.Node]) -> None:
+def detach_orphans(nodes: Iterable[ir.Node]) -> None:
     """Detach nodes of no graph from what some nodes read and give: what a rewrite that raised has left behind."""
     for value in {value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}:
         discard([use.node for use in value.uses() if use.node.graph is None])
@@ -1131,7 +1133,7 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
-    if surely_alike(one, other, facts.INTEGERS):
+    if trivially_same_type(one, other, facts.INTEGERS):
         return True
     type_ = one.type
     if type_ is not other.type and type_ != other.type:
@@ -1148,7 +1150,7 @@ def _alike(one: ir.Value, other: ir.Value) -> bool:
             return True  # all that there is to know
         return content == facts.all_contents(other)
     constant_ = known if tensor is None else tensor
-    return constant_ is None or constant_.size > facts.MOST_ELEMENTS  # inference may read few: the factors of a Resize
+    return constant_ is None or constant_.size > facts.MAX_ELEMENTS  # inference may read few: the factors of a Resize
 
 
 def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:

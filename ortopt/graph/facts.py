@@ -26,7 +26,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortopt.graph.bounds import EXACT_IN_DOUBLES, LIMITS, Sizes
-from ortopt.graph.onnx_ir_internals import noted
+from ortopt.graph.onnx_ir_internals import get_meta
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, is_known
 
 SHAPE = "ortopt.shape"
@@ -37,7 +37,7 @@ OPSETS = "ortopt.opsets"
 POSITIVE = "ortopt.positive"
 SIZES = "ortopt.sizes"
 
-MOST_ELEMENTS = 64
+MAX_ELEMENTS = 64
 """Tensors with more elements are data, and not shapes."""
 
 Dims: TypeAlias = tuple[Dim, ...]
@@ -59,7 +59,7 @@ def shape_of(value: ir.Value) -> ir.Shape | None:
     that the file declares, or less: what is declared for a computed value is no proof.
     """
     shape = value.shape
-    better = noted(value, SHAPE)  # of what was an output and is one no more, the declared shape is no proof either
+    better = get_meta(value, SHAPE)  # of what was an output and is one no more, the declared shape is no proof either
     if better is not None and better[0] is shape:
         found: ir.Shape | None = better[1]
         return found
@@ -78,7 +78,7 @@ def contents(value: ir.Value) -> Dims | None:
     """The elements of a small integer or boolean tensor of rank 0 or 1, or None where they are not known.
 
     Returns:
-        At most `MOST_ELEMENTS` integers or expressions; an element that is not known is the unknown dimension. For a
+        At most `MAX_ELEMENTS` integers or expressions; an element that is not known is the unknown dimension. For a
         scalar one element. Booleans are 0 and 1.
     """
     shape = shape_of(value)
@@ -89,7 +89,7 @@ def all_contents(value: ir.Value) -> Dims | None:
     """As `contents`, of any rank in row-major order: paddings are turned and cut as matrices before they are used."""
     if value.type is not None and value.dtype not in INTEGERS:
         return None
-    known: Dims | None = noted(value, CONTENTS)
+    known: Dims | None = get_meta(value, CONTENTS)
     if known is not None or value.const_value is None or value.is_graph_input():
         return known
     return elements(value.const_value)
@@ -100,7 +100,7 @@ def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Di
     if tensor.dtype not in INTEGERS:
         return None
     size = tensor.size if dims is None else math.prod(dim for dim in dims if isinstance(dim, int))
-    if size > MOST_ELEMENTS:
+    if size > MAX_ELEMENTS:
         return None
     try:
         found: list[int] = tensor.numpy().reshape(-1).tolist()
@@ -121,7 +121,7 @@ def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, pro
     """
     dtype = value.dtype
     if known is None or dtype is None or dtype not in INTEGERS:
-        if noted(value, CONTENTS) is not None:
+        if get_meta(value, CONTENTS) is not None:
             del value.meta[CONTENTS]
         return
     doubted = sizes.doubts(known, dtype)
@@ -164,7 +164,7 @@ def copy_facts(old: ir.Value, new: ir.Value) -> None:
     """Let a copy be declared as the original is, and known as well; what it holds is inferred where it stands."""
     new.type, new.shape = old.type, old.shape
     for key in (SHAPE, CLAIM):
-        if (fact := noted(old, key)) is not None:
+        if (fact := get_meta(old, key)) is not None:
             new.meta[key] = fact
 
 
@@ -173,12 +173,12 @@ def claim_of(value: ir.Value) -> Dims | None:
 
     Nothing may rest on them: they are what a refusal tells the user about, and what a saved file goes on declaring.
     """
-    better = noted(value, SHAPE)
+    better = get_meta(value, SHAPE)
     if better is not None and better[0] is value.shape:
         declared = None if better[0] is None else better[0].dims
         proven = better[1]
     else:
-        declared, proven = noted(value, CLAIM), value.shape
+        declared, proven = get_meta(value, CLAIM), value.shape
     if declared is None:
         return None
     if proven is None:
@@ -192,7 +192,7 @@ def claim_of(value: ir.Value) -> Dims | None:
 @contextlib.contextmanager
 def believed(values: Sequence[ir.Value]) -> Iterator[None]:
     """Take claims for facts, to see what difference they would make; nothing may be rewritten meanwhile."""
-    before = [(value, value.shape, noted(value, SHAPE)) for value in values]
+    before = [(value, value.shape, get_meta(value, SHAPE)) for value in values]
     try:
         for value in values:
             claim = claim_of(value)
@@ -214,7 +214,7 @@ def says_more(claimed: Dim, proven: Dim) -> bool:
 def declared_shape(value: ir.Value) -> ir.Shape | None:
     """The shape to declare for a value in a file: what is proven, and what its file claims where nothing is."""
     shape = value.shape
-    if noted(value, CLAIM) is None or value.is_graph_output() or (claimed := claim_of(value)) is None:
+    if get_meta(value, CLAIM) is None or value.is_graph_output() or (claimed := claim_of(value)) is None:
         return shape
     if shape is None:
         return shape_from(claimed)
@@ -225,7 +225,7 @@ __all__ = [
     "CLAIM",
     "CONTENTS",
     "INTEGERS",
-    "MOST_ELEMENTS",
+    "MAX_ELEMENTS",
     "OPSETS",
     "POSITIVE",
     "SCOPE",

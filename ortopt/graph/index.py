@@ -24,7 +24,7 @@ class OpIndex:
 
     Args:
         model: The model; `scope.attach` has seen it.
-        token: Who may stop it from being made.
+        token: Cancellation token from being made.
     """
 
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
@@ -38,10 +38,10 @@ class OpIndex:
 
         Args:
             graph: The graph.
-            token: Who may stop it.
+            token: Cancellation token.
         """
         by_op: dict[str, Nodes] = {}
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             name = node.op_type
             if node.domain:
                 name = f"{node.domain}::{name}"

@@ -120,7 +120,7 @@ class _Choices(threading.local):
 
 
 _choices = _Choices()
-MOST_ALTERNATIVES = 64
+MAX_ALTERNATIVES = 64
 
 
 def choose(alternatives: Sequence[T]) -> T:
@@ -167,7 +167,7 @@ def first_match(match: Callable[[ir.Node], T], node: ir.Node) -> T:
             raise
         first = refusal
     try:
-        for _ in range(MOST_ALTERNATIVES):
+        for _ in range(MAX_ALTERNATIVES):
             while state.path and state.path[-1] + 1 >= state.widths[-1]:
                 state.path.pop()
                 state.widths.pop()
@@ -232,7 +232,7 @@ def producer(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node:
     return node
 
 
-def values(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
+def inputs(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
     """The first inputs of a node, all of them present.
 
     Args:
@@ -256,7 +256,7 @@ def optional(node: ir.Node, position: int) -> ir.Value | None:
 def _two_operands(node: ir.Node) -> tuple[ir.Value, ...]:
     if len(node.inputs) != 2:
         raise Refusal(f"{node.op_type} has not two operands", node)
-    return values(node, 2)
+    return inputs(node, 2)
 
 
 def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, ir.Value]:
@@ -443,7 +443,7 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return symbolic.equal(a, b)
 
 
-def is_row(value: ir.Value, size: Dim) -> bool:
+def is_vector_of(value: ir.Value, size: Dim) -> bool:
     """Whether a value has one dimension only, of this size whatever the inputs are."""
     shape = shape_of(value)
     return shape is not None and len(shape) == 1 and symbolic.equal(shape[0], size)
@@ -454,7 +454,7 @@ def same_type(a: ir.Value, b: ir.Value) -> bool:
     return a.dtype is not None and a.dtype == b.dtype
 
 
-def stretches_to(value: ir.Value, shape: Sequence[Dim]) -> bool:
+def broadcasts_to(value: ir.Value, shape: Sequence[Dim]) -> bool:
     """Whether a value broadcasts to a shape one way: the result has this very shape, whatever the inputs are.
 
     Args:
@@ -462,10 +462,10 @@ def stretches_to(value: ir.Value, shape: Sequence[Dim]) -> bool:
         shape: The dimensions of the result.
     """
     own = shape_of(value)
-    return own is not None and dims_stretch_to(own, shape)
+    return own is not None and dims_broadcast_to(own, shape)
 
 
-def dims_stretch_to(own: Sequence[Dim], shape: Sequence[Dim]) -> bool:
+def dims_broadcast_to(own: Sequence[Dim], shape: Sequence[Dim]) -> bool:
     """Whether dimensions broadcast one way to a shape, whatever the inputs are."""
     if len(own) > len(shape):
         return False
@@ -581,7 +581,7 @@ def is_scalar(value: ir.Value | None, expected: float, within: float = 0.0) -> b
     return content == wanted or abs(content - wanted) <= allowed * abs(wanted)
 
 
-def fits(number: ir.Value, value: ir.Value) -> bool:
+def keeps_rank(number: ir.Value, value: ir.Value) -> bool:
     """Whether a constant with one element leaves the shape of a value that it is combined with."""
     own, other = tensor_of(number).shape, shape_of(value)
     return len(own) == 0 or (other is not None and len(own) <= len(other))
@@ -604,10 +604,10 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
     Raises:
         Refusal: If no operand is that number, or it would raise the rank of the other.
     """
-    a, b = values(node, 2)
+    a, b = inputs(node, 2)
     for number, other in ((b, a), (a, b)):
         if is_scalar(number, expected):
-            need(fits(number, other), "the constant would raise the rank", number)
+            need(keeps_rank(number, other), "the constant would raise the rank", number)
             return other
     raise Refusal(f"no operand is {expected:g}", node)
 
@@ -629,10 +629,10 @@ FILL_KEEPERS = frozenset(
 )
 """Ops that give nothing but elements of their first input."""
 
-MOST_MOVES = 8
+MAX_MOVES = 8
 
 
-def fill(value: ir.Value | None) -> np.ndarray:
+def splat(value: ir.Value | None) -> np.ndarray:
     """The one number that all elements of a value are, as an array of rank 0 in the value's type.
 
     Args:
@@ -642,7 +642,7 @@ def fill(value: ir.Value | None) -> np.ndarray:
         Refusal: If they are not known to be alike.
     """
     at = value
-    for _ in range(MOST_MOVES):
+    for _ in range(MAX_MOVES):
         node = None if at is None else at.producer()
         if node is None or not (node.domain == "" and node.op_type in FILL_KEEPERS):
             break

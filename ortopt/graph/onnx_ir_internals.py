@@ -106,12 +106,12 @@ def fill(graph: ir.Graph, initializers: Iterable[ir.Value], nodes: Iterable[ir.N
         graph: A graph of inputs and outputs alone.
         initializers: Its initializers.
         nodes: Its nodes.
-        token: Who may stop it.
+        token: Cancellation token.
     """
-    for value in token.watch(initializers):
+    for value in token.checked(initializers):
         graph._name_authority.register_or_name_value(value)
         graph.initializers.add(value)
-    for some in token.portions(nodes):
+    for some in token.batched(nodes):
         graph.extend(some)
 
 
@@ -127,11 +127,11 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
 
     Args:
         model: The model.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     from onnx_ir._cloner import Cloner
 
-    asking = token.watch(itertools.repeat(None))
+    asking = token.checked(itertools.repeat(None))
 
     def ask(_: ir.Node) -> None:
         try:
@@ -174,7 +174,7 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
     )
 
 
-def surely_alike(one: ir.Value, other: ir.Value, tracked: Container[ir.DataType]) -> bool:
+def trivially_same_type(one: ir.Value, other: ir.Value, tracked: Container[ir.DataType]) -> bool:
     """Whether a glance tells that two values are of the same type and shape, and that no more can be known of them.
 
     Args:
@@ -215,7 +215,7 @@ def meta_of(owner: ir.Node | ir.Value) -> Mapping[str, Any] | None:
     return owner._metadata
 
 
-def noted(owner: ir.Node | ir.Value, key: str) -> Any:
+def get_meta(owner: ir.Node | ir.Value, key: str) -> Any:
     """``owner.meta.get(key)``; no dictionary is made, and nothing is raised and caught where there is no such key."""
     meta = owner._metadata
     return None if meta is None else meta.data.get(key)
@@ -226,15 +226,15 @@ __all__ = [
     "clone",
     "fill",
     "first_use",
+    "get_meta",
     "is_needed",
     "meta_of",
-    "noted",
     "output_count",
     "previous_node",
     "properties_of",
     "replace_input",
     "set_outputs",
-    "surely_alike",
+    "trivially_same_type",
     "unlink",
     "use_count",
 ]

@@ -17,10 +17,10 @@ def is_sorted(graph: ir.Graph, token: CancellationToken = NEVER) -> bool:
 
     Args:
         graph: The graph; those below it are not looked into for their own order.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     known: set[ir.Value | None] = {None, *graph.inputs, *graph.initializers.values()}
-    for node in token.watch(graph):
+    for node in token.checked(graph):
         used = node.inputs
         if node.attributes.data and (held := list(scope.nested(node))):
             used = (*used, *(value for below in held for inner in below for value in inner.inputs))
@@ -43,7 +43,7 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
 
     Args:
         graph: The graph.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         For each graph that has nodes all of them.
@@ -51,11 +51,11 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     Raises:
         ValueError: Nodes depend on one another in a circle.
     """
-    nodes = list(token.watch(_all_nodes(graph)))
+    nodes = list(token.checked(_all_nodes(graph)))
     place = {node: position for position, node in enumerate(nodes)}
     needs: list[list[int]] = []
     waiting = [0] * len(nodes)
-    for node in token.watch(nodes):
+    for node in token.checked(nodes):
         producers = (value.producer() for value in node.inputs if value is not None)
         found = [place[producer] for producer in producers if producer in place]
         if node.attributes.data:  # what is below a node comes before it, so that what it uses does too
@@ -67,7 +67,7 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     heapq.heapify(ready)
     reverse: dict[ir.Graph, list[ir.Node]] = {}
     count = 0
-    for position in token.watch(_drained(ready)):
+    for position in token.checked(_drained(ready)):
         node = nodes[-position]
         count += 1
         reverse.setdefault(scope.graph_of(node), []).append(node)

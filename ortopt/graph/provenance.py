@@ -13,5 +13,5 @@ PASS_KEY: Final = "ortopt.pass"
 ORIGIN_KEY: Final = "ortopt.origin"
 """The names of the original's nodes that it stands for."""
 
-MOST_ORIGINS: Final = 8
+MAX_ORIGINS: Final = 8
 """How many of them a file tells; beyond, their count."""

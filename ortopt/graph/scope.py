@@ -49,7 +49,7 @@ def attach(model: ir.Model, options: Options, token: CancellationToken = NEVER) 
     Args:
         model: The model.
         options: What the run wants.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     _attach(model.graph, Scope(model, None, None, model.opset_imports, options), token)
     for function in model.functions.values():
@@ -74,7 +74,7 @@ def _attach(graph: ir.Graph, scope: Scope, token: CancellationToken = NEVER) -> 
     while pending:
         current, where = pending.pop()
         current.meta[_KEY] = where
-        for node in token.watch(current):
+        for node in token.checked(current):
             if node.attributes.data:
                 inner = Scope(where.model, where.function, node, where.opset_imports, where.options)
                 pending.extend((graph, inner) for graph in subgraphs(node))
@@ -108,14 +108,14 @@ def below(graph: ir.Graph, token: CancellationToken = NEVER) -> Iterator[ir.Grap
 
     Args:
         graph: The outermost.
-        token: Who may stop it: the nodes of each graph are looked through for what they hold.
+        token: Cancellation token: the nodes of each graph are looked through for what they hold.
     """
     pending = [graph]
     while pending:
         current = pending.pop()
         yield current
         inner: list[ir.Graph] = []
-        for node in token.watch(current):
+        for node in token.checked(current):
             if node.attributes.data:  # the plain dict behind: there may be 100,000 nodes
                 inner.extend(subgraphs(node))
         pending.extend(reversed(inner))
@@ -157,7 +157,7 @@ def graphs(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[ir.Gra
 
     Args:
         model: The model.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     yield from below(model.graph, token)
     for function in tuple(model.functions.values()):

@@ -14,7 +14,7 @@ Names = Mapping[ir.Value, Hashable]
 SMALL = 4096
 """Tensors in attributes are compared by content up to so many bytes."""
 
-MOST_NODES = 1_000
+MAX_NODES = 1_000
 """Graphs in attributes are compared node by node if they have no more nodes than this."""
 
 _FLOATS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.FLOATS})
@@ -80,7 +80,7 @@ def graph_key(graph: ir.Graph) -> Hashable:
 
     Large graphs, and those that hold graphs themselves, are equal to none: the cost stays linear, however they nest.
     """
-    if len(graph) > MOST_NODES or any(node.attributes and any(semantics.subgraphs(node)) for node in graph):
+    if len(graph) > MAX_NODES or any(node.attributes and any(semantics.subgraphs(node)) for node in graph):
         return id(graph)
     names: dict[ir.Value, Hashable] = {}
     parts: list[Hashable] = [len(graph.inputs), len(graph.outputs)]

@@ -546,7 +546,7 @@ def symbol(name: str) -> ir.SymbolicDim:
     return dim
 
 
-def invent(hint: str) -> ir.SymbolicDim:
+def fresh(hint: str) -> ir.SymbolicDim:
     """A symbol that no file has; the same hint gives the same symbol, so a hint names a value and an axis."""
     return _interned(INVENTED + hint)
 
@@ -705,7 +705,7 @@ def equal(a: Dim, b: Dim) -> bool:
     return a.value == b.value or _canonical(a.value) == _canonical(b.value)
 
 
-def different(a: Dim, b: Dim) -> bool:
+def provably_different(a: Dim, b: Dim) -> bool:
     """Whether both are provably different numbers, e.g. ``N`` and ``N + 1``."""
     if isinstance(a, int) and isinstance(b, int):
         return a != b

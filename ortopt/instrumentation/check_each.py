@@ -14,7 +14,7 @@ from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.graph.text import quoted
-from ortopt.observers import Again, Defect, Observer
+from ortopt.observers import InvalidGraph, Observer, RetryRequested
 from ortopt.rule import RewriteRule
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.serialization.validate import label, validate
@@ -35,12 +35,12 @@ class CheckEach(Observer):
 
     Args:
         closely: Whether to look after each rewrite from the start.
-        token: Who may stop it.
+        token: Cancellation token.
     """
 
     def __init__(self, *, closely: bool = False, token: CancellationToken = NEVER) -> None:
         self._always = closely
-        self._token = token.renewed(None)  # a passed deadline is for those who change something
+        self._token = token.with_timeout(None)  # a passed deadline is for those who change something
         self.begin()
 
     def begin(self) -> None:
@@ -77,10 +77,10 @@ class CheckEach(Observer):
         self._rules.clear()
         try:
             self._check(model, changed)
-        except Defect as defect:
+        except InvalidGraph as defect:
             if several and not self._closely:
                 self._closely = True
-                raise Again from defect
+                raise RetryRequested from defect
             self._closely = self._always
             raise
         if changed:
@@ -92,16 +92,16 @@ class CheckEach(Observer):
         except (OptimizationCancelled, MemoryError):
             raise
         except InvalidModelError as error:
-            raise Defect(str(error), self._latest) from error
+            raise InvalidGraph(str(error), self._latest) from error
         except Exception as error:  # a graph that is torn may break whoever reads it
-            raise Defect(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
+            raise InvalidGraph(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
         if self._signature is not None:
             _compare_signatures(self._signature, _signature_of(model), self._latest)
         wrong = next(_misfits(model, self._token), None) or next(_inconsistent(model, self._token), None)
         if wrong is None and changed:
             wrong = next((what for name, what in _contradictions(model, self._token) if name not in self._known), None)
         if wrong is not None:
-            raise Defect(wrong, self._latest)
+            raise InvalidGraph(wrong, self._latest)
 
 
 def is_sound(model: ir.Model) -> bool:
@@ -135,9 +135,9 @@ def _signature_of(model: ir.Model) -> _Signature:
 def _compare_signatures(had: _Signature, has: _Signature, transformer: str | None) -> None:
     for old, new in zip(had, has, strict=False):
         if old != new:
-            raise Defect(f"{_shown(old)} has become {_shown(new)}", transformer)
+            raise InvalidGraph(f"{_shown(old)} has become {_shown(new)}", transformer)
     if len(had) != len(has):
-        raise Defect(f"the model has {len(has)} inputs and outputs instead of {len(had)}", transformer)
+        raise InvalidGraph(f"the model has {len(has)} inputs and outputs instead of {len(had)}", transformer)
 
 
 def _shown(row: tuple[object, ...]) -> str:
@@ -151,7 +151,7 @@ def _misfits(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]
     if not any(function.domain == GROUP_DOMAIN for function in model.functions.values()):
         return
     for graph in scope.graphs(model, token):
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             function = model.functions.get(node.op_identifier()) if node.domain == GROUP_DOMAIN else None
             if function is not None and len(node.inputs) != len(function.inputs):
                 yield (f"{label(node)} gives {len(node.inputs)} arguments to a group that takes {len(function.inputs)}")
@@ -162,7 +162,7 @@ def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator
     uses: dict[ir.Value, int] = {}
     members: set[ir.Node] = set()
     for graph in scope.graphs(model, token):
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             members.add(node)
             for value in node.inputs:
                 if value is not None:
@@ -170,7 +170,7 @@ def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator
             for index, value in enumerate(node.outputs):
                 if value.producer() is not node or value.index() != index:
                     yield f"{quoted(value.name)} does not know that {label(node)} produces it"
-    for value, count in token.watch(uses.items()):
+    for value, count in token.checked(uses.items()):
         if use_count(value) == count:
             continue
         stray = next((use.node for use in value.uses() if use.node not in members), None)
@@ -184,7 +184,7 @@ def _contradictions(model: ir.Model, token: CancellationToken) -> Iterator[tuple
     functions = model.functions
     for graph in scope.graphs(model, token):
         imports = scope.of(graph).opset_imports
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             if node.op_identifier() in functions or (node.attributes and any(True for _ in subgraphs(node))):
                 continue
             yield from _contradicted(node, imports.get(node.domain, 1))

@@ -49,7 +49,7 @@ def convert(model: ir.Model, version: int, token: CancellationToken = NEVER) -> 
     Args:
         model: The model; it is changed. Where an error is raised, no more than inferred types are.
         version: The opset version that it shall import.
-        token: Who may stop it; the model may be torn then.
+        token: Cancellation token; the model may be torn then.
 
     Returns:
         The model. Its IR version is raised only where the opset needs a newer one.
@@ -70,7 +70,7 @@ def convert(model: ir.Model, version: int, token: CancellationToken = NEVER) -> 
         _sort_out(model, graph, imports[""], version, changed, fewer_types, token)
     if changed or fewer_types:
         shapes.infer_model(model, token)
-    for node, have in token.watch(fewer_types.items()):
+    for node, have in token.checked(fewer_types.items()):
         _check_types(node, have, version)
     if changed:
         _apply(model, _converted(changed, version, token), token)
@@ -121,7 +121,7 @@ def _sort_out(
 ) -> None:
     """Find the nodes, at any depth, whose operator is another one at the new version, or takes fewer types there."""
     for graph in scope.below(body, token):
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             if node.domain or (model.functions and node.op_identifier() in model.functions):
                 continue
             old, new = _schema(node.op_type, have), _schema(node.op_type, version)
@@ -211,7 +211,7 @@ class _Case:
 
 def _converted(changed: Mapping[ir.Node, int], version: int, token: CancellationToken) -> list[_Case]:
     cases: dict[tuple[int, bytes], _Case] = {}
-    for node, have in token.watch(changed.items()):
+    for node, have in token.checked(changed.items()):
         case = _shown(node, have, version)
         key = have, _model([case], have)
         known = cases.setdefault(key, case)
@@ -295,7 +295,7 @@ def _model(cases: Iterable[_Case], have: int) -> bytes:
 
 def _ask(cases: Sequence[_Case], have: int, version: int, token: CancellationToken) -> None:
     """Convert all at once; where that fails, by operator, to name the one that fails."""
-    answers = _run([_model(token.watch(cases), have)], version, token)
+    answers = _run([_model(token.checked(cases), have)], version, token)
     if isinstance(answers[0], bytes):
         _split(cases, answers[0], have, version, token)
         return
@@ -303,7 +303,7 @@ def _ask(cases: Sequence[_Case], have: int, version: int, token: CancellationTok
     for case in cases:
         by_op.setdefault(case.node.op_type, []).append(case)
     groups = list(by_op.values())
-    requests = [_model(token.watch(group), have) for group in groups]
+    requests = [_model(token.checked(group), have) for group in groups]
     for group, answer in zip(groups, _run(requests, version, token), strict=False):
         if isinstance(answer, str):
             raise _refuse(group[0].nodes[0], have, version, f"onnx's converter: {answer}")
@@ -358,9 +358,9 @@ def _short(text: str) -> str:
 def _split(cases: Sequence[_Case], answer: bytes, have: int, version: int, token: CancellationToken) -> None:
     """Give each case its part of the answer."""
     graph = onnx.ModelProto.FromString(answer).graph
-    producers = {name: i for i, node in enumerate(token.watch(graph.node)) for name in node.output if name}
+    producers = {name: i for i, node in enumerate(token.checked(graph.node)) for name in node.output if name}
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    for case in token.watch(cases):
+    for case in token.checked(cases):
         first = case.nodes[0]
         outputs = [name and f"{case.number}.{name}" for name in case.node.output]
         last = {producers.get(name) for name in outputs if name}
@@ -412,7 +412,7 @@ def _mend(case: _Case, have: int, version: int) -> str:
 def _apply(model: ir.Model, cases: Iterable[_Case], token: CancellationToken) -> None:
     names = _Names(model, token)
     for case in cases:
-        for node in token.watch(case.nodes):
+        for node in token.checked(case.nodes):
             _replace(node, case, names)
 
 
@@ -422,8 +422,8 @@ class _Names:
     def __init__(self, model: ir.Model, token: CancellationToken) -> None:
         self._taken: set[str | None] = set()
         for graph in scope.graphs(model, token):
-            self._taken.update(value.name for value in token.watch((*graph.inputs, *graph.initializers.values())))
-            for node in token.watch(graph):
+            self._taken.update(value.name for value in token.checked((*graph.inputs, *graph.initializers.values())))
+            for node in token.checked(graph):
                 self._taken.add(node.name)
                 self._taken.update(value.name for value in node.outputs)
 

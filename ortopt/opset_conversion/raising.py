@@ -48,7 +48,7 @@ def plan(model: ir.Model, version: int, token: CancellationToken = NEVER) -> lis
     Args:
         model: The model; it is not changed.
         version: The opset of ai.onnx that it shall import.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         The steps, or why it cannot be done exactly, as a clause that names the node.
@@ -59,7 +59,7 @@ def plan(model: ir.Model, version: int, token: CancellationToken = NEVER) -> lis
         if have < OLDEST:
             return f"opset {have} is too old to be raised without asking"
         for graph in scope.below(body, token):
-            for node in token.watch(graph):
+            for node in token.checked(graph):
                 if node.domain or have >= version or node.op_identifier() in model.functions:
                     continue
                 done = _step(node, have, version)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.observers import Observer
-from ortopt.optimization.pipeline import Attempt, NumberedRewrite, Pipeline, RewriteKey
+from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, RewriteKey, Run
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.verify import Reference, Verification
 
@@ -68,7 +68,7 @@ class Bisection:
         pipeline: What ran.
         reference: The original; what it answers is not computed again.
         observers: Those of the run.
-        token: Who may stop it, with the deadline for all of the search.
+        token: Cancellation token, with the deadline for all of the search.
 
     Attributes:
         equal: The most rewrites of the run that was searched last after which the outputs are known to agree.
@@ -147,13 +147,13 @@ class Bisection:
         inputs = self._reference.inputs_of(self._reference.differing[0])
         return Blame(culprit, before.model, after.model, inputs)
 
-    def replay(self, limit: int, left_out: Collection[str] = (), without: Collection[RewriteKey] = ()) -> Attempt:
+    def replay(self, limit: int, left_out: Collection[str] = (), without: Collection[RewriteKey] = ()) -> Run:
         """The model after some rewrites."""
         return self._pipeline.replay(
             self._observers, limit=limit, left_out=left_out, without=without, token=self._token
         )
 
-    def compare(self, attempt: Attempt, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+    def compare(self, attempt: Run, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
         """Compare what a replay has reached with the original.
 
         Raises:
@@ -189,7 +189,7 @@ class _Search:
         self.sets = sets
         self.probes = 0
 
-    def probe(self, limit: int) -> tuple[Attempt, Verification]:
+    def probe(self, limit: int) -> tuple[Run, Verification]:
         """The model after some rewrites, and how it compares."""
         self._bisection.check()
         self.probes += 1

@@ -30,10 +30,10 @@ from ortopt.workspace import Workspace
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source
 
-MOST_ROUNDS = 10
+MAX_ROUNDS = 10
 """How often levels run again while those above them change something."""
 
-_ENDLESS = f"all {MOST_ROUNDS} rounds of levels changed the graph"
+_ENDLESS = f"all {MAX_ROUNDS} rounds of levels changed the graph"
 
 RewriteKey = tuple[object, ...]
 """What tells a rewrite from others, whatever its number: the transformer, the graph, and the nodes or the step."""
@@ -69,7 +69,7 @@ class NumberedRewrite:
 
 
 @dataclass(slots=True)
-class Attempt:
+class Run:
     """One run of all levels.
 
     Attributes:
@@ -100,8 +100,8 @@ class Attempt:
     def model(self) -> ir.Model:
         """The result."""
         if self.unsettled is not None:
-            settle, self.unsettled = self.unsettled, None
-            self.content = settle()
+            roll_back, self.unsettled = self.unsettled, None
+            self.content = roll_back()
         return self.content
 
 
@@ -130,7 +130,7 @@ class Pipeline:
         """The model as it came; a file that has gone, or another one in its place, makes no difference.
 
         Args:
-            token: Who may stop it.
+            token: Cancellation token.
         """
         return load(self._source, token)
 
@@ -148,7 +148,7 @@ class Pipeline:
                     manager.register(chosen.transformer, level)
         return manager
 
-    def attempt(self, model: ir.Model, observers: Iterable[Observer] = (), left_out: Collection[str] = ()) -> Attempt:
+    def attempt(self, model: ir.Model, observers: Iterable[Observer] = (), left_out: Collection[str] = ()) -> Run:
         """Make a run ready.
 
         Args:
@@ -158,14 +158,14 @@ class Pipeline:
         """
         runs = _Runs()
         watching = tuple(observers)
-        return Attempt(model, self._manager((*watching, runs), left_out), watching, frozenset(left_out), runs)
+        return Run(model, self._manager((*watching, runs), left_out), watching, frozenset(left_out), runs)
 
-    def run(self, attempt: Attempt, token: CancellationToken) -> None:
+    def run(self, attempt: Run, token: CancellationToken) -> None:
         """Apply the levels to an attempt's model, in place.
 
         Args:
             attempt: What has been made ready; what is reached is written into it.
-            token: Who may stop it.
+            token: Cancellation token.
 
         Raises:
             TransformerError: If a transformer raised, with `Options.strict`, or tore the graph.
@@ -173,27 +173,27 @@ class Pipeline:
             OptimizationCancelled: If it was stopped; the model is valid and holds what was completed.
         """
         watchdog = Watchdog(token)
-        torn = False
+        corrupted = False
         try:
             self._run(attempt, token, watchdog)
         except DeadlinePassed as passed:
             attempt.stopped = True
-            torn = watchdog.barked and (isinstance(passed, DeadlineForced) or not is_sound(attempt.model))
+            corrupted = watchdog.fired and (isinstance(passed, DeadlineForced) or not is_sound(attempt.model))
         except Exception as error:
-            if not watchdog.barked or isinstance(error, MemoryError):
+            if not watchdog.fired or isinstance(error, MemoryError):
                 raise
-            torn = True  # it was on its way out of a graph in mid-edit
-        if torn:
+            corrupted = True  # it was on its way out of a graph in mid-edit
+        if corrupted:
             again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
             attempt.content, attempt.manager, attempt.offered = again.model, again.manager, again.offered
             attempt.stopped = True
-        nested_names.restore(attempt.model, token.renewed(None))
-        validate(attempt.model, token=token.renewed(None))
+        nested_names.restore(attempt.model, token.with_timeout(None))
+        validate(attempt.model, token=token.with_timeout(None))
 
-    def _run(self, attempt: Attempt, token: CancellationToken, watchdog: Watchdog) -> None:
+    def _run(self, attempt: Run, token: CancellationToken, watchdog: Watchdog) -> None:
         with without_garbage_collection():
             try:  # a deadline that passes here finds what it needs, a model to return, only behind it
-                workspace = self._prepare(attempt, token.renewed(None))
+                workspace = self._prepare(attempt, token.with_timeout(None))
             except OptimizationCancelled:
                 attempt.unsettled = lambda: self.replay(attempt.observers, limit=0, left_out=attempt.left_out).model
                 raise
@@ -202,20 +202,20 @@ class Pipeline:
             try:
                 with watchdog:
                     self._apply(attempt.manager, workspace, token)
-            except Reached:
+            except StopPointReached:
                 workspace.offered -= 1
-                workspace.settle()
+                workspace.roll_back_to_mark()
             except DeadlinePassed:
-                workspace.settle()
+                workspace.roll_back_to_mark()
                 raise
             except OptimizationCancelled:
-                attempt.unsettled = workspace.settle
+                attempt.unsettled = workspace.roll_back_to_mark
                 raise
             finally:
                 attempt.offered = workspace.offered
                 attempt.too_large = workspace.too_large
 
-    def _prepare(self, attempt: Attempt, token: CancellationToken) -> Workspace | None:
+    def _prepare(self, attempt: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None if there is none."""
         options = self.options
         if options.dims:
@@ -235,22 +235,22 @@ class Pipeline:
 
     def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
         """Apply the levels until they find nothing, even once all is inferred anew."""
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             self._apply_levels(manager, workspace, token)
             if not workspace.calls_are_outdated:
                 return
             workspace.refresh(token)
-        manager.say_bound(
+        manager.warn_limit(
             TransformerLevel(self.options.level), f"{_ENDLESS}, functions and their calls in the last one too"
         )
 
     def _apply_levels(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
         top = self.options.level
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             self._apply_below_groups(manager, workspace, token)
             if top < TransformerLevel.LEVEL4 or not manager.run(workspace, TransformerLevel.LEVEL4, token):
                 return
-        manager.say_bound(TransformerLevel.LEVEL4, f"{_ENDLESS}, level 4 in the last one too")
+        manager.warn_limit(TransformerLevel.LEVEL4, f"{_ENDLESS}, level 4 in the last one too")
 
     def _apply_below_groups(
         self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken
@@ -264,15 +264,15 @@ class Pipeline:
         lowest = TransformerLevel.LEVEL1
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
         manager.run(workspace, lowest, token)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             opsets = dict(workspace.model.opset_imports)
             changed = [manager.run(workspace, level, token) for level in higher]
             raised = workspace.model.opset_imports != opsets  # then there are other forms for what was left as it is
-            if manager.run(workspace, lowest, token, closing=True) or raised:
+            if manager.run(workspace, lowest, token, cleanup=True) or raised:
                 manager.run(workspace, lowest, token)
             elif not any(changed):
                 return
-        manager.say_bound(
+        manager.warn_limit(
             (lowest, *higher)[-1], f"{_ENDLESS}, the levels up to {(lowest, *higher)[-1].value} in the last one too"
         )
 
@@ -285,7 +285,7 @@ class Pipeline:
         left_out: Collection[str] = (),
         without: Collection[RewriteKey] = (),
         token: CancellationToken | None = None,
-    ) -> Attempt:
+    ) -> Run:
         """Load the model again and do again what a run has done, up to a point.
 
         Args:
@@ -294,7 +294,7 @@ class Pipeline:
             runs: How many times a transformer, or a sweep of rules, may come to its end.
             left_out: Transformers that do not run.
             without: Rewrites that are not made.
-            token: Who may stop it.
+            token: Cancellation token.
 
         Returns:
             What was reached. Its model is valid.
@@ -305,15 +305,15 @@ class Pipeline:
         replay = Replay(limit, 0 if limit == 0 else runs, without)
         deciding = [observer for observer in observers if observer.decides and type(observer) is not Replay]
         token = token or CancellationToken()
-        attempt = self.attempt(self.load(token.renewed(None)), (*deciding, replay), left_out)
+        attempt = self.attempt(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
         self._run(attempt, token, Watchdog(token))
-        nested_names.restore(attempt.model, token.renewed(None))
-        validate(attempt.model, token=token.renewed(None))
+        nested_names.restore(attempt.model, token.with_timeout(None))
+        validate(attempt.model, token=token.with_timeout(None))
         attempt.last = replay.last
         return attempt
 
 
-class Reached(OptimizationCancelled):
+class StopPointReached(OptimizationCancelled):
     """A replay has come as far as it was to come."""
 
 
@@ -336,7 +336,7 @@ class Replay(Observer):
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
         """Remember where it is, if it may run."""
         if self._runs is not None and self._runs <= 0:
-            raise Reached
+            raise StopPointReached
         self._where[transformer.name] = (level, step, scope.label(graph))
 
     def inspect(self, model: ir.Model, changed: bool) -> None:
@@ -347,7 +347,7 @@ class Replay(Observer):
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
         """Whether it is within the limit, and not left out."""
         if self._limit is not None and number > self._limit:
-            raise Reached
+            raise StopPointReached
         names = tuple((node_name(node), node.op_type) for node in nodes)
         level, step, graph = self._where.get(transformer.name, (transformer.levels[0].value, 1, "main"))
         rewrite = NumberedRewrite(number, transformer.name, level, step, graph, names, why or transformer.formula)
@@ -369,4 +369,4 @@ class _Runs(Observer):
         self.completed += 1
 
 
-__all__ = ["Attempt", "NumberedRewrite", "Pipeline", "Reached", "Replay", "RewriteKey"]
+__all__ = ["NumberedRewrite", "Pipeline", "Replay", "RewriteKey", "Run", "StopPointReached"]

@@ -36,7 +36,7 @@ class Watchdog:
         token: Whose deadline counts; without one there is nothing to watch.
 
     Attributes:
-        barked: Whether it has raised.
+        fired: Whether it has raised.
     """
 
     def __init__(self, token: CancellationToken) -> None:
@@ -44,7 +44,7 @@ class Watchdog:
         self._over = threading.Event()
         self._watched = threading.get_ident()
         self._thread: threading.Thread | None = None
-        self.barked = False
+        self.fired = False
 
     def __enter__(self) -> Self:
         if self._token.deadline is not None:
@@ -64,7 +64,7 @@ class Watchdog:
                 break
             except DeadlinePassed:  # it arrives only now: what was watched is over, or is on its way out already
                 continue
-        if self.barked:
+        if self.fired:
             self._withdraw()
 
     def _watch(self) -> None:
@@ -100,7 +100,7 @@ class Watchdog:
                 time.sleep(0)
 
     def _raise(self, kind: type[DeadlinePassed]) -> None:
-        self.barked = True
+        self.fired = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._watched), ctypes.py_object(kind))
 
 
@@ -125,7 +125,7 @@ def _is_safe(frame: FrameType | None) -> bool:
     inside = False
     while frame is not None:
         transformer = _transformer_of(frame)
-        if transformer is not None and transformer.edits == "raw":
+        if transformer is not None and transformer.bypasses_editor:
             return True
         module = str(frame.f_globals.get("__name__", ""))
         framework = module.split(".", maxsplit=1)[0] in {"ortopt", "onnx_ir"} and not module.startswith(PASSES_PACKAGE)

@@ -9,7 +9,7 @@ from ortopt.partition import cost, estimate
 from ortopt.partition.dag import Dag, Numbered
 from ortopt.partition.placement import Placement
 
-_MOST_ROUNDS = 4
+_MAX_ROUNDS = 4
 
 
 def clusters(
@@ -31,7 +31,7 @@ def clusters(
         limit: How many values a cluster may take and give.
         horizontal: Whether a value that two items read connects them.
         whole: Whether the host has nothing to do, and shall get nothing to do.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         The clusters in a topological order.
@@ -46,7 +46,7 @@ def clusters(
         found = _join_islands(numbered, placement, providers, cut, found, token)
     if whole:
         return found
-    stripped = (_without_edge_views(numbered, items, token) for items in token.watch(found))
+    stripped = (_without_edge_views(numbered, items, token) for items in token.checked(found))
     return [items for items in stripped if items and _pays(numbered, items, token)]
 
 
@@ -60,13 +60,13 @@ def _join_islands(
 ) -> list[list[int]]:
     """Let light clusters run where their neighbours run, if that is cheaper than the copies; until nothing changes."""
     colors = numbered.dag.colors
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         moved = False
-        for items in token.watch(found):
+        for items in token.checked(found):
             target = _neighbours_color(numbered.dag, items, token)
             if target is None or not _may_move(numbered, placement, items, providers[target - 1], token):
                 continue
-            for item in token.watch(items):
+            for item in token.checked(items):
                 colors[item] = target
             moved = True
         if not moved:
@@ -79,7 +79,7 @@ def _neighbours_color(dag: Dag, items: list[int], token: CancellationToken) -> i
     """The one other color that a cluster exchanges values with, the host apart; None if there is none, or several."""
     own = dag.colors[items[0]]
     around = {
-        dag.colors[other] for item in token.watch(items) for other in (*dag.producers(item), *dag.consumers(item))
+        dag.colors[other] for item in token.checked(items) for other in (*dag.producers(item), *dag.consumers(item))
     }
     around -= {own, cost.HOST}
     return around.pop() if len(around) == 1 else None
@@ -88,16 +88,16 @@ def _neighbours_color(dag: Dag, items: list[int], token: CancellationToken) -> i
 def _may_move(
     numbered: Numbered, placement: Placement, items: list[int], provider: str, token: CancellationToken
 ) -> bool:
-    nodes = [node for item in token.watch(items) for node in numbered.items[item]]
-    if any(estimate.is_heavy(node) for node in token.watch(nodes)):
+    nodes = [node for item in token.checked(items) for node in numbered.items[item]]
+    if any(estimate.is_heavy(node) for node in token.checked(nodes)):
         return False
     dag, inside = numbered.dag, set(items)
     target = [numbered.values[value] for value in _exchanged(dag, items, inside, token)]
     arguments = sum(map(len, dag.arguments(dict.fromkeys(items), token)))
     saved = estimate.seconds_of_copies(target) + estimate.seconds_of_call(arguments)
-    if estimate.seconds_on_cpu(token.watch(nodes)) > saved:
+    if estimate.seconds_on_cpu(token.checked(nodes)) > saved:
         return False
-    return all(provider in placement.providers_of(node) for node in token.watch(nodes))
+    return all(provider in placement.providers_of(node) for node in token.checked(nodes))
 
 
 def _exchanged(dag: Dag, items: list[int], inside: set[int], token: CancellationToken) -> Iterable[int]:
@@ -119,7 +119,7 @@ def _without_edge_views(numbered: Numbered, items: list[int], token: Cancellatio
         return any(all(dag.colors[other] == cost.HOST for other in side) for side in sides)
 
     pending = list(items)
-    for item in token.watch(_taken_off(pending)):
+    for item in token.checked(_taken_off(pending)):
         if item in inside and is_edge(item):
             del inside[item]
             dag.colors[item] = cost.HOST  # what is left out is the host's: the next view may be at the edge now
@@ -135,11 +135,11 @@ def _taken_off(pending: list[int]) -> Iterator[int]:
 
 def _pays(numbered: Numbered, items: list[int], token: CancellationToken) -> bool:
     """Whether a cluster's session costs less than the host's work, or the host cannot do it."""
-    nodes = [node for item in token.watch(items) for node in numbered.items[item]]
-    if any(estimate.is_heavy(node) or not estimate.host_can(node) for node in token.watch(nodes)):
+    nodes = [node for item in token.checked(items) for node in numbered.items[item]]
+    if any(estimate.is_heavy(node) or not estimate.host_can(node) for node in token.checked(nodes)):
         return True
     arguments = sum(map(len, numbered.dag.arguments(dict.fromkeys(items), token)))
-    return estimate.seconds_on_host(token.watch(nodes)) > estimate.seconds_of_call(arguments)
+    return estimate.seconds_on_host(token.checked(nodes)) > estimate.seconds_of_call(arguments)
 
 
 __all__ = ["clusters"]

@@ -27,7 +27,7 @@ HOST = 0
 def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
     """The items in an order that changes color seldom, cut where it does; each segment in ascending order."""
     waiting = _waiting(dag, token)
-    missing = [sum(not waiting[other] for other in dag.producers(item)) for item in token.watch(range(len(dag)))]
+    missing = [sum(not waiting[other] for other in dag.producers(item)) for item in token.checked(range(len(dag)))]
     changes = _changes_to_come(dag, token)
     ready: dict[int, list[tuple[int, int]]] = {}
     for item, count in enumerate(missing):
@@ -38,7 +38,7 @@ def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
         color = min(ready, key=lambda one: (ready[one][0][0], one))
         queue = ready[color]
         segment: list[int] = []
-        for _, item in token.watch(popped(queue)):
+        for _, item in token.checked(popped(queue)):
             segment += _with_waiting(dag, item, waiting)
             for other in dag.consumers(item):
                 missing[other] -= 1
@@ -53,7 +53,7 @@ def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
 def _waiting(dag: Dag, token: CancellationToken) -> list[bool]:
     """What reads nothing but constants, at any distance, and is read by its own color only: it waits until it is."""
     found = [False] * len(dag)
-    for item in token.watch(range(len(dag))):
+    for item in token.checked(range(len(dag))):
         if all(dag.writer[value] != -1 and found[dag.writer[value]] for value in dag.reads[item]):
             readers = dag.consumers(item)
             found[item] = bool(readers) and all(dag.colors[other] == dag.colors[item] for other in readers)
@@ -76,7 +76,7 @@ def _with_waiting(dag: Dag, item: int, waiting: list[bool]) -> list[int]:
 def _changes_to_come(dag: Dag, token: CancellationToken) -> list[int]:
     """How often the color changes at most on a way from an item to the end."""
     changes = [0] * len(dag)
-    for item in token.watch(reversed(range(len(dag)))):
+    for item in token.checked(reversed(range(len(dag)))):
         color = dag.colors[item]
         changes[item] = max(
             (changes[other] + (dag.colors[other] != color) for other in dag.consumers(item)),
@@ -92,7 +92,7 @@ def connected(dag: Dag, items: Sequence[int], *, horizontal: bool, token: Cancel
         dag: The graph.
         items: Items in ascending order.
         horizontal: Whether a value that two items read connects them.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     parent = {item: item for item in items}
 
@@ -103,7 +103,7 @@ def connected(dag: Dag, items: Sequence[int], *, horizontal: bool, token: Cancel
         return item
 
     first_reader: dict[int, int] = {}
-    for item in token.watch(items):
+    for item in token.checked(items):
         for value in dag.reads[item]:
             other = dag.writer[value]
             if other in parent:
@@ -111,7 +111,7 @@ def connected(dag: Dag, items: Sequence[int], *, horizontal: bool, token: Cancel
             elif horizontal:
                 parent[root(item)] = root(first_reader.setdefault(value, item))
     parts: dict[int, list[int]] = {}
-    for item in token.watch(items):
+    for item in token.checked(items):
         parts.setdefault(root(item), []).append(item)
     return list(parts.values())
 
@@ -150,7 +150,7 @@ def within_limit(dag: Dag, items: Sequence[int], limit: int, token: Cancellation
         dag: The graph.
         items: Items in ascending order.
         limit: How many values a piece may take and give.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     taken, given = dag.arguments(dict.fromkeys(items), token)
     if len(taken) + len(given) <= limit:
@@ -160,7 +160,7 @@ def within_limit(dag: Dag, items: Sequence[int], limit: int, token: Cancellation
     while start < len(items):
         growing = _Growing(dag)
         end = start + 1  # what fits, so far
-        for position in token.watch(range(start, len(items))):
+        for position in token.checked(range(start, len(items))):
             if growing.add(items[position]) <= limit:
                 end = position + 1
             elif position + 1 - start > 2 * (end - start) + limit:
@@ -197,7 +197,7 @@ def clusters(
         limit: How many values a cluster may take and give.
         horizontal: Whether a value that two items read connects them.
         whole: Whether the host has nothing to do: then what needs not wait is one cluster, connected or not.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         The clusters in a topological order, each with its items in ascending order; items of the host's color are in
@@ -210,7 +210,7 @@ def clusters(
         parts = [segment] if whole else connected(dag, segment, horizontal=horizontal, token=token)
         if horizontal and not whole:
             parts = _sources_together(dag, parts)
-        for part in token.watch(parts):
+        for part in token.checked(parts):
             found += within_limit(dag, part, limit, token)
     return found
 

@@ -45,15 +45,15 @@ class Dag:
     token: InitVar[CancellationToken] = NEVER
 
     def __post_init__(self, token: CancellationToken) -> None:
-        self.operands = self.operands or [len(values) for values in token.watch(self.reads)]
-        all_values = chain(token.watch(self.reads), token.watch(self.writes), [tuple(self.wanted)])
+        self.operands = self.operands or [len(values) for values in token.checked(self.reads)]
+        all_values = chain(token.checked(self.reads), token.checked(self.writes), [tuple(self.wanted)])
         count = 1 + max(chain.from_iterable(all_values), default=-1)
         self.writer = [-1] * count
         self.readers = [[] for _ in range(count)]
-        for item, values in enumerate(token.watch(self.writes)):
+        for item, values in enumerate(token.checked(self.writes)):
             for value in values:
                 self.writer[value] = item
-        for item, values in enumerate(token.watch(self.reads)):
+        for item, values in enumerate(token.checked(self.reads)):
             for value in values:
                 self.readers[value].append(item)
 
@@ -75,12 +75,12 @@ class Dag:
 
         Args:
             items: Items, in topological order.
-            token: Who may stop it.
+            token: Cancellation token.
         """
         inside = items if isinstance(items, set | frozenset | dict) else set(items)
         taken: dict[int, None] = {}
         given: list[int] = []
-        for item in token.watch(items):
+        for item in token.checked(items):
             for value in self.reads[item]:
                 if self.writer[value] not in inside:
                     taken[value] = None
@@ -123,7 +123,7 @@ def number(
         colors: Where each node runs; a node that is not there has the host's color.
         together: Sets of nodes that are one item each; contracting them makes no circle.
         in_order: Nodes that keep their order, in it: each item of them reads a value of no content from the one before.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     items = _items(graph, together, in_order, token)
     numbers: dict[ir.Value, int] = {}
@@ -139,7 +139,7 @@ def number(
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
     operands: list[int] = []
-    for nodes in token.watch(items):
+    for nodes in token.checked(items):
         own: dict[ir.Value, None] = {}
         used: dict[ir.Value, None] = {}
         again = 0
@@ -160,7 +160,7 @@ def number(
         reads[after] += (signal,)
     wanted = frozenset(map(number_of, graph.outputs))
     dag = Dag(
-        reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.watch(items)], token, operands=operands
+        reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.checked(items)], token, operands=operands
     )
     return Numbered(graph, items, dag, values)
 
@@ -169,13 +169,13 @@ def _items(
     graph: ir.Graph, together: Iterable[Collection[ir.Node]], in_order: Sequence[ir.Node], token: CancellationToken
 ) -> list[tuple[ir.Node, ...]]:
     bundle_of = {node: bundle for bundle in map(tuple, together) for node in bundle}
-    nodes = [node for node in token.watch(graph) if node in bundle_of or not is_constant_node(node)]
+    nodes = [node for node in token.checked(graph) if node in bundle_of or not is_constant_node(node)]
     if not bundle_of:
         return [(node,) for node in nodes]
     items: dict[int, list[ir.Node]] = {}
-    for node in token.watch(nodes):
+    for node in token.checked(nodes):
         items.setdefault(id(bundle_of.get(node, node)), []).append(node)
-    return _sorted(list(map(tuple, token.watch(items.values()))), in_order, token)
+    return _sorted(list(map(tuple, token.checked(items.values()))), in_order, token)
 
 
 def _steps(items: Sequence[tuple[ir.Node, ...]], in_order: Sequence[ir.Node]) -> list[tuple[int, int]]:
@@ -192,7 +192,7 @@ def _sorted(
 ) -> list[tuple[ir.Node, ...]]:
     """Items after those that they read from; contracting has moved some."""
     item_of = {
-        value: index for index, nodes in enumerate(token.watch(items)) for node in nodes for value in node.outputs
+        value: index for index, nodes in enumerate(token.checked(items)) for node in nodes for value in node.outputs
     }
     needs = [
         {
@@ -201,7 +201,7 @@ def _sorted(
             for value in (*node.inputs, *scope.captured(node))
             if value in item_of and item_of[value] != index
         }
-        for index, nodes in enumerate(token.watch(items))
+        for index, nodes in enumerate(token.checked(items))
     ]
     for before, after in _steps(items, in_order):
         needs[after].add(before)
@@ -217,21 +217,21 @@ def topological(
     Args:
         needs: For each item those that come before it.
         ranks: For each item its place in the given order; its own number if None.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Raises:
         ValueError: If there is a circle.
     """
     missing = [len(before) for before in needs]
     after: list[list[int]] = [[] for _ in needs]
-    for item, before in enumerate(token.watch(needs)):
+    for item, before in enumerate(token.checked(needs)):
         for other in before:
             after[other].append(item)
     rank = ranks or range(len(needs))
     ready = [(rank[item], item) for item, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     order: list[int] = []
-    for _, item in token.watch(popped(ready)):
+    for _, item in token.checked(popped(ready)):
         order.append(item)
         for other in after[item]:
             missing[other] -= 1

@@ -42,15 +42,15 @@ def drop(
         graph: The graph that is cut.
         clusters: The nodes of each cluster, in topological order.
         attempt: Makes each change.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         Whether anything changed: the clusters may be others now.
     """
     changed = False
-    for nodes in token.watch(clusters):
+    for nodes in token.checked(clusters):
         inside, places = set(nodes), _Places(nodes)
-        for node in token.watch(nodes):
+        for node in token.checked(nodes):
             for value in node.outputs:
                 users = [use.node for use in value.uses() if scope.ancestor_in(graph, use.node) not in inside]
                 if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):

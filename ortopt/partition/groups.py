@@ -27,7 +27,7 @@ OPSET: Final = 1
 """The version of the domain that grouped models import."""
 IR_VERSION: Final = 10
 """The least that has metadata and types in functions."""
-MOST_ORIGINS: Final = 8
+MAX_ORIGINS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def metadata(provider: str, weights: int, origin: Sequence[str], guard: dict[str
     said = {
         PROVIDER_KEY: provider,
         WEIGHTS_KEY: str(weights),
-        ORIGIN_KEY: json.dumps([*origin[:MOST_ORIGINS], len(origin)]),
+        ORIGIN_KEY: json.dumps([*origin[:MAX_ORIGINS], len(origin)]),
     }
     if guard is not None:
         said[GUARD_KEY] = json.dumps(guard, sort_keys=True)
@@ -103,7 +103,7 @@ def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
 
     Args:
         model: A model; a plain one has none.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Raises:
         InvalidModelError: If a group is not as the format says: the message names it.
@@ -112,7 +112,7 @@ def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
     functions = model.functions
     pending: list[Iterator[ir.Node]] = [iter(model.graph)]
     called: set[ir.OperatorIdentifier] = set()
-    for node in token.watch(_deepest_first(pending)):
+    for node in token.checked(_deepest_first(pending)):
         if node.domain != GROUP_DOMAIN:
             pending.extend(iter(graph) for graph in reversed(list(subgraphs(node))))
             continue

@@ -51,14 +51,14 @@ class _Arguments:
         self.weights: dict[ir.Value, None] = {}
         self.outputs: list[ir.Value] = []
         inside = set(nodes)
-        own = {value for node in token.watch(nodes) for value in node.outputs}
-        for node in token.watch(nodes):
+        own = {value for node in token.checked(nodes) for value in node.outputs}
+        for node in token.checked(nodes):
             for value in (*node.inputs, *scope.captured(node)):
                 if value is not None and value not in own:
                     self._take(value)
         graph = nodes[0].graph
         assert isinstance(graph, ir.Graph)
-        for node in token.watch(nodes):
+        for node in token.checked(nodes):
             for value in node.outputs:
                 if value.is_graph_output() or any(
                     use.node not in inside and scope.ancestor_in(graph, use.node) not in inside for use in value.uses()
@@ -86,7 +86,7 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
         edit: The editor of the model.
         cluster: Its nodes are in no function.
         name: The function's name.
-        token: Who may stop it in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token in the midst; what has been done is the caller's to roll back.
 
     Returns:
         The call.
@@ -94,16 +94,16 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
     nodes = cluster.nodes
     graph = scope.graph_of(nodes[0])
     _settle_large_constants(edit, nodes, token)
-    _spell_out_defaults(edit, token.watch(nodes))
+    _spell_out_defaults(edit, token.checked(nodes))
     arguments = _Arguments(nodes, token)
     renamed: dict[ir.Value, ir.Value] = {}
-    names = {value.name for node in token.watch(nodes) for value in node.outputs}
+    names = {value.name for node in token.checked(nodes) for value in node.outputs}
     inputs = []
-    for value in token.watch((*arguments.runtime, *arguments.weights)):
+    for value in token.checked((*arguments.runtime, *arguments.weights)):
         renamed[value] = _twin(value, names)
         inputs.append(renamed[value])
     constants = []
-    for value, tensor in token.watch(arguments.constants.items()):
+    for value, tensor in token.checked(arguments.constants.items()):
         # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
         held = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
         node = ir.Node("", "Constant", [], held, name=edit.fresh_name(f"{name}/{value.name}"))
@@ -116,11 +116,11 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
     function = ir.Function(
         GROUP_DOMAIN,
         name,
-        graph=ir.Graph(inputs, [], nodes=(), opset_imports=_imports(token.watch(nodes), imports), name=name),
+        graph=ir.Graph(inputs, [], nodes=(), opset_imports=_imports(token.checked(nodes), imports), name=name),
         attributes=(),
     )
-    origin = _origin(token.watch(nodes))
-    for some in token.portions(constants):
+    origin = _origin(token.checked(nodes))
+    for some in token.batched(constants):
         function.graph.extend(some)
     function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), origin))
     call = ir.Node(
@@ -133,7 +133,7 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
     call.meta[PASS_KEY], call.meta[ORIGIN_KEY] = edit.author, tuple(origin)
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
-    producers = [producer for value in token.watch(renamed) if (producer := value.producer()) is not None]
+    producers = [producer for value in token.checked(renamed) if (producer := value.producer()) is not None]
     edit.outline(nodes, function, call, renamed, arguments.outputs, token)
     edit.sweep((node for node in producers if node.op_type == "Constant"), token)
     return call
@@ -193,11 +193,11 @@ def _settle_large_constants(edit: Editor, nodes: Iterable[ir.Node], token: Cance
     """Let the large Constant nodes that some nodes use be initializers: weights are."""
     used = {
         value: None
-        for node in token.watch(nodes)
+        for node in token.checked(nodes)
         for value in (*node.inputs, *scope.captured(node))
         if value is not None
     }
-    for value in token.watch(used):
+    for value in token.checked(used):
         producer = value.producer()
         if producer is None or producer.op_type != "Constant" or producer.domain:
             continue

@@ -41,7 +41,7 @@ class _Order:
         self._end = count  # a sentinel in the ring
         self.next = [*range(1, count + 1), 0]
         self.previous = [count, *range(count)] if count else [0]
-        self.label = [_GAP * (place + 1) for place in token.watch(range(count + 1))]
+        self.label = [_GAP * (place + 1) for place in token.checked(range(count + 1))]
 
     def last(self) -> int | None:
         """The last element, or None in an empty list."""
@@ -98,11 +98,11 @@ class _Fuser:
         self._limit = limit
         self._wanted = dag.wanted
         self._writer = list(dag.writer)
-        self._readers = [set(items) for items in token.watch(dag.readers)]
-        self._taken = [set(values) for values in token.watch(dag.reads)]
+        self._readers = [set(items) for items in token.checked(dag.readers)]
+        self._taken = [set(values) for values in token.checked(dag.reads)]
         self._given = [
             {value for value in values if self._readers[value] or value in dag.wanted}
-            for values in token.watch(dag.writes)
+            for values in token.checked(dag.writes)
         ]
         self._operands = list(dag.operands)
         self._members: list[list[int]] = [[item] for item in range(len(dag))]
@@ -114,14 +114,14 @@ class _Fuser:
         while changed:
             changed = False
             at = self._order.last()
-            for _ in token.watch(itertools.count()):
+            for _ in token.checked(itertools.count()):
                 if at is None:
                     break
                 if self._scan(at):
                     changed = True
                 else:
                     at = self._order.before(at)
-        found = [sorted(self._members[at]) for at in token.watch(self._order) if self._colors[at] != HOST]
+        found = [sorted(self._members[at]) for at in token.checked(self._order) if self._colors[at] != HOST]
         return found[::-1]
 
     def _scan(self, consumer: int) -> bool:
@@ -220,7 +220,7 @@ def clusters(dag: Dag, *, limit: int, token: CancellationToken = NEVER) -> list[
     Args:
         dag: The graph; what has the host's color cannot be fused.
         limit: How many values two clusters may take and give together to be fused.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         The clusters in a topological order, each with its items in ascending order; single items are clusters too.

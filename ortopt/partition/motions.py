@@ -44,7 +44,7 @@ BIASED = {"Gemm": 11, "Conv": 1, "ConvTranspose": 1}
 
 ROOTS = ("Split", *BIASED)
 
-_MOST_ROUNDS = 16
+_MAX_ROUNDS = 16
 
 
 class Motion(NamedTuple):
@@ -69,21 +69,21 @@ def improve(
         graph: The graph.
         cut: Cuts the graph as it is.
         attempt: Makes each change that stays.
-        token: Who may stop it in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token in the midst; what has been done is the caller's to roll back.
 
     Returns:
         Whether anything changed.
     """
     changed = False
     useless: set[ir.Node] = set()
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         clusters = cut()
         motions = [motion for motion in _motions(graph, clusters, token) if motion.nodes[0] not in useless]
         if not motions:
             break
         kept = _which_gain(edit, motions, cut, token)
         useless.update(motion.nodes[0] for motion in motions)
-        made = [attempt(motion.nodes, partial(motion.make, edit)) for motion in token.watch(kept)]
+        made = [attempt(motion.nodes, partial(motion.make, edit)) for motion in token.checked(kept)]
         if not any(made):
             break
         edit.restore_order(token)
@@ -97,14 +97,14 @@ def _which_gain(
     """Try all changes at once, see what joined a cluster, and take them back."""
     start, clock = edit.version, edit.clock
     made: list[tuple[Motion, list[ir.Node]]] = []
-    for motion in token.watch(motions):
+    for motion in token.checked(motions):
         try:
             made.append((motion, motion.make(edit)))
         except Conflict:
             continue
     edit.restore_order(token)
     clusters = cut()
-    gained = [motion for motion, nodes in token.watch(made) if any(_has_joined(node, clusters) for node in nodes)]
+    gained = [motion for motion, nodes in token.checked(made) if any(_has_joined(node, clusters) for node in nodes)]
     edit.rollback(start, token)
     edit.clock = clock  # the graph is as it was
     return gained
@@ -117,7 +117,7 @@ def _has_joined(node: ir.Node, clusters: ClusterOf) -> bool:
 
 
 def _motions(graph: ir.Graph, clusters: ClusterOf, token: CancellationToken) -> Iterator[Motion]:
-    for node in token.watch(graph):
+    for node in token.checked(graph):
         if node in clusters or node.domain or node.op_type not in ROOTS:
             continue
         if not any(use.node in clusters for value in node.outputs for use in value.uses()):

@@ -22,7 +22,7 @@ from ortopt.partition.settings import PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.system.garbage_collection import without_garbage_collection
 
-_MOST_ROUNDS = 4
+_MAX_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def partition(
     Args:
         model: A model as `ortopt.serialization.load.load` returns it; types are inferred if they have not been.
         options: How.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         What becomes of each graph; the main graph's first.
@@ -91,7 +91,7 @@ def _walk(
 
 def _graphs_outside(found: Partition, token: CancellationToken) -> list[ir.Graph]:
     """The graphs below nodes that are in no cluster."""
-    return [below for node in token.watch(found.outside) for below in subgraphs(node)]
+    return [below for node in token.checked(found.outside) for below in subgraphs(node)]
 
 
 def prepare(model: ir.Model, token: CancellationToken = NEVER) -> None:
@@ -109,11 +109,11 @@ def partition_graph(
         graph: A graph of a model, in topological order.
         placement: Who runs what.
         options: How to cut.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     providers = options.candidates
     functions = scope.of(graph).model.functions
-    places = {node: placement.provider_of(node) for node in token.watch(graph)}
+    places = {node: placement.provider_of(node) for node in token.checked(graph)}
     drawing = random_state.drawing(graph, placement, functions, places, token)
     bundles = drawing.bundles
     if options.policy == "cost" and not drawing.order:  # with an order of their own there might be circles
@@ -121,11 +121,11 @@ def partition_graph(
     for nodes, provider in bundles:
         places.update(dict.fromkeys(nodes, provider))
     colors = {name: color for color, name in enumerate(providers, 1)}
-    colored = {node: colors[place] for node, place in token.watch(places.items()) if place is not None}
+    colored = {node: colors[place] for node, place in token.checked(places.items()) if place is not None}
     numbered = number(graph, colored, [nodes for nodes, _ in bundles], drawing.order, token)
     if options.policy == "literal":
         fused = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
-        found = [items for items in token.watch(fused) if not _shows_only(numbered, items)]
+        found = [items for items in token.checked(fused) if not _shows_only(numbered, items)]
     else:
         found = balance.clusters(
             numbered,
@@ -136,7 +136,7 @@ def partition_graph(
             whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
             token=token,
         )
-    found = [items for items in token.watch(found) if _gives(numbered, items, token)]
+    found = [items for items in token.checked(found) if _gives(numbered, items, token)]
     return _partition(numbered, found, providers, token)
 
 
@@ -161,21 +161,21 @@ def settle(
         graph: A graph that is in no function.
         options: How.
         attempt: Makes each change.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     placement = Placement(edit.model, options)
 
     def cut() -> dict[ir.Node, int]:
         found = partition_graph(graph, placement, options, token)
-        return {node: index for index, cluster in enumerate(found.clusters) for node in token.watch(cluster.nodes)}
+        return {node: index for index, cluster in enumerate(found.clusters) for node in token.checked(cluster.nodes)}
 
     found = partition_graph(graph, placement, options, token)
     may_move = options.motions and any(
-        not node.domain and node.op_type in motions.ROOTS for node in token.watch(found.outside)
+        not node.domain and node.op_type in motions.ROOTS for node in token.checked(found.outside)
     )
     if may_move and motions.improve(edit, graph, cut, attempt, token):
         found = partition_graph(graph, placement, options, token)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], attempt, token):
             break
         edit.restore_order(token)
@@ -190,12 +190,12 @@ def _partition(
     dag = numbered.dag
     cluster_of = {item: index for index, items in enumerate(clusters) for item in items}
     units: list[list[int]] = list(clusters)
-    for item in token.watch(range(len(dag))):
+    for item in token.checked(range(len(dag))):
         if item not in cluster_of:
             cluster_of[item] = len(units)
             units.append([item])
     needs: list[set[int]] = [set() for _ in units]
-    for item in token.watch(range(len(dag))):
+    for item in token.checked(range(len(dag))):
         unit = cluster_of[item]
         needs[unit].update(cluster_of[other] for other in dag.producers(item))
         needs[unit].discard(unit)
@@ -203,8 +203,8 @@ def _partition(
     made: list[Cluster] = []
     outside: list[ir.Node] = []
     sequence: list[int | ir.Node] = []
-    for unit in token.watch(order):
-        nodes = tuple(node for item in token.watch(units[unit]) for node in numbered.items[item])
+    for unit in token.checked(order):
+        nodes = tuple(node for item in token.checked(units[unit]) for node in numbered.items[item])
         if unit < len(clusters):
             sequence.append(len(made))
             made.append(Cluster(providers[dag.colors[units[unit][0]] - 1], nodes))
@@ -236,20 +236,20 @@ def apply(edit: Editor, found: Partition, first: int, token: CancellationToken =
         edit: The editor of the model.
         found: How the graph is cut; it has not been changed since.
         first: The number of the first group.
-        token: Who may stop it in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token in the midst; what has been done is the caller's to roll back.
 
     Returns:
         The calls, in the order of the clusters.
     """
     calls = [
         lift(edit, cluster, f"{PREFIX}{first + index}", token)
-        for index, cluster in enumerate(token.watch(found.clusters))
+        for index, cluster in enumerate(token.checked(found.clusters))
     ]
     if calls:
         graph = found.graph
-        known = {node for node in token.watch(found.order) if isinstance(node, ir.Node)} | set(calls)
-        constants = [node for node in token.watch(graph) if node not in known]
-        order = [calls[unit] if isinstance(unit, int) else unit for unit in token.watch(found.order)]
+        known = {node for node in token.checked(found.order) if isinstance(node, ir.Node)} | set(calls)
+        constants = [node for node in token.checked(graph) if node not in known]
+        order = [calls[unit] if isinstance(unit, int) else unit for unit in token.checked(found.order)]
         edit.reorder(graph, [*constants, *order], token)
     return calls
 
@@ -260,7 +260,7 @@ def group(model: ir.Model, options: PartitionOptions | None = None, token: Cance
     Args:
         model: A model as `ortopt.serialization.load.load` returns it.
         options: How.
-        token: Who may stop it: the model is as it was then, but for types that are known now.
+        token: Cancellation token: the model is as it was then, but for types that are known now.
 
     Returns:
         Its groups.

@@ -21,7 +21,7 @@ from ortopt.partition.placement import Placement
 from ortopt.semantics import constant_tensor, subgraphs
 
 _DOMAINS: Final = frozenset({"", "com.microsoft"})
-_MOST_BETWEEN: Final = 2
+_MAX_BETWEEN: Final = 2
 """How many nodes there may be between the op and QuantizeLinear."""
 
 
@@ -34,11 +34,11 @@ def units(
         graph: The graph, in topological order; it draws no random numbers.
         placement: Who runs what.
         places: Where each node would run by itself.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     found: list[tuple[list[ir.Node], str]] = []
     unread: set[ir.Node] = set()
-    for node in token.watch(graph):
+    for node in token.checked(graph):
         if _is(node, "DequantizeLinear"):
             if places[node] is not None and _is_by_constants(node):
                 unread.add(node)
@@ -65,7 +65,7 @@ def _behind(node: ir.Node, provider: str, placement: Placement, graph: ir.Graph)
     if _is(node, "QuantizeLinear"):
         return []
     between: list[ir.Node] = []
-    for _ in range(_MOST_BETWEEN + 1):
+    for _ in range(_MAX_BETWEEN + 1):
         if len(node.outputs) != 1 or node.outputs[0].is_graph_output():
             return []
         readers = dict.fromkeys(user for user, _ in node.outputs[0].uses())

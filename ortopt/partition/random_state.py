@@ -46,9 +46,9 @@ def drawing(
         placement: Who runs what.
         functions: The model's local functions.
         places: Where each node would run by itself.
-        token: Who may stop it.
+        token: Cancellation token.
     """
-    order = [node for node in token.watch(graph) if _may_draw(node, functions) and is_random(node, functions)]
+    order = [node for node in token.checked(graph) if _may_draw(node, functions) and is_random(node, functions)]
     bundles = []
     for is_placed, run in groupby(order, key=lambda node: places[node] is not None):
         nodes = list(run)
@@ -81,11 +81,11 @@ def _between(graph: ir.Graph, nodes: Iterable[ir.Node], token: CancellationToken
     """Some nodes, and those that depend on one of them and that one of them depends on."""
     ends = set(nodes)
     after, before = set(ends), set(ends)
-    order = [(node, _producers(node)) for node in token.watch(graph)]
-    for node, producers in token.watch(order):
+    order = [(node, _producers(node)) for node in token.checked(graph)]
+    for node, producers in token.checked(order):
         if not after.isdisjoint(producers):
             after.add(node)
-    for node, producers in token.watch(reversed(order)):
+    for node, producers in token.checked(reversed(order)):
         if node in before:
             before.update(producers)
     return [node for node, _ in order if node in after and node in before]

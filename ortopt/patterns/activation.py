@@ -9,20 +9,20 @@ import onnx_ir as ir
 from ortopt.graph.match import (
     Refusal,
     choose,
-    fits,
+    inputs,
     is_constant,
     is_op,
     is_used_once,
+    keeps_rank,
     need,
     only_user,
     operand_scalar,
     producer,
     scalar,
-    values,
 )
 
-MOST_FACTORS = 3
-MOST_TERMS = 12
+MAX_FACTORS = 3
+MAX_TERMS = 12
 Polynomial = dict[int, float]
 
 
@@ -60,7 +60,7 @@ def _one_plus(root: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, float]:
 def _product(value: ir.Value, share: float, x: ir.Value | None, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value]:
     """The product of a value that counts `share`, of x once, and of constants that make it ½ in all."""
     has_x = False
-    for _ in range(MOST_FACTORS):
+    for _ in range(MAX_FACTORS):
         need(not has_x or is_used_once(value), "the factors do not make x · ½", value)
         user = only_user(value, "Mul", "Div")
         nodes.append(user)
@@ -96,19 +96,19 @@ def _scaled_x(value: ir.Value, x: ir.Value | None, nodes: list[ir.Node]) -> tupl
 
 
 def _other_operand(user: ir.Node, value: ir.Value) -> ir.Value:
-    a, b = values(user, 2)
+    a, b = inputs(user, 2)
     need(a is not b, "the product is a square", user)
     return b if a is value else a
 
 
 def _scaled(node: ir.Node) -> tuple[float, ir.Value]:
     """By how much a Mul or Div scales its other operand, which keeps its shape; exact, for ½ and 2 are."""
-    a, b = values(node, 2)
+    a, b = inputs(node, 2)
     number, other = (b, a) if is_constant(b) else (a, b)
     need(is_op(node, "Mul") or number is b, "x divides", node)
     factor = scalar(number)
     need(factor in (0.5, 1.0, 2.0), "the factors do not make x · ½", number)
-    need(fits(number, other), "the constant would raise the rank", number)
+    need(keeps_rank(number, other), "the constant would raise the rank", number)
     return (factor if is_op(node, "Mul") else 1 / factor), other
 
 
@@ -121,17 +121,17 @@ def polynomial(value: ir.Value, x: ir.Value, nodes: list[ir.Node]) -> Polynomial
         nodes: Takes up the nodes.
 
     Raises:
-        Refusal: If it is none, or has more than `MOST_TERMS` operations.
+        Refusal: If it is none, or has more than `MAX_TERMS` operations.
     """
     if value is x:
         return {1: 1.0}
     if is_constant(value):
-        need(fits(value, x), "the constant would raise the rank", value)
+        need(keeps_rank(value, x), "the constant would raise the rank", value)
         return {0: scalar(value)}
     node = producer(value, "Add", "Sub", "Mul", "Div", "Pow")
-    need(len(nodes) < MOST_TERMS, "the polynomial is too long", value)
+    need(len(nodes) < MAX_TERMS, "the polynomial is too long", value)
     nodes.append(node)
-    left, right = (polynomial(operand, x, nodes) for operand in values(node, 2))
+    left, right = (polynomial(operand, x, nodes) for operand in inputs(node, 2))
     match node.op_type:
         case "Add":
             return {degree: left.get(degree, 0.0) + right.get(degree, 0.0) for degree in left.keys() | right.keys()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, need, opset, values
+from ortopt.graph.match import attribute, inputs, need, opset
 from ortopt.patterns.convolution import vector
 
 
@@ -19,7 +19,7 @@ def scale_and_shift(node: ir.Node, channels: int) -> tuple[np.ndarray, np.ndarra
     Raises:
         Refusal: If it is training, or a parameter is no constant of one number a channel.
     """
-    _, gamma, beta, mean, variance = values(node, 5)
+    _, gamma, beta, mean, variance = inputs(node, 5)
     version = opset(node)
     if version < 9:
         need(attribute(node, "spatial", 1) == 1, "it normalizes each position by itself", node)

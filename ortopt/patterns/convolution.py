@@ -14,12 +14,12 @@ from ortopt.graph.match import (
     array_of,
     attribute,
     dims,
+    inputs,
     is_constant,
     is_used_once,
     need,
     optional,
     tensor_of,
-    values,
 )
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
@@ -60,7 +60,7 @@ def channels_of(convolution: ir.Node) -> int:
     """
     result = convolution.outputs[0]
     need(is_used_once(result), f"{convolution.op_type}'s result is used elsewhere", result)
-    _, weight = values(convolution, 2)
+    _, weight = inputs(convolution, 2)
     tensor = tensor_of(weight)
     need(tensor.dtype in FLOATS, "the weights are no floats", weight)
     need(len(tensor.shape) >= 2, "the weights have no channels", weight)

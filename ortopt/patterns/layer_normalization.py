@@ -25,13 +25,14 @@ from ortopt.graph.match import (
     axis,
     dims,
     dtype,
-    fits,
+    inputs,
     integers,
     is_constant,
     is_op,
-    is_row,
     is_scalar,
     is_used_once,
+    is_vector_of,
+    keeps_rank,
     need,
     only_user,
     opset,
@@ -40,7 +41,6 @@ from ortopt.graph.match import (
     same_dim,
     scalar,
     shape_of,
-    values,
 )
 from ortopt.graph.onnx_ir_internals import use_count
 
@@ -175,7 +175,7 @@ def rms_normalization(root: ir.Node) -> Normalization:
 def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
     """The mean of x behind ``x - mean(x)``; takes up the nodes."""
     node = producer(uncast(value, nodes), "Sub")
-    x, average = values(node, 2)
+    x, average = inputs(node, 2)
     mean = mean_over_last_axes(average)
     need(mean.of is x, "the mean of something else is subtracted", node)
     nodes += [node, mean.node]
@@ -205,7 +205,7 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
     """
     node = producer(value, "ReduceMean")
     need(attribute(node, "keepdims", 1) == 1, "the mean drops its axes", node)
-    (of,) = values(node, 1)
+    (of,) = inputs(node, 1)
     rank = len(dims(of))
     if opset(node) >= 18:
         given = optional(node, 1)
@@ -230,22 +230,22 @@ def quotient(root: ir.Node) -> Quotient:
     inverse = is_op(root, "Pow") and is_scalar(optional(root, 1), -0.5)
     need(is_op(root, "Sqrt") or inverse or is_scalar(optional(root, 1), 0.5), "it takes no square root", root)
     nodes = [root]
-    (radicand, *_) = values(root, 1)
+    (radicand, *_) = inputs(root, 1)
     shifted = producer(radicand, "Add")
-    a, b = values(shifted, 2)
+    a, b = inputs(shifted, 2)
     number, variance = (a, b) if is_constant(a) else (b, a)
     epsilon = scalar(number)
     need(0 <= epsilon < math.inf, "epsilon is negative", number)
     mean = mean_over_last_axes(uncast(variance, nodes))
-    need(fits(number, mean.of), "the constant would raise the rank", number)
+    need(keeps_rank(number, mean.of), "the constant would raise the rank", number)
     squaring = producer(mean.of, "Pow", "Mul")
     nodes += [shifted, mean.node, squaring]
-    wide, other = values(squaring, 2)
+    wide, other = inputs(squaring, 2)
     if is_op(squaring, "Mul"):
         need(wide is other, "it is the mean of no square", squaring)
     else:
         need(is_scalar(other, 2.0), "the exponent is not 2", other)
-        need(fits(other, wide), "the constant would raise the rank", other)
+        need(keeps_rank(other, wide), "the constant would raise the rank", other)
     numerator, y = _divided(root, inverse, nodes)
     return Quotient(tuple(nodes), wide, numerator, mean.axis, epsilon, y)
 
@@ -256,9 +256,9 @@ def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Val
     user = only_user(value, "Mul" if inverse else "Div", "Div" if inverse else "Reciprocal")
     if not inverse:
         if is_op(user, "Div"):
-            numerator, denominator = values(user, 2)
+            numerator, denominator = inputs(user, 2)
             need(denominator is value and numerator is not value, "the root is divided", user)
-            if not (is_scalar(numerator, 1.0) and fits(numerator, value)):
+            if not (is_scalar(numerator, 1.0) and keeps_rank(numerator, value)):
                 nodes.append(user)
                 return numerator, user.outputs[0]
         nodes.append(user)
@@ -266,7 +266,7 @@ def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Val
         user = only_user(value, "Mul")
     need(is_op(user, "Mul"), "the reciprocal root is no factor", user)
     nodes.append(user)
-    a, b = values(user, 2)
+    a, b = inputs(user, 2)
     need(a is not b, "the reciprocal root is squared", user)
     return (b if a is value else a), user.outputs[0]
 
@@ -365,7 +365,7 @@ def _user(value: ir.Value, op: str) -> ir.Node | None:
 
 def _parameter(node: ir.Node, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
     """The other operand of a two-operand node, if it has this very shape and the value's type."""
-    a, b = values(node, 2)
+    a, b = inputs(node, 2)
     other = b if a is value else a
     if other is value or other.dtype != value.dtype:
         return None
@@ -401,7 +401,7 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
     Raises:
         Refusal: If they do not.
     """
-    (total, *_) = values(root, 1)
+    (total, *_) = inputs(root, 1)
     addition = producer(total, "Add")
     need(addition.graph is root.graph, "the sum is computed in another graph", total)
     shape = dims(total)
@@ -413,11 +413,13 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
         root,
     )
     for parameter in parameters:
-        need(parameter is None or is_row(parameter, shape[-1]), "a parameter has not the last dimension", parameter)
+        need(
+            parameter is None or is_vector_of(parameter, shape[-1]), "a parameter has not the last dimension", parameter
+        )
         # Else it could depend on the sum, which is about to come out of the normalization itself.
         early = parameter is None or parameter.producer() is None or is_constant(parameter)
         need(early, "a parameter is computed", parameter)
-    a, b = values(addition, 2)
+    a, b = inputs(addition, 2)
     biased = [(x, found) for x in (a, b) if (found := _biased(x, shape)) is not None and _skips(b if x is a else a, x)]
     if biased:
         x, (inner, plain, bias) = biased[0]
@@ -433,11 +435,11 @@ def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, i
     node = value.producer()
     if node is None or not is_op(node, "Add") or not is_used_once(value):
         return None
-    a, b = values(node, 2)
-    if not is_row(b, shape[-1]):
+    a, b = inputs(node, 2)
+    if not is_vector_of(b, shape[-1]):
         a, b = b, a
     early = b.producer() is None or is_constant(b)
-    return (node, a, b) if early and is_row(b, shape[-1]) and _has_shape(a, shape) else None
+    return (node, a, b) if early and is_vector_of(b, shape[-1]) and _has_shape(a, shape) else None
 
 
 def _has_shape(value: ir.Value, shape: Sequence[Dim]) -> bool:

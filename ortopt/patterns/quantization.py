@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, need, optional, shape_of, values
+from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, inputs, need, optional, shape_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 MICROSOFT = "com.microsoft"
@@ -108,7 +108,7 @@ def is_unit(first: ir.Node, result: ir.Value) -> bool:
 
 def has_one_scale(node: ir.Node) -> bool:
     """Whether a QuantizeLinear or DequantizeLinear has one scale for the whole tensor."""
-    shape = shape_of(values(node, 2)[1])
+    shape = shape_of(inputs(node, 2)[1])
     return shape is not None and shape in ((), (1,))
 
 
@@ -121,7 +121,7 @@ def scaling(node: ir.Node) -> Scaling:
     Raises:
         Refusal: If the scale or the zero point is no constant, or the types are not integers and float32 or float16.
     """
-    source, scale = values(node, 2)
+    source, scale = inputs(node, 2)
     quantizes = is_quantizer(node)
     integers, numbers = dtype(node.outputs[0] if quantizes else source), dtype(source if quantizes else node.outputs[0])
     need(integers in RANGES, "the quantized type does not saturate as integers do", node)

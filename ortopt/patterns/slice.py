@@ -12,7 +12,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, dims, need, opset, optional, rank, same_dim, values
+from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, need, opset, optional, rank, same_dim
 
 BOUNDS_ARE_INPUTS = 10
 INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
@@ -36,7 +36,7 @@ def cuts(node: ir.Node) -> tuple[Cut, ...]:
     Raises:
         Refusal: If a list of bounds, or an axis, is not known.
     """
-    (x,) = values(node, 1)
+    (x,) = inputs(node, 1)
     size = rank(x)
     starts, ends = _list(node, "starts"), _list(node, "ends")
     if starts is None or ends is None:
@@ -65,7 +65,7 @@ def block(node: ir.Node) -> tuple[int, Dim, Dim]:
     need(len(given) == 1, "it is along several axes", node)
     (axis, start, end, step) = given[0]
     need(same_dim(step, 1), "its steps are not 1", node)
-    size = dims(values(node, 1)[0])[axis]
+    size = dims(inputs(node, 1)[0])[axis]
     return axis, _from_front(start, size, node), size if is_endless(end) else _from_front(end, size, node)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Raised when a field of `as_dict` changes its meaning or goes; new fields do not raise it."""
 
-MOST_NODES_SHOWN = 4
+MAX_NODES_SHOWN = 4
 """How many nodes of a rewrite a line names."""
 
 PIPE_WIDTH = 200
@@ -290,7 +290,7 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
     yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
 
 
-MOST_REASONS = 8
+MAX_REASONS = 8
 """So many reasons are shown why shape arithmetic is left; the data has all."""
 
 
@@ -300,11 +300,11 @@ def _left(left: list[dict[str, Any]]) -> Iterable[str]:
         return
     reasons = Counter(one["why"] for one in left)
     yield f"shape arithmetic: {len(left)} nodes are left"
-    for why, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]:
+    for why, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]:
         yield f"  {count}: {one_line(why)}"
-    if len(reasons) > MOST_REASONS:
-        others = sum(sorted(reasons.values())[:-MOST_REASONS])
-        yield f"  {others}: {len(reasons) - MOST_REASONS} other reasons (all of them with --json)"
+    if len(reasons) > MAX_REASONS:
+        others = sum(sorted(reasons.values())[:-MAX_REASONS])
+        yield f"  {others}: {len(reasons) - MAX_REASONS} other reasons (all of them with --json)"
 
 
 def describe_repair(repair: Mapping[str, Any]) -> str:
@@ -319,7 +319,7 @@ def describe_repair(repair: Mapping[str, Any]) -> str:
 
 def describe_rewrite(row: Mapping[str, Any]) -> str:
     """A numbered rewrite for people, from ``pass``, ``rewrite``, ``level``, ``step``, ``graph`` and ``nodes``."""
-    shown = [f"{node['op']} {quoted(node['name'])}" for node in row["nodes"][:MOST_NODES_SHOWN]]
+    shown = [f"{node['op']} {quoted(node['name'])}" for node in row["nodes"][:MAX_NODES_SHOWN]]
     more = len(row["nodes"]) - len(shown)
     nodes = ", ".join((*shown, *([f"{more} more"] if more else [])))
     of = f" of {nodes}" if nodes else ""

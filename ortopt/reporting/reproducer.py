@@ -40,7 +40,7 @@ RADII = (0, 1, 2, 4, 8, 16, 32)
 LEAST_WEIGHT = 9
 """Constants of floats with fewer elements are no weights: they say what is computed."""
 
-MOST_TRIES = 12
+MAX_TRIES = 12
 """How often it is tried whether a failure survives noise in place of weights: of all, of halves, of quarters ..."""
 
 LARGEST_COMPARED = 1 << 20
@@ -448,7 +448,7 @@ def _make_noise(made: Reproducer, survives: Callable[[], bool]) -> None:
     keys = [key for key, had in one.items() if key not in other or _same(had.tensor, other[key].tensor)]
     pending = [keys] if keys else []
     tries = 0
-    while pending and tries < MOST_TRIES:
+    while pending and tries < MAX_TRIES:
         chosen = pending.pop(0)
         had = [weights[key] for key in chosen for weights in both if key in weights]
         for seed, key in enumerate(chosen):

@@ -42,7 +42,7 @@ ENTRY: Final = "session.use_env_allocators"
 
 _SHRINK: Final = "memory.enable_memory_arena_shrinkage"
 _SIZE: Final = 64
-_MOST_TRIES: Final = 5  # another thread may take what was given back
+_MAX_TRIES: Final = 5  # another thread may take what was given back
 
 _lock = threading.Lock()
 _registered: dict[int, Any] = {}
@@ -129,7 +129,7 @@ def _is_arena(session: Any) -> bool:
 
 def _share(one: Any, other: Any) -> bool:
     """Whether two sessions with an arena have the same: the other gets what the one has given back."""
-    return any(_address(one) == _address(other) for _ in range(_MOST_TRIES))
+    return any(_address(one) == _address(other) for _ in range(_MAX_TRIES))
 
 
 def _address(session: Any) -> int:

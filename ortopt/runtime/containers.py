@@ -19,7 +19,7 @@ from ortopt.runtime.values import binding, to_ort
 
 _IR: Final = 8
 _OPSET: Final = 17
-_MOST_AT_ONCE: Final = 64
+_MAX_AT_ONCE: Final = 64
 """How many elements of a sequence one session puts together."""
 
 
@@ -73,8 +73,8 @@ def _sequence(elements: list[Any], type_: str) -> Any:
         raise InvalidModelError(f"a sequence has elements of several types: {', '.join(sorted(kinds))}")
     kind = kinds.pop()
     made = None
-    for start in range(0, len(elements), _MOST_AT_ONCE):
-        part = elements[start : start + _MOST_AT_ONCE]
+    for start in range(0, len(elements), _MAX_AT_ONCE):
+        part = elements[start : start + _MAX_AT_ONCE]
         if made is None:
             made = _run("sequence", (kind, str(len(part))), part)
         else:

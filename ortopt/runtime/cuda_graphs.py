@@ -5,7 +5,7 @@ and results out of them, all on the one stream: what a caller gets is never over
 cannot mix. ONNX Runtime warms up and captures by itself, in the first run with a graph's number.
 
 ONNX Runtime keeps captured graphs per thread. Each thread that calls captures anew, on the same buffers; no more than
-`MOST_THREADS` that live at the same time do, the others run the same session without a graph. Their results are copied
+`MAX_THREADS` that live at the same time do, the others run the same session without a graph. Their results are copied
 out as well: they lie in the session's arena, where a replay in another thread overwrites all that was free when its
 graph had been captured.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GRAPH_KEY: Final = "gpu_graph_id"
 """The run option that numbers a session's graphs; -1 is a run without."""
 
-MOST_THREADS: Final = 8
+MAX_THREADS: Final = 8
 
 _identifiers = itertools.count(1)
 
@@ -191,7 +191,7 @@ class Captured:
 
     def _captures_here(self, values: Sequence[Any]) -> bool:
         """Capture in this thread; False if that may not be, or fails."""
-        if self._refused or len(self._tokens) >= MOST_THREADS:
+        if self._refused or len(self._tokens) >= MAX_THREADS:
             return False
         try:
             return self._capture(values)
@@ -203,7 +203,7 @@ class Captured:
     def _capture(self, values: Sequence[Any]) -> bool:
         """Capture in this thread; False if as many threads as may have captured."""
         with self._device.alone():
-            if len(self._tokens) >= MOST_THREADS:
+            if len(self._tokens) >= MAX_THREADS:
                 return False
             self._fill(values)
             self.session.run_with_iobinding(self._binding, self._options)

@@ -24,8 +24,8 @@ from ortopt.runtime.values import PLAIN, binding, to_numpy
 from ortopt.semantics import GROUP_DOMAIN
 
 _DEEPEST: Final = 12
-_MOST_NODES: Final = 4096
-_MOST_VERSIONS: Final = 256
+_MAX_NODES: Final = 4096
+_MAX_VERSIONS: Final = 256
 
 Expected = tuple[list[int], bytes | None]
 """The sizes of an argument, and its bytes if its content is guarded."""
@@ -82,7 +82,7 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
     order: tuple[int, ...] = ()
     while general is None:
         read = _branches(current, functions)
-        if read is None or len(versions) == _MOST_VERSIONS:
+        if read is None or len(versions) == _MAX_VERSIONS:
             return None
         then, then_order, last, last_order, rest = read
         condition = current.inputs[0]
@@ -158,7 +158,7 @@ def _only_for(condition: ir.Value, holder: ir.Node) -> set[ir.Node]:
     above: dict[ir.Node, None] = {}
     pending = [condition.producer()]
     for node in pending:  # the nearest first: it grows meanwhile
-        if node is None or node in above or node.graph is not graph or len(above) >= _MOST_NODES:
+        if node is None or node in above or node.graph is not graph or len(above) >= _MAX_NODES:
             continue
         above[node] = None
         pending.extend(value.producer() for value in node.inputs if value is not None)

@@ -39,7 +39,7 @@ Specification = tuple[tuple[int, ...], ...]
 Specialization = tuple[Specification, tuple[tuple[int, bytes], ...]]
 """A specification, and the arguments that were folded in, with their bytes."""
 
-_MOST_COUNTED: Final = 1024
+_MAX_COUNTED: Final = 1024
 _LARGEST_CONSTANT: Final = 64  # elements
 _SESSION_BYTES: Final = 256 << 10  # an estimate of what a session takes apart from its weights
 _LEVEL: Final = 3
@@ -150,7 +150,7 @@ class Specializing:
                 if self._policy.constants and specification not in self._unguarded:
                     folded = [i for i, value in enumerate(values) if self._may_fold(value)]
                     profile.constant = {i: self._content(values[i]) for i in folded}
-                if len(self._profiles) > _MOST_COUNTED:
+                if len(self._profiles) > _MAX_COUNTED:
                     self._profiles.popitem(last=False)
             else:
                 self._profiles.move_to_end(specification)

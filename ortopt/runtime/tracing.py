@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-MOST_EVENTS: Final = 1_000_000
+MAX_EVENTS: Final = 1_000_000
 """A trace that goes on longer forgets its beginning."""
 
 
@@ -22,7 +22,7 @@ class Timeline:
     def __init__(self) -> None:
         self._zero = time.perf_counter()
         self._process = os.getpid()
-        self._events: deque[tuple[str, str, float, float, int, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[tuple[str, str, float, float, int, dict[str, Any]]] = deque(maxlen=MAX_EVENTS)
 
     @contextlib.contextmanager
     def span(self, category: str, name: str, **details: Any) -> Iterator[None]:

@@ -128,7 +128,7 @@ def decode(
         stripped: The model without its large tensors.
         source: What the cuts point into.
         files: Opens files of external data.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         The model, and whether the file states types of intermediate values; those in groups do not count, which always
@@ -212,7 +212,7 @@ class _Decoder:
 
     def _graph(self, proto: onnx.GraphProto, outer: _Scopes) -> ir.Graph:
         values: dict[str, ir.Value] = {}
-        watch = self._token.watch
+        watch = self._token.checked
         inputs = [_typed(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
         infos = {info.name: info for info in watch(proto.value_info)}
@@ -297,7 +297,7 @@ class _Decoder:
     def _function(self, proto: onnx.FunctionProto, imports: Mapping[str, int]) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
-        watch = self._token.watch
+        watch = self._token.checked
         infos = {info.name: info for info in watch(proto.value_info)}
         self.typed |= bool(infos)
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
 from ortopt.graph.facts import declared_shape
-from ortopt.graph.onnx_ir_internals import meta_of, noted, properties_of
-from ortopt.graph.provenance import MOST_ORIGINS, ORIGIN_KEY, PASS_KEY
+from ortopt.graph.onnx_ir_internals import get_meta, meta_of, properties_of
+from ortopt.graph.provenance import MAX_ORIGINS, ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
 from ortopt.semantics import GROUP_DOMAIN
@@ -64,7 +64,7 @@ def encode(
         place: Which tensors' data go to other files; None keeps all inside.
         types: Whether types of intermediate values are written.
         provenance: Whether nodes tell which transformer made them, from what.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         Parts that together are the message; a tensor stands for its ``tobytes()``.
@@ -146,7 +146,7 @@ class _Encoder:
     def __init__(
         self, model: ir.Model, place: Placing | None, types: bool, provenance: bool, token: CancellationToken
     ) -> None:
-        self._watch = token.watch
+        self._watch = token.checked
         self._ir_version = model.ir_version
         self._place = place
         self._types = types
@@ -240,7 +240,7 @@ class _Encoder:
         type_number = 13 if annotations is not None else 12
         small: list[bytes] = []
         for node in self._watch(nodes):
-            if node.op_type == "Constant" and noted(node, SPARSE_KEY) and not self._in_function:
+            if node.op_type == "Constant" and get_meta(node, SPARSE_KEY) and not self._in_function:
                 value = node.outputs[0]
                 out.add_message(15, self._sparse_tensor(node.attributes["sparse_value"].value, value.name))
                 if annotations is not None:
@@ -517,8 +517,8 @@ def _provenance(node: ir.Node) -> dict[str, str]:
     if not meta or PASS_KEY not in meta:
         return {}
     author, names = meta[PASS_KEY], meta.get(ORIGIN_KEY, ())
-    told = ", ".join(names[:MOST_ORIGINS])
-    if len(names) > MOST_ORIGINS:
+    told = ", ".join(names[:MAX_ORIGINS])
+    if len(names) > MAX_ORIGINS:
         told += f", … ({len(names)} in all)"
     return {PASS_KEY: str(author), ORIGIN_KEY: told}
 

@@ -33,7 +33,7 @@ SOURCE_KEY: Final = "ortopt.source"
 _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR: Final = 4
 """From here on a graph input of the same name makes an initializer a default; before, every initializer had one."""
 
-_MOST_BYTES: Final = 2**31 - 1
+_MAX_BYTES: Final = 2**31 - 1
 """What protobuf can read; a stream that goes on longer is no model."""
 
 
@@ -97,7 +97,7 @@ def load(
     Args:
         source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
             (cloned; its tensors are shared); or a file that is kept open.
-        token: Who may stop it.
+        token: Cancellation token.
         folder: Where the files of external data are; None for the folder of the model's file.
         checked: Whether nodes are compared with the specification too: ONNX Runtime does that anyway.
 
@@ -149,7 +149,7 @@ def _read_stream(stream: BinaryIO, token: CancellationToken) -> bytes:
     while chunk := stream.read(CHUNK):
         token.check()
         read.write(chunk)
-        if read.tell() > _MOST_BYTES:
+        if read.tell() > _MAX_BYTES:
             raise InvalidModelError("the stream goes on beyond 2 GB, which no model without external data can have")
     return read.getvalue()
 
@@ -226,7 +226,7 @@ def _map_external_tensors(model: ir.Model, token: CancellationToken) -> tuple[st
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = mapped(value.const_value)
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             for name, attribute in tuple(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
                     node.attributes[name] = ir.AttrTensor(name, mapped(attribute.value), attribute.doc_string)
@@ -252,5 +252,5 @@ def _sort(model: ir.Model, token: CancellationToken) -> None:
         except ValueError:
             raise InvalidModelError(f"nodes of graph {quoted(graph.name)} depend on one another in a circle") from None
         for at, nodes in orders.items():
-            for some in token.portions(nodes):
+            for some in token.batched(nodes):
                 at.extend(some)

@@ -26,7 +26,7 @@ from ortopt.serialization.validate import NameClashError, validate
 _RENAMED: Final = "ortopt.renamed"
 """In the ``meta`` of a main graph, or a function's: what the file calls values below it, by their present names."""
 
-_MOST_CLASHES: Final = 8
+_MAX_CLASHES: Final = 8
 """So many names are found to be taken, one after the other, before all keep their new ones."""
 
 
@@ -47,7 +47,7 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
 
     Args:
         graph: The main graph, or a function's; the names of its inputs and outputs stay.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Raises:
         OptimizationCancelled: If the token was set.
@@ -56,7 +56,7 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
     graphs = list(scope.below(graph, token))
     if len(graphs) == 1:
         return
-    taken = {value.name for one in graphs for value in token.watch(_values(one))}
+    taken = {value.name for one in graphs for value in token.checked(_values(one))}
     numbers: Counter[str] = Counter()
     around: Counter[str | None] = Counter()
     renamed: dict[str, str] = {}
@@ -69,7 +69,7 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
     asked = _names_asked_for(graphs, token)
     if asked:
         for one in graphs:
-            for value in token.watch(dict.fromkeys(token.watch(_values(one)))):
+            for value in token.checked(dict.fromkeys(token.checked(_values(one)))):
                 if value.name in asked and not (value.is_graph_input() or value.is_graph_output()):
                     rename(value)
     stack = [_nested(_Level(graph, True), around, token)]
@@ -79,7 +79,7 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
             stack.pop()
             continue
         stays = {*inner.graph.inputs, *inner.graph.outputs} if inner.named else frozenset()
-        for value in token.watch(dict.fromkeys(token.watch(_values(inner.graph)))):
+        for value in token.checked(dict.fromkeys(token.checked(_values(inner.graph)))):
             if value.name and around[value.name] and value not in stays:
                 rename(value)
         stack.append(_nested(inner, around, token))
@@ -92,20 +92,20 @@ def restore(model: ir.Model, token: CancellationToken = NEVER) -> None:
 
     Args:
         model: A model that is not edited any more.
-        token: Who may stop it; a model that is stopped here is valid, with some names restored.
+        token: Cancellation token; a model that is stopped here is valid, with some names restored.
     """
     changed: dict[ir.Value, str] = {}
     for top in (model.graph, *(function.graph for function in model.functions.values())):
         renamed: dict[str, str] | None = top.meta.get(_RENAMED)
         if renamed:
             for graph in scope.below(top, token):
-                for value in dict.fromkeys(token.watch(_values(graph))):
+                for value in dict.fromkeys(token.checked(_values(graph))):
                     name = value.name or ""
                     free = renamed.get(name) not in graph.initializers  # a dictionary by name
                     if name in renamed and free and not (graph is top and value.is_graph_output()):
                         changed[value] = name
                         set_name(value, renamed[name])
-    for remaining in range(_MOST_CLASHES, -1, -1):
+    for remaining in range(_MAX_CLASHES, -1, -1):
         if not changed:
             return
         try:
@@ -123,7 +123,7 @@ def _names_asked_for(graphs: list[ir.Graph], token: CancellationToken) -> set[st
     return {
         value.name
         for graph in graphs
-        for node in token.watch(graph)
+        for node in token.checked(graph)
         if node.attributes.data and not owns_interfaces(node)
         for held in subgraphs(node)
         for value in itertools.chain(held.inputs, held.outputs)
@@ -132,9 +132,9 @@ def _names_asked_for(graphs: list[ir.Graph], token: CancellationToken) -> set[st
 
 def _nested(level: _Level, around: Counter[str | None], token: CancellationToken) -> Iterator[_Level]:
     """The graphs right below a graph, while its names count as those around."""
-    names = [value.name for value in dict.fromkeys(token.watch(_values(level.graph)))]
+    names = [value.name for value in dict.fromkeys(token.checked(_values(level.graph)))]
     around.update(names)
-    for node in token.watch(level.graph):
+    for node in token.checked(level.graph):
         if node.attributes.data:
             for graph in subgraphs(node):
                 yield _Level(graph, not owns_interfaces(node))

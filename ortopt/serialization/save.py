@@ -97,7 +97,7 @@ def save(
             ``STEM.<16 hex digits of its SHA-256>.data``, ``reuse`` stays in the files that they were loaded from;
             ``auto`` is ``inline`` unless the model was loaded with external data or is too large, then ``copy``.
         provenance: Whether nodes tell which transformer made them, from what.
-        token: Who may stop it; nothing is changed under the output's name then.
+        token: Cancellation token; nothing is changed under the output's name then.
 
     Returns:
         What was written where.
@@ -268,7 +268,7 @@ class _Layout:
 
         Args:
             file: The file.
-            token: Who may stop it.
+            token: Cancellation token.
 
         Returns:
             The SHA-256 of its contents, in hex.
@@ -355,7 +355,7 @@ def _size(parts: list[Part]) -> int:
 
 
 def _write(parts: list[Part], token: CancellationToken, stream: BinaryIO) -> None:
-    for part in token.watch(parts):
+    for part in token.checked(parts):
         if isinstance(part, bytes):
             stream.write(part)
             continue

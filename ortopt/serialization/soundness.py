@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.onnx_ir_internals import noted
+from ortopt.graph.onnx_ir_internals import get_meta
 from ortopt.graph.text import quoted
 from ortopt.serialization import operand_shapes
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
@@ -37,7 +37,7 @@ def check(model: ir.Model, token: CancellationToken = NEVER) -> None:
 
     Args:
         model: A model that `ortopt.serialization.validate.validate` accepts.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Raises:
         InvalidModelError: A node contradicts the specification, or what its inputs are; one line that names both.
@@ -49,7 +49,7 @@ class _Check:
     def __init__(self, model: ir.Model, token: CancellationToken) -> None:
         self._model = model
         self._functions = model.functions
-        self._watch = token.watch
+        self._watch = token.checked
         self._imports: Mapping[str, int] = model.opset_imports
         self._kinds: dict[ir.Value | None, ir.DataType | int] = {None: ABSENT}
         self._shapes: dict[ir.Value | None, Known] = {}
@@ -85,7 +85,7 @@ class _Check:
             if value.shape is not None and not operand_shapes.agree(_known(value.shape), dims):
                 raise InvalidModelError(f"graph input {quoted(value.name)} and its default have different shapes")
             kind = tensor.dtype
-        elif (value.type is None and noted(value, FOREIGN_TYPE_KEY) is None) or kind is ir.DataType.UNDEFINED:
+        elif (value.type is None and get_meta(value, FOREIGN_TYPE_KEY) is None) or kind is ir.DataType.UNDEFINED:
             raise InvalidModelError(f"graph input {quoted(value.name)} has no data type")
         if kind is not None:
             self._kinds[value] = kind

@@ -120,7 +120,7 @@ def make_dense(model: ir.Model, allowance: int, token: CancellationToken = NEVER
     Args:
         model: The model, changed.
         allowance: The bytes by which it may grow.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         The bytes by which it grows.
@@ -129,7 +129,7 @@ def make_dense(model: ir.Model, allowance: int, token: CancellationToken = NEVER
         return 0
     grown = 0
     for graph in scope.graphs(model, token):
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             attribute = node.attributes.get("sparse_value") if node.op_type == "Constant" and not node.domain else None
             if attribute is None or attribute.is_ref() or not isinstance(attribute.value, SparseTensor):
                 continue

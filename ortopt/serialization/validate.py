@@ -52,7 +52,7 @@ def validate(model: ir.Model, *, any_order: bool = False, token: CancellationTok
     Args:
         model: The model; it is not changed.
         any_order: Whether nodes may stand before those that they depend on. Circles are then not looked for.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Returns:
         Whether the nodes are in topological order; always true unless ``any_order``.
@@ -81,7 +81,7 @@ def validate(model: ir.Model, *, any_order: bool = False, token: CancellationTok
 
 class _Check:
     def __init__(self, any_order: bool, token: CancellationToken) -> None:
-        self._watch = token.watch
+        self._watch = token.checked
         self._any_order = any_order
         self._imports: dict[str, int] = {}
         self._visible: dict[str, ir.Value] = {}
@@ -227,7 +227,7 @@ def _refuse_recursion(model: ir.Model, token: CancellationToken) -> None:
     calls = {
         identifier: list(
             dict.fromkeys(
-                called for node in token.watch(function.all_nodes()) if (called := node.op_identifier()) in functions
+                called for node in token.checked(function.all_nodes()) if (called := node.op_identifier()) in functions
             )
         )
         for identifier, function in functions.items()

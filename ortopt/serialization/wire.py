@@ -77,7 +77,7 @@ def strip(buffer: Buffer, token: CancellationToken = NEVER) -> Stripped:
 
     Args:
         buffer: The message.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Raises:
         InvalidModelError: The buffer is not a protobuf message, or is cut short, or nests too deeply.

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-MOST_NEIGHBOURS = 6
+MAX_NEIGHBOURS = 6
 """A vertex with more is not left out: a table has two to the power of so many entries."""
 
 
@@ -86,7 +86,7 @@ def _eliminate(tables: dict[int, dict[int, _Table]], near: dict[int, set[int]]) 
         count, vertex = heapq.heappop(queue)
         if vertex not in near or count != len(near[vertex]):
             continue  # it has gone, or is in the queue with another count
-        if count > MOST_NEIGHBOURS:
+        if count > MAX_NEIGHBOURS:
             return None
         around = near.pop(vertex)
         neighbours = tuple(sorted(around))

@@ -18,7 +18,7 @@ from ortopt.transpose.region import OVERHEAD, Cost, Region, Views, bytes_of, out
 COUNT_FIRST = 1 << 60
 """An overhead that makes one Transpose less worth any number of bytes."""
 
-MOST_ROUNDS = 10
+MAX_ROUNDS = 10
 
 
 def cost(graph: ir.Graph) -> Cost:
@@ -50,7 +50,7 @@ class TransposeReducer:
     def run(self) -> bool:
         """Turn regions until none is worth it; whether any was."""
         changed = False
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             self._failed.clear()
             self._reasons.clear()
             again = False

@@ -31,10 +31,10 @@ OVERHEAD = 16_384
 TYPICAL_SIZE = 16
 """What a dimension that is not known counts."""
 
-MOST_NODES = 20_000
+MAX_NODES = 20_000
 """A region is not followed further."""
 
-MOST_FOLLOWED = 256
+MAX_FOLLOWED = 256
 """A value with more uses is not followed to find more of a region."""
 
 
@@ -209,7 +209,7 @@ class Region:
         """
         pending = deque(seeds)
         refused: set[tuple[ir.Node, At]] = set()
-        while pending and len(self.plans) < MOST_NODES:
+        while pending and len(self.plans) < MAX_NODES:
             node, at = pending.popleft()
             if node in self.plans or (node, at) in refused:
                 continue
@@ -243,7 +243,7 @@ class Region:
 
     def users(self, value: ir.Value, layout: tuple[int, ...]) -> Iterator[tuple[ir.Node, At]]:
         """The nodes of the graph that use a value in a layout, transposes left out."""
-        if use_count(value) > MOST_FOLLOWED:
+        if use_count(value) > MAX_FOLLOWED:
             return
         graph = self.views.graph
         for node, position in value.uses():

@@ -152,10 +152,10 @@ def random_outputs(model: ir.Model, token: CancellationToken = NEVER) -> frozens
 
     Args:
         model: The model.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     random: set[ir.Value] = set()
-    for node in token.watch(model.graph):
+    for node in token.checked(model.graph):
         inputs = (value for one in (node, *_inside(node)) for value in one.inputs)
         if (random and any(value in random for value in inputs)) or semantics.is_random(node, model.functions):
             random.update(node.outputs)
@@ -171,7 +171,7 @@ def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, f
 
     Args:
         model: The model.
-        token: Who may stop it.
+        token: Cancellation token.
     """
     functions = _FunctionTolerances(model)
     known: dict[ir.Value, float] = {}
@@ -179,7 +179,7 @@ def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, f
     def of(value: ir.Value) -> float:
         return known[value] if value in known else _of_type(value.dtype)
 
-    for node in token.watch(model.graph):
+    for node in token.checked(model.graph):
         coarsest = functions.of_node(node)
         if node.op_type not in _SHAPES or node.domain:
             for one in (node, *_inside(node)):

@@ -26,8 +26,8 @@ from ortopt.verification.worker import restore, store
 _SECOND_SET_WITHIN: Final = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
 _TRIES_FOR_A_SECOND_SET: Final = 3
 _ENOUGH: Final = 2  # sets that say something; one more where a branch hangs on an input
-_MOST_POOR: Final = 3  # sets whose outputs say nothing
-MOST_DEATHS: Final = 5
+_MAX_POOR: Final = 3  # sets whose outputs say nothing
+MAX_DEATHS: Final = 5
 """Processes that input sets may end."""
 
 _LARGE_ENOUGH: Final = 224  # what is tried where a process has ended: sizes were too small, most likely
@@ -213,7 +213,7 @@ class Search:
         self._took = time.monotonic() - start
         if len(self._found) == self._wanted or (self._found and self._took >= _SECOND_SET_WITHIN):
             return False
-        return len(self._poor) <= _MOST_POOR
+        return len(self._poor) <= _MAX_POOR
 
     def _try_further(self, worker: Worker, budget: float, pace: float, plain: tuple[bool, ...]) -> list[InputSet]:
         """Other input sets, as far as the model takes them and gives plain numbers for them.
@@ -357,4 +357,4 @@ def _digest(value: Any) -> Any:
     return value.shape, zlib.crc32(data)
 
 
-__all__ = ["MOST_DEATHS", "InputSet", "Search", "elements", "in_memory", "inputs_from", "store_inputs"]
+__all__ = ["MAX_DEATHS", "InputSet", "Search", "elements", "in_memory", "inputs_from", "store_inputs"]

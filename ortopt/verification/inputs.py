@@ -231,7 +231,7 @@ class Interface:
 
     Args:
         model: The model; inputs that are initializers too are left out.
-        token: Who may stop it from being made.
+        token: Cancellation token from being made.
 
     Attributes:
         takes_nothing: Whether inputs without elements may be asked for: not where the specification leaves the answer
@@ -239,7 +239,7 @@ class Interface:
     """
 
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
-        nodes = (node for graph in scope.graphs(model, token) for node in token.watch(graph))
+        nodes = (node for graph in scope.graphs(model, token) for node in token.checked(graph))
         self.takes_nothing = not any(_is_lost_without_elements(node) for node in nodes)
         self._taken = [
             _Taken(

@@ -59,7 +59,9 @@ _PLAIN_FLOATS: Final = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 def constant_bytes(model: ir.Model, token: CancellationToken = NEVER) -> int:
     """Bytes of all initializers."""
     tensors = (
-        value.const_value for graph in scope.graphs(model, token) for value in token.watch(graph.initializers.values())
+        value.const_value
+        for graph in scope.graphs(model, token)
+        for value in token.checked(graph.initializers.values())
     )
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
@@ -81,7 +83,7 @@ def jittered_inputs(
         inputs: The inputs.
         seed: Of what is drawn.
         units: By how many units in the last place they are moved, at most.
-        token: Who may stop it.
+        token: Cancellation token.
         small: Whether those of few elements are moved, too.
     """
     rng = np.random.default_rng(seed)
@@ -137,9 +139,9 @@ def _recast(model: ir.Model, wider: Mapping[ir.DataType, ir.DataType], token: Ca
         token,
     )
     for graph in scope.graphs(copy, token):
-        for value in token.watch((*graph.inputs, *graph.initializers.values())):
+        for value in token.checked((*graph.inputs, *graph.initializers.values())):
             _widen(value, wider)
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             for value in node.outputs:
                 _widen(value, wider)
             for name, attribute in tuple(node.attributes.items()):
@@ -163,12 +165,12 @@ def _widen(value: ir.Value, wider: Mapping[ir.DataType, ir.DataType]) -> None:
 def _replace_constants(model: ir.Model, changed: Any, token: CancellationToken) -> None:
     """Put what ``changed`` makes of a tensor in its place, wherever it is not None."""
     for graph in scope.graphs(model, token):
-        for value in token.watch(graph.initializers.values()):
+        for value in token.checked(graph.initializers.values()):
             assert value.const_value is not None
             tensor = changed(value.const_value)
             if tensor is not None:
                 value.const_value = tensor
-        for node in token.watch(graph):
+        for node in token.checked(graph):
             for name, attribute in tuple(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                     tensor = changed(attribute.as_tensor())

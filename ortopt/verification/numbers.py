@@ -21,7 +21,7 @@ FAR: Final = 14
 FARTHEST: Final = 20
 """From 1e-6 to a million."""
 
-_MOST_SIZES: Final = 10  # so few integers may be dimensions, or tell how often something is done
+_MAX_SIZES: Final = 10  # so few integers may be dimensions, or tell how often something is done
 _SMALL: Final = 8
 _LARGE: Final = 1 << 17
 _RANGES: Final = {"small": (1, 5), "binary": (0, 2), "zero": (0, 1), "one": (1, 2)}
@@ -95,7 +95,7 @@ def integers_of(
     if integers in ("signed", "extreme") and is_wide_integer(name, dtype):
         if integers == "extreme" and is_free_integer(name, dtype, below=below, sizes=sizes):
             return _of_all_integers(rng, dtype, shape)
-        few = int(np.prod(shape)) < _MOST_SIZES
+        few = int(np.prod(shape)) < _MAX_SIZES
         most = below or (_SMALL if few or "position" in name.lower() else _LARGE)
         low, high = max(-most, int(dtype.min)), min(most, int(dtype.max) + 1)
         return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())

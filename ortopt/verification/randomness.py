@@ -40,7 +40,7 @@ class GivenValues:
 
     Args:
         model: The original; it is not changed.
-        token: Who may stop it.
+        token: Cancellation token.
 
     Attributes:
         original: A copy in which random ops give the same values each time, as far as that can be.
@@ -71,12 +71,12 @@ class GivenValues:
 
         Args:
             model: Any model.
-            token: Who may stop it.
+            token: Cancellation token.
         """
         return any(
             _has_copy(node, model)
             for graph in scope.below(model.graph)
-            for node in token.watch(graph)
+            for node in token.checked(graph)
             if semantics.is_random(node) and not any(True for _ in semantics.subgraphs(node))
         )
 
@@ -114,7 +114,7 @@ class GivenValues:
     def _random(self, model: ir.Model) -> Iterator[tuple[ir.Node, Signature]]:
         """The random ops themselves, outside of functions, each with what two must have in common."""
         for graph in scope.below(model.graph):
-            for node in self._token.watch(tuple(graph)):
+            for node in self._token.checked(tuple(graph)):
                 if semantics.is_random(node) and not any(True for _ in semantics.subgraphs(node)):
                     attributes = sorted(f"{name}={attribute.value!r}" for name, attribute in node.attributes.items())
                     yield node, (node.domain, node.op_type, *attributes)

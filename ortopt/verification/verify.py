@@ -53,7 +53,7 @@ from ortopt.verification.comparison import (
     worst_of,
 )
 from ortopt.verification.input_search import (
-    MOST_DEATHS,
+    MAX_DEATHS,
     InputSet,
     Search,
     elements,
@@ -207,7 +207,7 @@ class Reference:
             raise UsageError("a thorough verification draws inputs: none can be given")
         self._original = original
         self._inputs = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
-        self._token = token.renewed(None)
+        self._token = token.with_timeout(None)
         self._plan_of = functools.partial(
             _Plan,
             seed=seed,
@@ -474,7 +474,7 @@ class _Run:
                 if inputs is not None and not error.late:
                     reason = f"the original does not run on the inputs that were given: {error}"
                     return Verification("impossible", reason, attempts=self._tried)
-                if not deaths < search.deaths < MOST_DEATHS:
+                if not deaths < search.deaths < MAX_DEATHS:
                     reason = f"the original does not run here: {search.error or error}"
                     return Verification("impossible", reason, attempts=self._tried)
             except UsageError as error:
@@ -721,7 +721,7 @@ class _Plan:
         rtol: As `Comparison` takes it.
         atol: As `Comparison` takes it.
         interface: What it took before it was given the sizes; None if they are not its own.
-        token: Who may stop it from being made.
+        token: Cancellation token from being made.
     """
 
     def __init__(

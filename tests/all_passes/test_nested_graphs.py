@@ -25,7 +25,7 @@ from ortopt.verification.verify import verify
 from tests.all_passes.pass_examples import FOLDER, examples
 
 PASSES = [kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels and kind.name]
-MOST_EXAMPLES = 4
+MAX_EXAMPLES = 4
 INSIDE = "inside_"
 
 
@@ -209,7 +209,7 @@ def test_in_nested_graphs(name: str) -> None:
         changed, flat = rewritten(name, model, more)
         if not changed or more.get("options") is not None:
             continue
-        if tried == MOST_EXAMPLES:
+        if tried == MAX_EXAMPLES:
             break
         tried += 1
         for kind, (wrap, copies, wrapper) in WRAPPERS.items():

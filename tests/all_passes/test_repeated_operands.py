@@ -31,11 +31,11 @@ SLOW = {"group_fusion", "function_inlining"}
 """What has no pattern: it takes whole graphs, or calls."""
 
 PASSES = sorted(kind.name for kind in registry.installed() if kind.__module__.startswith("ortopt."))
-MOST_EXAMPLES = 5
-MOST_OF_ONE = 1
+MAX_EXAMPLES = 5
+MAX_OF_ONE = 1
 """Of the changed forms of one example that the pass rewrites, so many are compared."""
 
-MOST_TRIED = 24
+MAX_TRIED = 24
 SIDE = 4
 FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64}
 
@@ -110,7 +110,7 @@ def is_random(model: ModelProto) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in PASSES if name not in SLOW])
 def test_operands_that_are_one_value(name: str) -> None:
-    for model, more in itertools.islice(examples(name), MOST_EXAMPLES):
+    for model, more in itertools.islice(examples(name), MAX_EXAMPLES):
         if is_random(model) or not more.get("numbers", True):
             continue
         options = more.get("options") or Options(target=Target(more.get("target", "ort")))
@@ -121,8 +121,8 @@ def test_operands_that_are_one_value(name: str) -> None:
 
 def compare(name: str, model: ModelProto, options: Options, level: int | None) -> None:
     compared = 0
-    for candidate in itertools.islice(repeated(model), MOST_TRIED):
-        if compared == MOST_OF_ONE:
+    for candidate in itertools.islice(repeated(model), MAX_TRIED):
+        if compared == MAX_OF_ONE:
             return
         try:
             original, changed = load(candidate), load(candidate)

@@ -31,7 +31,7 @@ from tests.all_passes.pass_examples import examples
 
 ROOT = Path(__file__).parents[2]
 PASSES = [kind.name for kind in registry.installed() if kind.name]
-MOST_EXAMPLES = 4
+MAX_EXAMPLES = 4
 
 BY_THEMSELVES = {
     "dead_node_elimination", "control_flow_output_elimination", "optional_output_elimination", "ensure_unique_dq",
@@ -102,7 +102,7 @@ def what_is_there(model: ir.Model) -> list[tuple[str, str]]:
 def cases(name: str) -> tuple[tuple[bytes, int, Options], ...]:
     kind = registry.installed().find(name)
     found = []
-    for model, more in examples(name)[:MOST_EXAMPLES]:
+    for model, more in examples(name)[:MAX_EXAMPLES]:
         options = more.get("options") or Options(target=Target(more.get("target", "ort")))
         found.append((to_bytes(load(model)), int(more.get("level") or kind.levels[0]), options))
     found += [(to_bytes(parse(text, opset)), int(kind.levels[0]), Options()) for text, opset in MORE.get(name, [])]

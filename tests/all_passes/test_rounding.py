@@ -18,10 +18,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from ortopt import GraphTransformer, RewriteRule, optimize, registry
 from ortopt.context import EXACT_PATH
 from ortopt.errors import RegistrationError
-from ortopt.graph.match import producer, values
+from ortopt.graph.match import inputs, producer
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Numerics, Options, Target
-from ortopt.rule import Root
+from ortopt.rule import Forwarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
@@ -263,18 +263,18 @@ def test_a_summand_that_swallows_the_others_stays() -> None:
 # -- a transformer of the user ---------------------------------------------------------------------------------------
 
 
-class DivisionByTwoThirds(RewriteRule[Root]):
+class DivisionByTwoThirds(RewriteRule[Forwarded]):
     """``Div(x, 3) * 2`` → ``x * ⅔``, with nothing that looks at integers."""
 
     name = "division_by_two_thirds"
     roots = ("Mul",)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Root:
-        division = producer(values(root, 1)[0], "Div")
-        return Root((division, root), division.inputs[0])  # type: ignore[arg-type]
+    def match(self, root: ir.Node) -> Forwarded:
+        division = producer(inputs(root, 1)[0], "Div")
+        return Forwarded((division, root), division.inputs[0])  # type: ignore[arg-type]
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Mul", [found.value, found.nodes[1].inputs[1]])
 
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from ortopt import Context, GraphTransformer, Numerics, RewriteRule, TransformerLevel, registry
 from ortopt.cli.group import commands
 from ortopt.graph.edit import constant
-from ortopt.graph.match import values
-from ortopt.rule import Root
+from ortopt.graph.match import inputs
+from ortopt.rule import Forwarded
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -27,16 +27,16 @@ main (float[N,8] x) => (float[N,4] y, float[N,8] r) <float[8,4] w, float[4] b> {
 }"""
 
 
-class WrongNumbers(RewriteRule[Root]):
+class WrongNumbers(RewriteRule[Forwarded]):
     """Relu becomes Neg, which it is not."""
 
     enabled = False
     roots = ("Relu",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Neg", [found.value])
 
 
@@ -46,7 +46,7 @@ class Contrib(WrongNumbers):
     levels = (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
     produces = (("com.microsoft", "QuickGelu"),)
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("QuickGelu", [found.value], domain="com.microsoft")
 
 
@@ -56,14 +56,14 @@ class Approximation(WrongNumbers):
     enabled = True
     numerics = Numerics.APPROXIMATE
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("HardSwish", [found.value])
 
 
 class Inflation(WrongNumbers):
     """Relu becomes an addition of 2 MB of zeros."""
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         pile = ir.node("Add", [found.value, constant([[0.0] * 8] * 62500)])
         return ir.node("Slice", [pile.outputs[0], constant([0]), constant([1])])
 
@@ -82,10 +82,10 @@ class PingPong(WrongNumbers):
 
     roots = ("Relu", "Neg")
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Neg" if found.nodes[0].op_type == "Relu" else "Relu", [found.value])
 
 

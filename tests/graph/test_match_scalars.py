@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.graph import match
-from ortopt.graph.match import Refusal, fill
+from ortopt.graph.match import Refusal, splat
 from ortopt.testing import parse
 
 
@@ -47,7 +47,7 @@ def test_is_scalar(content: float, dtype: type, within: float, holds: bool) -> N
     ],
 )
 def test_fits(number: tuple[int, ...], other: tuple[int | None, ...] | None, holds: bool) -> None:
-    assert match.fits(constant(1.0, np.float32, number), value(other)) is holds
+    assert match.keeps_rank(constant(1.0, np.float32, number), value(other)) is holds
 
 
 def test_operand_scalar_keeps_the_rank() -> None:
@@ -79,6 +79,6 @@ def test_fill(body: str, expected: float | None) -> None:
     value = next(value for node in model.graph for value in node.outputs if value.name == "v")
     if expected is None:
         with pytest.raises(Refusal):
-            fill(value)
+            splat(value)
     else:
-        assert fill(value).item() == expected
+        assert splat(value).item() == expected

@@ -69,7 +69,7 @@ def test_unknown_poisons() -> None:
     assert symbolic.mul(N, UNKNOWN).value is None
     assert symbolic.product([2, UNKNOWN, 0]) == 0
     assert not symbolic.equal(UNKNOWN, UNKNOWN)
-    assert not symbolic.different(UNKNOWN, 3)
+    assert not symbolic.provably_different(UNKNOWN, 3)
     assert not symbolic.at_least(UNKNOWN, 0)
     assert symbolic.quotient_exact(UNKNOWN, 2) is None
 
@@ -117,12 +117,12 @@ def test_no_bound_where_there_is_none() -> None:
 
 
 def test_different_is_a_proof() -> None:
-    assert symbolic.different(N, symbolic.add(N, 1))
-    assert symbolic.different(symbolic.add(N, 1), 0)
-    assert symbolic.different(2, 0)
-    assert not symbolic.different(N, 0)
-    assert not symbolic.different(N, M)
-    assert not symbolic.different(N, N)
+    assert symbolic.provably_different(N, symbolic.add(N, 1))
+    assert symbolic.provably_different(symbolic.add(N, 1), 0)
+    assert symbolic.provably_different(2, 0)
+    assert not symbolic.provably_different(N, 0)
+    assert not symbolic.provably_different(N, M)
+    assert not symbolic.provably_different(N, N)
 
 
 def test_exact_quotients() -> None:
@@ -136,9 +136,9 @@ def test_exact_quotients() -> None:
 
 
 def test_invented_symbols() -> None:
-    dim = symbolic.invent("nonzero 3:1")
-    assert symbolic.equal(dim, symbolic.invent("nonzero 3:1"))
-    assert not symbolic.equal(dim, symbolic.invent("nonzero 3:2"))
+    dim = symbolic.fresh("nonzero 3:1")
+    assert symbolic.equal(dim, symbolic.fresh("nonzero 3:1"))
+    assert not symbolic.equal(dim, symbolic.fresh("nonzero 3:2"))
     assert symbolic.is_invented(symbolic.add(dim, N))
     assert not symbolic.is_invented(N)
 
@@ -202,7 +202,7 @@ def test_random_pairs_are_equal_or_different_only_if_they_are() -> None:
             binding = {name: rng.randint(0, 6) for name in "NMK"}
             same = eval(x, {"max": max, "min": min}, binding) == eval(y, {"max": max, "min": min}, binding)
             assert not symbolic.equal(a, b) or same, (x, y, binding)
-            assert not symbolic.different(a, b) or not same, (x, y, binding)
+            assert not symbolic.provably_different(a, b) or not same, (x, y, binding)
 
 
 def test_sympy_stays_out() -> None:

@@ -203,14 +203,14 @@ def test_only_the_rewrite_is_left_out_where_the_pass_is_kept() -> None:
 
 
 def test_a_pass_that_is_wrong_again_and_again_is_left_out_in_the_end() -> None:
-    count = api_module.MOST_REWRITES_LEFT_OUT + 3
+    count = api_module.MAX_REWRITES_LEFT_OUT + 3
     outputs = ", ".join(f"float[4] y{i}" for i in range(count))
     body = " ".join(f"y{i} = Relu (x{i})" for i in range(count))
     text = f"main ({outputs.replace('y', 'x')}) => ({outputs}) {{ {body} }}"
     result = repaired(text, [WrongRelu()], keep_pass=True)
     assert result.verified
     assert [repair.left_out for repair in result.repairs][-2:] == ["rewrite", "pass"]
-    assert len(result.repairs) == api_module.MOST_REWRITES_LEFT_OUT + 1
+    assert len(result.repairs) == api_module.MAX_REWRITES_LEFT_OUT + 1
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_without_a_deadline_nobody_watches() -> None:
     before = threading.active_count()
     with Watchdog(CancellationToken()) as dog:
         assert threading.active_count() == before
-    assert not dog.barked
+    assert not dog.fired
 
 
 @pytest.mark.parametrize("timeout", [100.0, 1e300])

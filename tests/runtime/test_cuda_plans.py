@@ -402,7 +402,7 @@ def test_cuda_graphs_are_evicted_and_captured_again(fake_cuda: Log) -> None:
 def test_cuda_graphs_of_many_threads_are_captured_alone_and_right(
     fake_cuda: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_graphs, "MOST_THREADS", 3)
+    monkeypatch.setattr(cuda_graphs, "MAX_THREADS", 3)
     mine = graphs()
     wrong: list[int] = []
     together = threading.Barrier(6)
@@ -445,7 +445,7 @@ def test_cuda_graphs_leave_results_of_runs_without_them_alone(
     if why == "refused":
         fake_cuda.uncapturable = dict.fromkeys(("Exp", "Neg", "Abs", "Add", "Relu"), "run: operation not permitted")
     else:
-        monkeypatch.setattr(cuda_graphs, "MOST_THREADS", 1)
+        monkeypatch.setattr(cuda_graphs, "MAX_THREADS", 1)
 
     def elsewhere(seed: int) -> Any:
         binding = mine.io_binding()

@@ -339,7 +339,7 @@ def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_stream_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortopt.serialization.load._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("ortopt.serialization.load._MAX_BYTES", 1 << 20)
 
     class Endless(io.RawIOBase):
         def read(self, size: int = -1) -> bytes:

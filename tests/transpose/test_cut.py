@@ -69,7 +69,7 @@ def test_both_ways_choose_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_network_that_is_nowhere_thin_is_left_alone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    vertices = range(2, 2 + 3 * elimination.MOST_NEIGHBOURS)
+    vertices = range(2, 2 + 3 * elimination.MAX_NEIGHBOURS)
     arcs = [(tail, head, 1 + (tail * head) % 5) for tail in vertices for head in vertices if tail != head]
     arcs += [(Network.SOURCE, 2, 50), (vertices[-1], Network.SINK, 50)]
     assert elimination.source_side(arcs, Network.SOURCE, Network.SINK) is None

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt import Context, GraphTransformer, RewriteRule, TransformerLevel
 from ortopt.graph.edit import constant
-from ortopt.graph.match import need, values
-from ortopt.rule import Root
+from ortopt.graph.match import inputs, need
+from ortopt.rule import Forwarded
 from ortopt.semantics import GROUP_DOMAIN
 
 
-class Swap(RewriteRule[Root]):
+class Swap(RewriteRule[Forwarded]):
     """One op becomes another of the same shape."""
 
     roots = ("Relu",)
     becomes: ClassVar[str] = "Neg"
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, len(root.inputs))[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, len(root.inputs))[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node(self.becomes, list(found.nodes[0].inputs))
 
 
@@ -46,7 +46,7 @@ class WrongAtTwoLevels(Swap):
     roots = ("Sigmoid",)
     becomes = "Tanh"
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Tanh", [found.value])
 
 
@@ -57,16 +57,16 @@ class WrongSum(Swap):
     becomes = "Sub"
 
 
-class WrongText(RewriteRule[Root]):
+class WrongText(RewriteRule[Forwarded]):
     """A concatenation of texts becomes one of the second text with itself."""
 
     roots = ("StringConcat",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         need(root.inputs[0] is not root.inputs[1], "it is one")
-        return Root((root,), values(root, 2)[0])
+        return Forwarded((root,), inputs(root, 2)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         _, second = found.nodes[0].inputs
         return ir.node("StringConcat", [second, second])
 
@@ -74,7 +74,7 @@ class WrongText(RewriteRule[Root]):
 class WrongRaw(GraphTransformer):
     """Every Abs becomes a Neg, behind the editor's back, on a clone."""
 
-    edits: ClassVar[Literal["log", "raw"]] = "raw"
+    bypasses_editor = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         changed = False
@@ -96,53 +96,53 @@ class NoOffer(GraphTransformer):
         return bool(found)
 
 
-class WrongAxis(RewriteRule[Root]):
+class WrongAxis(RewriteRule[Forwarded]):
     """Softmax over the last axis becomes one over the first: right where it does not matter."""
 
     roots = ("Softmax",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         if root.attributes.get_int("axis", -1) == 0:
-            values(root, 7)  # refuses
-        return Root((root,), values(root, 1)[0])
+            inputs(root, 7)  # refuses
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Softmax", [found.value], attributes={"axis": 0})
 
 
-class Crash(RewriteRule[Root]):
+class Crash(RewriteRule[Forwarded]):
     """Mod by 3 becomes a division by zero, which ends the process or fails."""
 
     roots = ("Mod",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 2)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 2)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Div", [found.value, constant(np.zeros((), np.int64))])
 
 
-class Unloadable(RewriteRule[Root]):
+class Unloadable(RewriteRule[Forwarded]):
     """Elu becomes an op with an attribute that no kernel takes."""
 
     roots = ("Elu",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Softmax", [found.value], attributes={"axis": 17})
 
 
-class Raises(RewriteRule[Root]):
+class Raises(RewriteRule[Forwarded]):
     """Nothing becomes of an Exp."""
 
     roots = ("Exp",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         raise RuntimeError("there is no such thing")
 
 
@@ -176,17 +176,17 @@ class WrongType(GraphTransformer):
         return False
 
 
-class WrongShape(RewriteRule[Root]):
+class WrongShape(RewriteRule[Forwarded]):
     """Relu becomes a Relu whose result is said to have another shape."""
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         if root.name == "told":
-            values(root, 7)  # refuses
-        return Root((root,), values(root, 1)[0])
+            inputs(root, 7)  # refuses
+        return Forwarded((root,), inputs(root, 1)[0])
 
     roots = ("Relu",)
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Relu", [found.value], name="told")
 
 
@@ -201,16 +201,16 @@ class Tears(GraphTransformer):
         return False
 
 
-class TearsInARule(RewriteRule[Root]):
+class TearsInARule(RewriteRule[Forwarded]):
     """Takes the second node above a Tanh out of its graph behind the editor's back, while it rewrites the Tanh."""
 
     roots = ("Tanh",)
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         need(root.name != "told", "it was")
-        return Root((root,), values(root, 1)[0])
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         above = found.value.producer()
         assert above is not None
         assert above.inputs[0] is not None
@@ -221,15 +221,15 @@ class TearsInARule(RewriteRule[Root]):
         return ir.node("Tanh", [found.value], name="told")
 
 
-class Nearly(RewriteRule[Root]):
+class Nearly(RewriteRule[Forwarded]):
     """Identity becomes a product with nearly one: no difference until it is subtracted."""
 
     roots = ("Identity",)
 
-    def match(self, root: ir.Node) -> Root:
-        return Root((root,), values(root, 1)[0])
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Mul", [found.value, constant(np.array(1.000001, np.float32))])
 
 
@@ -282,19 +282,19 @@ class TearsAGroupCall(GraphTransformer):
         return False
 
 
-class Hidden(RewriteRule[Root]):
+class Hidden(RewriteRule[Forwarded]):
     """A node becomes others that give the same for most inputs; `changed` makes them."""
 
-    def match(self, root: ir.Node) -> Root:
+    def match(self, root: ir.Node) -> Forwarded:
         need(root.name != "told", "it was")
-        return Root((root,), values(root, len(root.inputs))[0])
+        return Forwarded((root,), inputs(root, len(root.inputs))[0])
 
-    def rewrite(self, found: Root) -> ir.Node:
+    def rewrite(self, found: Forwarded) -> ir.Node:
         new = self.changed(found)
         new.name = "told"
         return new
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         """What it becomes."""
         raise NotImplementedError
 
@@ -304,7 +304,7 @@ class WrongBeyondFifty(Hidden):
 
     roots = ("Abs",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         cut = ir.node("Clip", [found.value, constant(np.float32(-50)), constant(np.float32(50))])
         return ir.node("Abs", [cut.outputs[0]])
 
@@ -314,7 +314,7 @@ class WrongForNaN(Hidden):
 
     roots = ("IsNaN",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         return ir.node("Less", [found.value, found.value])
 
 
@@ -323,7 +323,7 @@ class WrongBeyondAThousand(Hidden):
 
     roots = ("Neg",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         cut = ir.node("Clip", [found.value, constant(np.int64(-1000)), constant(np.int64(1000))])
         return ir.node("Neg", [cut.outputs[0]])
 
@@ -333,7 +333,7 @@ class WrongBeyond32Bits(Hidden):
 
     roots = ("Neg",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         short = ir.node("Cast", [found.value], attributes={"to": ir.DataType.INT32.value})
         long = ir.node("Cast", [short.outputs[0]], attributes={"to": ir.DataType.INT64.value})
         return ir.node("Neg", [long.outputs[0]])
@@ -344,7 +344,7 @@ class WrongOfNegatives(Hidden):
 
     roots = ("Sqrt",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         return ir.node("Log", [found.value])
 
 
@@ -353,7 +353,7 @@ class WrongBesideAnOutlier(Hidden):
 
     roots = ("Mul",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         factor = found.nodes[0].inputs[1]
         assert factor is not None
         assert factor.const_value is not None
@@ -367,7 +367,7 @@ class WrongRandomness(Hidden):
 
     roots = ("RandomNormalLike",)
 
-    def changed(self, found: Root) -> ir.Node:
+    def changed(self, found: Forwarded) -> ir.Node:
         return ir.node("RandomNormalLike", [found.value], attributes={"scale": 2.0})
 
 

@@ -47,7 +47,7 @@ def _feed(value: ir.Value, type_: ir.TypeProtocol | None, dims: Sequence[Dim] | 
     if dims is not None and any(not symbolic.is_known(dim) for dim in dims):
         scope = value.graph.meta.get(SCOPE) if value.graph is not None else None
         dims = [
-            dim if symbolic.is_known(dim) else symbolic.invent(f"{scope}:{value.name}:{axis}")
+            dim if symbolic.is_known(dim) else symbolic.fresh(f"{scope}:{value.name}:{axis}")
             for axis, dim in enumerate(dims)
         ]
     if value.shape is None and dims is not None:

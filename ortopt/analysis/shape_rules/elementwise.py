@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
 from ortopt.graph.bounds import wrapped
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 BOOL = ir.DataType.BOOL
@@ -128,14 +128,14 @@ def _truncated(tensor: ir.TensorProtocol | None) -> list[Dim] | None:
 
     What the target does not hold is dropped when it is kept: kernels differ in what becomes of it.
     """
-    if tensor is None or tensor.size > MOST_ELEMENTS:
+    if tensor is None or tensor.size > MAX_ELEMENTS:
         return None
     numbers = tensor.numpy().reshape(-1).tolist()
     return [int(number) if -(2**31) <= number < 2**31 else UNKNOWN for number in numbers]
 
 
 def _truth(element: Dim) -> Dim:
-    if symbolic.different(element, 0):
+    if symbolic.provably_different(element, 0):
         return 1
     return 0 if symbolic.equal(element, 0) else UNKNOWN
 
@@ -232,7 +232,7 @@ def comparison(call: Call) -> None:
 def _equal(a: Dim, b: Dim) -> Dim:
     if symbolic.equal(a, b):
         return 1
-    return 0 if symbolic.different(a, b) else UNKNOWN
+    return 0 if symbolic.provably_different(a, b) else UNKNOWN
 
 
 def _greater_or_equal(a: Dim, b: Dim) -> Dim:
@@ -314,7 +314,7 @@ def where(call: Call) -> None:
         if sizes is None or not all(isinstance(dim, int) for dim in sizes):
             return
         count = math.prod(dim for dim in sizes if isinstance(dim, int))
-        if count > MOST_ELEMENTS:
+        if count > MAX_ELEMENTS:
             return
         condition = (UNKNOWN,) * count
     rows = paired(condition, x, y)

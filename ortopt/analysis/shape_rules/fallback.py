@@ -12,7 +12,7 @@ from ortopt.graph.facts import Dims, shape_of
 from ortopt.graph.symbolic import Dim, canonical
 
 _LATEST = 2**31 - 1  # of what the schemas' registry can be asked for
-_MOST_BYTES = 4096  # constants beyond this are data: no shape depends on them
+_MAX_BYTES = 4096  # constants beyond this are data: no shape depends on them
 
 
 def infer_by_schema(call: Call) -> Steps | None:
@@ -46,7 +46,7 @@ def _ask_schema(call: Call) -> None:
             return
         types[name] = _type_proto(value)
         constant = call.constant(index)
-        if constant is not None and constant.nbytes <= _MOST_BYTES:
+        if constant is not None and constant.nbytes <= _MAX_BYTES:
             data[name] = ir.to_proto(constant)
     found = shape_inference.infer_node_outputs(schema, proto, types, data)
     for index, name in enumerate(proto.output):

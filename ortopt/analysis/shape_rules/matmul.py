@@ -16,7 +16,7 @@ def product_dims(a: Dims, b: Dims) -> Dims:
     """The shape of numpy's matmul; raises `Unknown` where the inner dimensions provably differ."""
     if not a or not b:
         raise Unknown
-    if symbolic.different(a[-1], b[-2] if len(b) > 1 else b[0]):
+    if symbolic.provably_different(a[-1], b[-2] if len(b) > 1 else b[0]):
         raise Unknown
     rows = a[-2:-1] if len(a) > 1 else ()
     columns = b[-1:] if len(b) > 1 else ()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ortopt.graph.bounds import EXACT_IN_DOUBLES, Sizes
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
 from ortopt.semantics import constant_content
 
@@ -210,14 +210,14 @@ class Call:
         if index < len(self.types):
             self.types[index] = dtype
             self.shapes[index] = dims
-            if known is not None and len(known) <= MOST_ELEMENTS and (not known or any(map(_is_known, known))):
+            if known is not None and len(known) <= MAX_ELEMENTS and (not known or any(map(_is_known, known))):
                 self.contents[index] = tuple(known)
 
     def hold(self, array: Any) -> None:
         """Say what the elements of the first output are: a numpy array of objects in its shape, or one element."""
         found = np.asarray(array, dtype=np.object_)
         known: list[Dim] = found.reshape(-1).tolist()
-        if found.size <= MOST_ELEMENTS and any(map(_is_known, known)):
+        if found.size <= MAX_ELEMENTS and any(map(_is_known, known)):
             self.contents[0] = tuple(known)
 
     def same(self, output: int, index: int) -> None:

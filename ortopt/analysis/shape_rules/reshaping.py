@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims, all_contents, elements, shape_from
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
@@ -222,7 +222,7 @@ def squeeze(call: Call) -> None:
         call.contents[0] = all_contents(call.value(0))
     axes = axes_argument(call, 1, 13)
     if not axes:
-        if any(not isinstance(dim, int) and not symbolic.different(dim, 1) for dim in dims):
+        if any(not isinstance(dim, int) and not symbolic.provably_different(dim, 1) for dim in dims):
             raise Unknown
         call.shapes[0] = tuple(dim for dim in dims if dim != 1)
         return
@@ -285,7 +285,7 @@ def expand(call: Call) -> None:
     if known is None or len(known) != 1 or len(result) > 1:
         return
     count = result[0] if result else 1
-    if isinstance(count, int) and count <= MOST_ELEMENTS:
+    if isinstance(count, int) and count <= MAX_ELEMENTS:
         call.contents[0] = tuple(known) * count
 
 
@@ -301,7 +301,7 @@ def tile(call: Call) -> None:
     call.shapes[0] = tuple(map(symbolic.mul, dims, repeats))
     known = call.elements(0)
     if known is not None and len(repeats) == 1 and isinstance(repeats[0], int):
-        call.set(0, call.dtype(0), call.shapes[0], tuple(known) * min(repeats[0], MOST_ELEMENTS + 1))
+        call.set(0, call.dtype(0), call.shapes[0], tuple(known) * min(repeats[0], MAX_ELEMENTS + 1))
 
 
 @rule("ConstantOfShape")
@@ -320,7 +320,7 @@ def constant_of_shape(call: Call) -> None:
     if len(target) > 1 or tensor is None or dtype not in INTEGERS or tensor.size != 1:
         return
     count = target[0] if target else 1
-    if isinstance(count, int) and 0 <= count <= MOST_ELEMENTS:
+    if isinstance(count, int) and 0 <= count <= MAX_ELEMENTS:
         element = int(tensor.numpy().reshape(-1)[0])
         call.contents[0] = (element,) * count
 
@@ -344,7 +344,7 @@ def range_(call: Call) -> None:
         return
     count = symbolic.maximum(symbolic.ceildiv(distance, abs(step)), 0)
     call.shapes[0] = (count,)
-    if isinstance(count, int) and count <= MOST_ELEMENTS:
+    if isinstance(count, int) and count <= MAX_ELEMENTS:
         call.contents[0] = [symbolic.add(start, step * index) for index in range(count)]
 
 

@@ -11,7 +11,7 @@ from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of
 from ortopt.analysis.slice_bounds import ENDS, taken
 from ortopt.graph import symbolic
 from ortopt.graph.bounds import LARGEST, is_endless
-from ortopt.graph.facts import INTEGERS, MOST_ELEMENTS, Dims
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64
@@ -35,7 +35,7 @@ def concat(call: Call) -> None:
         total = UNKNOWN if shape is None else symbolic.add(total, shape[axis])
     result[axis] = total
     call.shapes[0] = result
-    if call.types[0] not in INTEGERS or not isinstance(total, int) or total > MOST_ELEMENTS:
+    if call.types[0] not in INTEGERS or not isinstance(total, int) or total > MAX_ELEMENTS:
         return
     parts = [call.array(index) for index in range(count)]
     if len(result) == 1:  # pieces that are not known leave a gap
@@ -328,7 +328,7 @@ def _scales(call: Call, index: int) -> Sequence[float]:
         scales: Sequence[float] = call.attribute("scales")
         return scales
     tensor = call.constant(index)
-    if tensor is None or tensor.size > MOST_ELEMENTS:
+    if tensor is None or tensor.size > MAX_ELEMENTS:
         raise Unknown
     numbers: list[float] = tensor.numpy().reshape(-1).tolist()
     return numbers
