@@ -191,9 +191,9 @@ BEHIND_THE_DOOR = {name for name in vars(Context) if name.startswith("_") and no
     "_workspace", "_observers", "_rewrites", "_mark", "_open", "_new", "_changing",
 }  # fmt: skip
 GONE = {"rewrite", "rewrites", "mark", "observers", "workspace"}
-PACKAGES = ("transformers", "ortopt/partition", "ortopt/transpose")
-FILES = [path for package in PACKAGES for path in sorted((ROOT / package).glob("*.py"))]
-FILES += [ROOT / "ortopt" / "body_inlining.py", ROOT / "ortopt" / "adapters.py"]
+PACKAGES = ("transformers", "ortopt/partition", "ortopt/transpose", "ortopt/patterns", "ortopt/opset_conversion")
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+FILES += [ROOT / "ortopt" / "adapters.py"]
 BATCHES = {"constant_folding.py", "group_fusion.py"}
 """Who must know of many changes whether they may be, before the first is made."""
 
