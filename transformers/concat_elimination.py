@@ -21,6 +21,7 @@ class ConcatElimination(RewriteRule[Found]):
     """``Concat(x)``, ``Concat(Split(x))`` → ``x``; operands that are empty along the axis are dropped."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("concat_merging",)  # the parts of a Split may be joined in several Concats
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)  # before, the axis could be left out
 

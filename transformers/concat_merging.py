@@ -19,7 +19,7 @@ class Found(NamedTuple):
     operands: tuple[ir.Value, ...]
 
 
-class ConcatChain(RewriteRule[Found]):
+class ConcatMerging(RewriteRule[Found]):
     """``Concat(Concat(a, b), c)`` along one axis → ``Concat(a, b, c)``."""
 
     levels = (TransformerLevel.LEVEL1,)
