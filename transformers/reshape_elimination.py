@@ -12,6 +12,7 @@ class ReshapeElimination(RewriteRule[Forwarded]):
     """``Reshape(x, shape of x)`` → ``x``, with 0, one -1 and symbols."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("reshape_merging",)  # of two Reshapes to one shape, the target of the last stays
     roots = ("Reshape",)
     opsets = (5, NEWEST_OPSET)
 

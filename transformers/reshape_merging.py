@@ -45,7 +45,7 @@ class Found(NamedTuple):
     attributes: tuple[tuple[str, int], ...] = ()
 
 
-class ReshapeChain(RewriteRule[Found]):
+class ReshapeMerging(RewriteRule[Found]):
     """``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` of one another → one of them, or ``x``.
 
     A ``Transpose`` that only moves dimensions of 1 is as good as a Reshape before another.
