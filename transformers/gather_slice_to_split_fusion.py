@@ -61,7 +61,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("concat_slice_elimination", "gather_to_slice_fusion", "slice_chain", "slice_elimination")
+    after = ("concat_slice_elimination", "gather_to_slice_fusion", "slice_merging", "slice_elimination")
     roots = ("Gather", "Slice")
     opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
     lookback = 1

@@ -59,7 +59,7 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
-    after = ("slice_chain",)
+    after = ("slice_merging",)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)
     lookback = 2

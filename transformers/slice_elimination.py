@@ -13,6 +13,7 @@ class SliceElimination(RewriteRule[Forwarded]):
     """``Slice`` that takes everything in order → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("slice_merging",)  # of two Slices, the bounds of both together are looked at
     roots = ("Slice",)
 
     def match(self, root: ir.Node) -> Forwarded:

@@ -23,7 +23,7 @@ class Found(NamedTuple):
     taken: tuple[Taken, ...]
 
 
-class SliceChain(RewriteRule[Found]):
+class SliceMerging(RewriteRule[Found]):
     """``Slice(Slice(x))`` → one ``Slice``."""
 
     levels = (TransformerLevel.LEVEL1,)
