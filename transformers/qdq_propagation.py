@@ -57,7 +57,7 @@ class QdqPropagation(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("qdq_final_cleanup", "reshape_merging", "transpose_chain")
+    after = ("qdq_final_cleanup", "reshape_merging", "transpose_merging")
     roots = (*PERMUTING, *SELECTING, *QUANTIZERS)
 
     def match(self, root: ir.Node) -> Found:

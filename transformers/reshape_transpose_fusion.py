@@ -25,7 +25,7 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
     """``Reshape(Transpose(Reshape(x)))`` → ``Transpose(x)`` where the axes that were joined move together."""
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("reshape_merging", "transpose_chain")
+    after = ("reshape_merging", "transpose_merging")
     roots = RENAMING
     opsets = (5, NEWEST_OPSET)
     lookback = 3

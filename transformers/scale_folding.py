@@ -61,7 +61,7 @@ class ScaleFolding(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("constant_reassociation", "reshape_merging", "transpose_chain")
+    after = ("constant_reassociation", "reshape_merging", "transpose_merging")
     roots = ("Div", "Mul")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED

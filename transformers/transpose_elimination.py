@@ -11,6 +11,7 @@ class TransposeElimination(RewriteRule[Forwarded]):
     """``Transpose`` in the order of the axes → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("transpose_merging",)  # of two Transposes, the order of both together is looked at
     roots = ("Transpose",)
 
     def match(self, root: ir.Node) -> Forwarded:

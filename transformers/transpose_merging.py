@@ -17,7 +17,7 @@ class Found(NamedTuple):
     order: tuple[int, ...]
 
 
-class TransposeChain(RewriteRule[Found]):
+class TransposeMerging(RewriteRule[Found]):
     """``Transpose(Transpose(x))`` → one ``Transpose``, or ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
