@@ -10,7 +10,7 @@ IDEMPOTENT = ("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")
 INVOLUTION = ("Neg", "Not", "BitwiseNot")
 
 
-class ActivationIdempotence(RewriteRule[Forwarded]):
+class RepeatedActivationElimination(RewriteRule[Forwarded]):
     """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
 
     Exact for every input: integers wrap alike, and NaN and -0.0 come through unchanged.
