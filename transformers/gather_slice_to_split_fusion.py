@@ -61,7 +61,10 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("concat_slice_elimination", "gather_to_slice_fusion", "slice_merging", "slice_elimination")
+    after = (
+        *("concat_slice_elimination", "gather_to_slice_fusion", "slice_merging", "slice_elimination"),
+        "space_to_depth_fusion",  # it reads Slices, not the Split that they would become
+    )
     roots = ("Gather", "Slice")
     opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
     lookback = 1

@@ -49,7 +49,7 @@ class Found(NamedTuple):
         return (self.nodes[-1].outputs[0],)
 
 
-class SliceConcatToSpaceToDepth(RewriteRule[Found]):
+class SpaceToDepthFusion(RewriteRule[Found]):
     """``Concat`` of ``x[:, :, i::b, j::b]`` for all i, j → ``SpaceToDepth(x)``.
 
     SpaceToDepth joins the blocks row by row; YOLO joins them column by column. A Conv behind it then gets its weights
