@@ -58,7 +58,7 @@ class Found(NamedTuple):
     replaced: tuple[ir.Value, ...]
 
 
-class ExpandAbsorption(RewriteRule[Found]):
+class BroadcastExpandElimination(RewriteRule[Found]):
     """``f(x, Expand(y))`` → ``f(x, y)`` where f broadcasts, through further elementwise ops.
 
     A ConstantOfShape is the Expand of one number; an And with what is always true (``Range(0, n, 1) >= 0``, as in the
