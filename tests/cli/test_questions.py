@@ -171,3 +171,21 @@ def test_a_zoo_model_is_grown(ortopt: Any, tmp_path: Path) -> None:
     ortopt("zoo", "grow", "lstm_tagger__ts13", tmp_path, code=2)
     streamed = ortopt("zoo", "grow", "zoo:lstm_tagger__ts13", "-").stdout_bytes
     assert streamed == (tmp_path / "grown.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("optimize", "m.onnx", "--no-verify", "--disable", "reshape_chain@1"),
+        ("optimize", "m.onnx", "--no-verify", "--enable", "reshape_chain"),
+        ("optimize", "m.onnx", "--no-verify", "--only", "ReshapeChain"),
+        ("optimize", "m.onnx", "--no-verify", "--passes", "reshape_chain{},identity_elimination"),
+        ("bisect", "m.onnx", "--only", "reshape_chain"),
+        ("explain", "m.onnx", "reshape_chain"),
+        ("passes", "reshape_chain"),
+    ],
+    ids=" ".join,
+)
+def test_a_former_name_of_a_pass_is_understood(ortopt: Any, model: Path, arguments: tuple[str, ...]) -> None:
+    hint = "ortopt: warning: reshape_chain is called reshape_merging now"
+    assert ortopt(*arguments).stderr.splitlines()[0] == hint
