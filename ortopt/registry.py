@@ -289,16 +289,16 @@ def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
         UnknownTransformerError: If a name is unknown.
         UsageError: If the text cannot be read, or an option is unknown or of another type.
     """
-    found: list[GraphTransformer] = []
+    transformers: list[GraphTransformer] = []
     position = 0
     while position < len(text):
         item = _ITEM.match(text, position)
         if item is None:
             raise UsageError(f"cannot read the pipeline at {text[position : position + 30]!r}")
         kind = registry.find(item["name"])
-        found.append(kind(**parse_settings(kind, item["settings"] or "")))
+        transformers.append(kind(**parse_settings(kind, item["settings"] or "")))
         position = item.end()
-    return found
+    return transformers
 
 
 def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:
@@ -327,9 +327,9 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: If the text is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    nbytes = math.inf if found is None or unit is None else float(found[1]) * unit
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
+    unit = None if parts is None else _UNITS.get(parts[2].lower())
+    nbytes = math.inf if parts is None or unit is None else float(parts[1]) * unit
     if math.isinf(nbytes):
         raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
     return int(nbytes)

@@ -183,19 +183,19 @@ class _Wave:
 
     def _frontier(self) -> list[ir.Node]:
         """The nodes of the wave whose results are needed outside of it and may be stored."""
-        found = []
+        frontier = []
         for node in reversed(tuple(self._members)):
             if not self._is_needed_outside(node):
                 continue
             reason = self._reason_against_storing(node)
             if reason is None:
-                found.append(node)
+                frontier.append(node)
             else:
                 del self._members[node]
                 if reason:
                     self._context.refuse(node, reason)
-        found.reverse()
-        return found
+        frontier.reverse()
+        return frontier
 
     def _is_needed_outside(self, node: ir.Node) -> bool:
         for value in node.outputs:
@@ -250,15 +250,15 @@ class _Wave:
         """The nodes whose results those that cannot be folded need: all of them, as any may fail too."""
         for node in failed:
             self._members.pop(node, None)
-        found: set[ir.Node] = set()
+        producers: set[ir.Node] = set()
         pending = list(failed)
         while pending:
             for value in pending.pop().inputs:
                 producer = None if value is None else value.producer()
-                if producer in self._members and producer not in found and producer.graph is self._graph:
-                    found.add(producer)
+                if producer in self._members and producer not in producers and producer.graph is self._graph:
+                    producers.add(producer)
                     pending.append(producer)
-        return [node for node in self._members if node in found and self._reason_against_storing(node) is None]
+        return [node for node in self._members if node in producers and self._reason_against_storing(node) is None]
 
     # -- replacing ----------------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value, bool]:
 
 def _broadcasts(a: np.ndarray, b: np.ndarray) -> bool:
     pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)
-    return all(one == other or 1 in (one, other) for one, other in pairs)
+    return all(size == other or 1 in (size, other) for size, other in pairs)
 
 
 def _negative(a: np.ndarray) -> np.ndarray:

@@ -106,7 +106,7 @@ def _needed(loop: Repeated, context: Context) -> tuple[list[int], set[ir.Value]]
     """
     functions = context.model.functions
     live = {position for position, value in enumerate(loop.node.outputs) if is_needed(value)}
-    state_of = {loop.given(state): state for state in range(loop.states)}
+    state_of = {loop.entry(state): state for state in range(loop.states)}
     pending: list[ir.Value] = [*loop.body.outputs[: loop.before_results], *(loop.returned(i) for i in live)]
     for node in loop.body:
         if not semantics.is_removable(node, functions):

@@ -49,11 +49,11 @@ class FastGeluFusion(RewriteRule[Found]):
         below: list[ir.Node] = []
         x, y = half_of_one_plus(root, None, below)
         above: list[ir.Node] = []
-        found = polynomial(inputs(root, 1)[0], x, above)
+        coefficients = polynomial(inputs(root, 1)[0], x, above)
         within = 1e-12 if dtype(x) == DOUBLE else FEW_DIGITS
         fitting = all(
-            math.isclose(found.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)
-            for degree in found.keys() | COEFFICIENTS.keys()
+            math.isclose(coefficients.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)
+            for degree in coefficients.keys() | COEFFICIENTS.keys()
         )
         need(fitting, "the argument of Tanh is not √(2/π) · (x + 0.044715 · x³)", root)
         return Found(tuple(dict.fromkeys((*above, root, *below))), x, y, opset(root) >= 20)

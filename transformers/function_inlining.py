@@ -379,13 +379,13 @@ def _resolved(attribute: ir.Attr, attributes: Mapping[str, ir.Attr]) -> ir.Attr 
     if not attribute.is_ref():
         return attribute
     name = attribute.ref_attr_name
-    found = attributes.get(name) if name is not None else None
-    if found is None:
+    argument = attributes.get(name) if name is not None else None
+    if argument is None:
         return None
-    if found.is_ref():
-        assert found.ref_attr_name is not None
-        return ir.RefAttr(attribute.name, found.ref_attr_name, found.type, attribute.doc_string)
-    return ir.Attr(attribute.name, found.type, found.value, attribute.doc_string)
+    if argument.is_ref():
+        assert argument.ref_attr_name is not None
+        return ir.RefAttr(attribute.name, argument.ref_attr_name, argument.type, attribute.doc_string)
+    return ir.Attr(attribute.name, argument.type, argument.value, attribute.doc_string)
 
 
 def _depth(graph: ir.Graph) -> int:

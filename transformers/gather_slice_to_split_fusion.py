@@ -110,8 +110,8 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         if version < AXES_ARE_INPUTS:
             ir.node("Split", [found.source], {"axis": found.place, "split": sizes}, outputs=outputs)
         else:
-            given = constant(np.array(sizes, np.int64))
-            ir.node("Split", [found.source, given], {"axis": found.place}, outputs=outputs)
+            split = constant(np.array(sizes, np.int64))
+            ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
             if not part.drops:

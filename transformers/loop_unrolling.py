@@ -83,29 +83,29 @@ def _skip(loop: Repeated, empty: list[ir.Value | None], context: Context) -> lis
     """Let the initial states, and empty tensors, stand for the results."""
     results = [*(loop.initial(state) for state in range(loop.states)), *empty]
     pairs = zip(loop.node.outputs, results, strict=True)
-    found = {old: new for old, new in pairs if new is not None and is_needed(old)}
-    context.edit.replace_and_remove(loop.node, found, ())
+    replacements = {old: new for old, new in pairs if new is not None and is_needed(old)}
+    context.edit.replace_and_remove(loop.node, replacements, ())
     return []
 
 
 def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
     """Put the nodes of the body in the place of the Loop; the nodes."""
     edit, node, body = context.edit, loop.node, loop.body
-    given: dict[ir.Value, ir.Value] = {}
+    arguments: dict[ir.Value, ir.Value] = {}
     for value, content in zip(body.inputs[:2], (np.int64(0), np.True_), strict=True):
         if is_needed(value):
             shape = shape_of(value)
-            given[value] = edit.place(constant(np.full((1,) * len(shape or ()), content)), node)
+            arguments[value] = edit.place(constant(np.full((1,) * len(shape or ()), content)), node)
     for state in range(loop.states):
         initial = loop.initial(state)
         assert initial is not None
-        given[loop.given(state)] = initial
-    for old, new in given.items():
+        arguments[loop.entry(state)] = initial
+    for old, new in arguments.items():
         edit.replace_uses(old, new)
     prefix = node.name or node.outputs[0].name or node.op_type
     version = opset(node)
     moved, returned = edit.inline(body, node, prefix)
-    results = [given.get(value, value) for value in returned[1:]]
+    results = [arguments.get(value, value) for value in returned[1:]]
     for output in range(loop.states, len(node.outputs)):
         if is_needed(node.outputs[output]):
             first = with_axis(results[output], 0, version)

@@ -41,19 +41,19 @@ class MatmulReassociation(RewriteRule[Found]):
         product = producer(middle, "MatMul")
         need(is_used_once(middle), "the first product is used elsewhere", middle)
         x, first = inputs(product, 2)
-        one, other = tensor_of(first), tensor_of(second)
-        need(one.dtype in FLOATS and one.dtype == other.dtype, "the weights are no floats", first)
-        need(len(one.shape) == len(other.shape) == 2, "the weights are no matrices", first)
-        (rows, between), (again, columns) = one.shape.numpy(), other.shape.numpy()
+        left, right = tensor_of(first), tensor_of(second)
+        need(left.dtype in FLOATS and left.dtype == right.dtype, "the weights are no floats", first)
+        need(len(left.shape) == len(right.shape) == 2, "the weights are no matrices", first)
+        (rows, between), (again, columns) = left.shape.numpy(), right.shape.numpy()
         need(between == again and between > 0, "the weights do not fit one another", root)
         need(rows * columns <= between * (rows + columns), "both weights together are larger", root)
         need(rows * between * columns <= MAX_WORK, "the weights are large", root)
         with np.errstate(over="ignore", invalid="ignore"):
             exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
-            weight = exact.astype(one.dtype.numpy())  # rounded once
+            weight = exact.astype(left.dtype.numpy())  # rounded once
         need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", first)
         gain = np.abs(array_of(first).astype(np.float64)).sum(axis=0)  # of the middle, for an x of magnitude 1
-        need_near(gain, (1.0, np.abs(exact).sum(axis=0).max(initial=0.0)), one.dtype, middle)
+        need_near(gain, (1.0, np.abs(exact).sum(axis=0).max(initial=0.0)), left.dtype, middle)
         return Found((product, root), x, weight)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -59,13 +59,13 @@ class OpsetConversion(GraphTransformer):
 
 def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
     """The opsets that are wanted, each with the op and a node that shows the need; lowest first."""
-    found = []
+    demands = []
     for version, op, roots, pattern in _WANTED:
         if any(imports.get("", version) < version for imports in _imports(context.model)):
             root = next(filter(_matches(pattern, version), _candidates(context, roots)), None)
             if root is not None:
-                found.append((version, op, root))
-    return found
+                demands.append((version, op, root))
+    return demands
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:

@@ -176,11 +176,11 @@ def _through_unsqueeze(root: ir.Node, axis: int) -> int:
         raise Refusal("the shape is unknown", root)
     axes = _axes_of(root)
     if root.op_type == "Unsqueeze":
-        inserted = {one % len(after) for one in axes}
+        inserted = {other % len(after) for other in axes}
         return [index for index in range(len(after)) if index not in inserted][axis]
-    dropped = {one % len(before) for one in axes}
+    dropped = {other % len(before) for other in axes}
     need(axis not in dropped, "the axis of the scales is dropped", root)
-    return axis - sum(one < axis for one in dropped)
+    return axis - sum(other < axis for other in dropped)
 
 
 def _axes_of(root: ir.Node) -> tuple[int, ...]:

@@ -174,7 +174,7 @@ def _is_positive(dim: Dim, positive: frozenset[str]) -> bool:
 
 def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
     """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for node in context.cancellation.checked(context.edit.index.nodes(graph, "Reshape")):
         if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node) or _may_take_zero(node):
             continue
@@ -186,8 +186,8 @@ def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
             if contents[axis] != INFER and _is_copied(dim, source, axis) and not isinstance(dim, int):
                 names = symbolic.symbols(dim)
                 if len(names) == 1 and dim.value in names:
-                    found.update(names)
-    return frozenset(found)
+                    symbols.update(names)
+    return frozenset(symbols)
 
 
 def _may_take_zero(node: ir.Node) -> bool:

@@ -139,12 +139,12 @@ def _numbers(dims: Sequence[Dim]) -> tuple[int, ...] | None:
 def _positions(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
     """Axes from the front, sorted; None if they cannot be told or make no sense."""
     if rank is None:
-        found = sorted(axes)
-        valid = all(axis >= 0 for axis in found)
+        positions = sorted(axes)
+        valid = all(axis >= 0 for axis in positions)
     else:
         valid = all(-rank <= axis < rank for axis in axes)
-        found = sorted(axis % rank for axis in axes) if valid else []
-    return tuple(found) if valid and len(set(found)) == len(found) else None
+        positions = sorted(axis % rank for axis in axes) if valid else []
+    return tuple(positions) if valid and len(set(positions)) == len(positions) else None
 
 
 def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:

@@ -79,22 +79,22 @@ def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
     edit, node, body = context.edit, loop.node, loop.body
     version = opset(node)
     added: list[ir.Node] = []
-    given: dict[ir.Value, ir.Value] = {}
+    arguments: dict[ir.Value, ir.Value] = {}
     for state in range(loop.states):
         initial = loop.initial(state)
         assert initial is not None
-        given[loop.given(state)] = initial
+        arguments[loop.entry(state)] = initial
     for position, (value, inner) in enumerate(loop.scanned_inputs):
         assert value is not None
         if is_needed(inner):
             slice_ = without_axis(value, _axis(loop, "input", position), version)
             edit.insert([slice_], node, [node])
             added.append(slice_)
-            given[inner] = slice_.outputs[0]
-    for old, new in given.items():
+            arguments[inner] = slice_.outputs[0]
+    for old, new in arguments.items():
         edit.replace_uses(old, new)
     moved, returned = edit.inline(body, node, node.name or node.outputs[0].name or node.op_type)
-    results = [given.get(value, value) for value in returned]
+    results = [arguments.get(value, value) for value in returned]
     for output in range(loop.states, len(node.outputs)):
         if is_needed(node.outputs[output]):
             whole = with_axis(results[output], _axis(loop, "output", output - loop.states), version)

@@ -152,15 +152,15 @@ def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
 
 def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node], most: int = sys.maxsize) -> dict[ir.Node, None]:
     """Some nodes of a group, and those of it that they depend on, as far as they are not too many."""
-    found: dict[ir.Node, None] = {}
+    chosen: dict[ir.Node, None] = {}
     pending = list(nodes)
-    while pending and len(found) < most:
+    while pending and len(chosen) < most:
         node = pending.pop()
-        if node in found:
+        if node in chosen:
             continue
-        found[node] = None
+        chosen[node] = None
         pending.extend(p for v in node.inputs if v is not None and (p := v.producer()) is not None and p in members)
-    return found
+    return chosen
 
 
 def _interface(graph: ir.Graph) -> list[ir.Value]:
@@ -174,21 +174,21 @@ def _interface(graph: ir.Graph) -> list[ir.Value]:
 
 def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """What some nodes take the shapes of."""
-    found: dict[ir.Value, None] = {}
+    sources: dict[ir.Value, None] = {}
     for node in nodes:
         if node.op_type in SIZES and node.inputs and node.inputs[0] is not None:
-            found[node.inputs[0]] = None
-    return list(found)
+            sources[node.inputs[0]] = None
+    return list(sources)
 
 
 def _places(values: Iterable[ir.Value]) -> Places:
     """Where the dimensions of some values are, but for numbers."""
-    found: Places = {}
+    places: Places = {}
     for value in values:
         for axis, dim in enumerate(facts.dims_of(value) or ()):
             if not isinstance(dim, int) and dim.value is not None:
-                found.setdefault(dim.value, []).append((value, axis))
-    return found
+                places.setdefault(dim.value, []).append((value, axis))
+    return places
 
 
 def _pieces(value: ir.Value, places: Places) -> list[Piece] | None:
@@ -260,10 +260,10 @@ def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context
 
     def change() -> list[ir.Node]:
         operands = [_built(piece, plan) for piece in pieces]
-        made = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
+        result = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
         if not shape_of(value):
-            made = ir.node("Squeeze", [made]).outputs[0]
-        return context.replace({value: made}, before=node, origin=(node,))
+            result = ir.node("Squeeze", [result]).outputs[0]
+        return context.replace({value: result}, before=node, origin=(node,))
 
     done = context.attempt((node,), change, f"it is {', '.join(map(_text, pieces))}")
     if not done:
@@ -279,14 +279,14 @@ def _built(piece: Piece, plan: _Plan) -> ir.Value:
         return plan.parts[piece]
     whole = _whole(piece.source)
     if piece == whole:
-        made = ir.node("Shape", [piece.source])
+        part = ir.node("Shape", [piece.source])
     elif scope.of(plan.graph).opset_imports.get("", 1) >= SHAPE_HAS_BOUNDS:
-        made = ir.node("Shape", [piece.source], {"start": piece.first, "end": piece.end})
+        part = ir.node("Shape", [piece.source], {"start": piece.first, "end": piece.end})
     else:
         axes = constant(np.arange(piece.first, piece.end, dtype=np.int64))
-        made = ir.node("Gather", [_built(whole, plan), axes], {"axis": 0})
-    plan.parts[piece] = made.outputs[0]
-    return made.outputs[0]
+        part = ir.node("Gather", [_built(whole, plan), axes], {"axis": 0})
+    plan.parts[piece] = part.outputs[0]
+    return part.outputs[0]
 
 
 def _text(piece: Piece) -> str:

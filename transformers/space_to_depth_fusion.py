@@ -71,10 +71,10 @@ class SpaceToDepthFusion(RewriteRule[Found]):
         size = math.isqrt(len(operands))
         need(size > 1 and size * size == len(operands), "its operands are no blocks", root)
         need(axis(root, len(dims(root.outputs[0], 4)), 0) == CHANNELS, "it does not join channels", root)
-        found = [_offsets(operand, size) for operand in operands]
-        source = found[0][0]
-        need(all(one[0] is source for one in found), "the blocks come from several values", root)
-        order = tuple(row * size + column for _, row, column in found)
+        offsets = [_offsets(operand, size) for operand in operands]
+        source = offsets[0][0]
+        need(all(value is source for value, *_ in offsets), "the blocks come from several values", root)
+        order = tuple(row * size + column for _, row, column in offsets)
         need(sorted(order) == list(range(size * size)), "a block is missing", root)
         _, channels, height, width = dims(source, 4)
         divides = all(not isinstance(dim, int) or dim % size == 0 for dim in (height, width))

@@ -51,21 +51,21 @@ class BodyInlining(GraphTransformer):
         while pending:
             node = pending.pop()
             try:
-                found = self.decide(node, context)
+                inlining = self.decide(node, context)
             except Refusal as refusal:
                 context.refuse(node, refusal)
                 continue
-            if found is None:
+            if inlining is None:
                 continue
             moved: list[ir.Node] = []
-            if context.attempt((node,), partial(_inlined, found, moved), found.why):
+            if context.attempt((node,), partial(_inlined, inlining, moved), inlining.why):
                 pending.extend(inner for inner in reversed(moved) if is_op(inner, self.op))
         return context.edit.version != begin
 
 
-def _inlined(found: Inlining, moved: list[ir.Node]) -> list[ir.Node]:
+def _inlined(inlining: Inlining, moved: list[ir.Node]) -> list[ir.Node]:
     """Do it, and write down the nodes that come."""
-    moved += found.inline()
+    moved += inlining.inline()
     return moved
 
 

@@ -112,12 +112,12 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
             may overflow or vanish long before what stays.
     """
     channels = channels_of(convolution)
-    old = optional(convolution, 2)
-    need(old is None or is_constant(old), "the bias is not a constant", old)
+    old_bias = optional(convolution, 2)
+    need(old_bias is None or is_constant(old_bias), "the bias is not a constant", old_bias)
     kind = tensor_of(convolution.inputs[1]).dtype
     dtype = kind.numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        given = bias = np.zeros(channels) if old is None else vector(old, channels)
+        before = bias = np.zeros(channels) if old_bias is None else vector(old_bias, channels)
         if scale is not None:
             bias = bias * scale
         if shift is not None:
@@ -128,7 +128,7 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
     need(finite and (weight is None or _is_finite(weight)), "a folded number would not be finite", convolution)
     if scale is not None:
         need_scaled_near(lambda: _gain(convolution), scale, kind, convolution)
-    need_no_larger(np.abs(given), (1.0, bias, lambda: _gain(convolution)), kind, old)
+    need_no_larger(np.abs(before), (1.0, bias, lambda: _gain(convolution)), kind, old_bias)
     return Folded((convolution, after), weight, rounded)
 
 

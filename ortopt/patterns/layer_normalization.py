@@ -134,20 +134,20 @@ def layer_normalization(root: ir.Node) -> Normalization:
     Raises:
         Refusal: If it is none.
     """
-    found = quotient(root)
+    division = quotient(root)
     nodes: list[ir.Node] = []
-    mean = _deviation(found.base, nodes)
-    need(mean.axis == found.axis, "the means are over different axes", mean.node)
-    if found.numerator is not found.base:
-        other = _deviation(found.numerator, nodes)
-        need(other[1:] == mean[1:], "another difference is divided", found.numerator)
-    below = affine(found, mean.of, with_bias=True)
+    mean = _deviation(division.base, nodes)
+    need(mean.axis == division.axis, "the means are over different axes", mean.node)
+    if division.numerator is not division.base:
+        other = _deviation(division.numerator, nodes)
+        need(other[1:] == mean[1:], "another difference is divided", division.numerator)
+    below = affine(division, mean.of, with_bias=True)
     return Normalization(
-        tuple(dict.fromkeys((*nodes, *found.nodes, *below.nodes))),
+        tuple(dict.fromkeys((*nodes, *division.nodes, *below.nodes))),
         below.x,
         below.scale,
         below.bias,
-        found.epsilon,
+        division.epsilon,
         static_dims_from(below.x, mean.axis),
         below.y,
     )
@@ -161,15 +161,15 @@ def rms_normalization(root: ir.Node) -> Normalization:
     Raises:
         Refusal: If it is none.
     """
-    found = quotient(root)
-    x = found.base
-    if found.numerator is not x:
-        need(cast_source(x) is found.numerator, "something else is divided", found.numerator)
-        x = found.numerator
-    below = affine(found, x, with_bias=False)
-    nodes = tuple(dict.fromkeys((*found.nodes, *below.nodes)))
-    dims_ = static_dims_from(below.x, found.axis)
-    return Normalization(nodes, below.x, below.scale, None, found.epsilon, dims_, below.y)
+    division = quotient(root)
+    x = division.base
+    if division.numerator is not x:
+        need(cast_source(x) is division.numerator, "something else is divided", division.numerator)
+        x = division.numerator
+    below = affine(division, x, with_bias=False)
+    nodes = tuple(dict.fromkeys((*division.nodes, *below.nodes)))
+    dims_ = static_dims_from(below.x, division.axis)
+    return Normalization(nodes, below.x, below.scale, None, division.epsilon, dims_, below.y)
 
 
 def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
@@ -182,19 +182,21 @@ def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
     return mean
 
 
-def attributes_of(found: Normalization) -> dict[str, int | float]:
-    """The attributes of LayerNormalization or RMSNormalization in the place of what was found."""
-    attributes: dict[str, int | float] = {"axis": -len(found.dims), "epsilon": found.epsilon}
-    if dtype(found.x) == DOUBLE:
+def attributes_of(normalization: Normalization) -> dict[str, int | float]:
+    """The attributes of LayerNormalization or RMSNormalization in the place of a normalization."""
+    attributes: dict[str, int | float] = {"axis": -len(normalization.dims), "epsilon": normalization.epsilon}
+    if dtype(normalization.x) == DOUBLE:
         attributes["stash_type"] = DOUBLE.value
-    elif scope.of(scope.graph_of(found.nodes[0])).in_function:
+    elif scope.of(scope.graph_of(normalization.nodes[0])).in_function:
         attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
     return attributes
 
 
-def scale_of(found: Normalization) -> ir.Value:
+def scale_of(normalization: Normalization) -> ir.Value:
     """The scale, which the op must have; ones where there is none."""
-    return constant(np.ones(found.dims), dtype(found.x)) if found.scale is None else found.scale
+    if normalization.scale is not None:
+        return normalization.scale
+    return constant(np.ones(normalization.dims), dtype(normalization.x))
 
 
 def mean_over_last_axes(value: ir.Value) -> Mean:
@@ -208,8 +210,8 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
     (of,) = inputs(node, 1)
     rank = len(dims(of))
     if opset(node) >= 18:
-        given = optional(node, 1)
-        axes = () if given is None else integers(given)
+        axes_value = optional(node, 1)
+        axes = () if axes_value is None else integers(axes_value)
     else:
         axes = attribute(node, "axes", ())
     need(bool(axes) or not attribute(node, "noop_with_empty_axes", 0), "the mean is over no axis", node)
@@ -271,11 +273,11 @@ def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Val
     return (b if a is value else a), user.outputs[0]
 
 
-def affine(found: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
+def affine(division: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
     """Scale and bias below a quotient, and a Cast before them that narrows it to the type of what is normalized.
 
     Args:
-        found: The quotient.
+        division: The quotient.
         x: What is normalized, in any type.
         with_bias: Whether a bias may follow.
 
@@ -283,9 +285,9 @@ def affine(found: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
         Refusal: If the result has another type than what is normalized, or something is computed in a narrower one.
     """
     need(dtype(x) in FLOATS, "it is no float", x)
-    shape = static_dims_from(x, found.axis)
+    shape = static_dims_from(x, division.axis)
     nodes: list[ir.Node] = []
-    y, scale, bias = found.y, None, None
+    y, scale, bias = division.y, None, None
     source = cast_source(x)
     narrow = _user(y, "Cast")
     if narrow is not None and narrow.outputs[0].dtype in {dtype(x), source and source.dtype} - {None}:
@@ -305,10 +307,11 @@ def affine(found: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
         nodes.append(shifting)
         y = shifting.outputs[0]
     allowed = {dtype(x)} | ({FLOAT} if dtype(x) in (FLOAT16, BFLOAT16) else set())
-    for node in (*found.nodes, *nodes):
+    for node in (*division.nodes, *nodes):
         need(node.outputs[0].dtype in allowed, "something is computed in another type", node)
     if dtype(x) == DOUBLE:
-        need(float(np.float32(found.epsilon)) == found.epsilon, "epsilon is no single-precision number", found.y)
+        epsilon = division.epsilon
+        need(float(np.float32(epsilon)) == epsilon, "epsilon is no single-precision number", division.y)
     return Affine(tuple(nodes), x, scale, bias, y)
 
 
@@ -420,7 +423,9 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
         early = parameter is None or parameter.producer() is None or is_constant(parameter)
         need(early, "a parameter is computed", parameter)
     a, b = inputs(addition, 2)
-    biased = [(x, found) for x in (a, b) if (found := _biased(x, shape)) is not None and _skips(b if x is a else a, x)]
+    biased = [
+        (x, addends) for x in (a, b) if (addends := _biased(x, shape)) is not None and _skips(b if x is a else a, x)
+    ]
     if biased:
         x, (inner, plain, bias) = biased[0]
         return Skip((inner, addition), plain, b if x is a else a, bias, total)
@@ -455,20 +460,20 @@ def _skips(skip: ir.Value, x: ir.Value) -> bool:
     return len(own) == 2 or (len(own) == len(whole) and (own[0] == 1 or same_dim(own[0], whole[0])))
 
 
-def skip_node(op: str, found: Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
+def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
     """One of ONNX Runtime's Skip kernels, with the sum as its fourth output if that is needed.
 
     Args:
         op: Its op type.
-        found: What it adds.
+        skip: The sum that it normalizes.
         parameters: Scale, and bias where the op has one.
         epsilon: Of the normalization.
     """
-    inputs = [found.x, found.skip, *parameters, found.bias]
+    inputs = [skip.x, skip.skip, *parameters, skip.bias]
     while inputs[-1] is None:
         inputs.pop()
     outputs = [ir.Value()]
-    if not is_used_once(found.total):
+    if not is_used_once(skip.total):
         outputs += [ir.Value(name=""), ir.Value(name=""), ir.Value()]
     return ir.node(op, inputs, {"epsilon": epsilon}, domain="com.microsoft", outputs=outputs)
 

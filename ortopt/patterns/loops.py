@@ -40,7 +40,7 @@ class Repeated:
         """What a state is before the first iteration."""
         return self.node.inputs[self.before + state]
 
-    def given(self, state: int) -> ir.Value:
+    def entry(self, state: int) -> ir.Value:
         """What an iteration gets as a state."""
         return self.body.inputs[self.before + state]
 
@@ -75,11 +75,11 @@ def repeated(node: ir.Node) -> Repeated:
         states, before = len(node.inputs) - attribute(node, "num_scan_inputs", 0), 0
         need(0 <= states < len(node.inputs), "it scans nothing", node)
         need(len(body.inputs) == len(node.inputs), "the body has another number of inputs", node)
-    found = Repeated(node, body, states, before)
-    need(len(body.outputs) == len(node.outputs) + found.before_results, "the body has another number of results", node)
+    loop = Repeated(node, body, states, before)
+    need(len(body.outputs) == len(node.outputs) + loop.before_results, "the body has another number of results", node)
     need(len(node.outputs) >= states, "the body has too few results", node)
     need(all(value is not None for value in node.inputs[before:]), "an input is left out", node)
-    return found
+    return loop
 
 
 def copied(value: ir.Value) -> ir.Value:

@@ -44,13 +44,13 @@ def cuts(node: ir.Node) -> tuple[Cut, ...]:
     axes = _list(node, "axes") or tuple(range(len(starts)))
     steps = _list(node, "steps") or (1,) * len(starts)
     need(len(starts) == len(ends) == len(axes) == len(steps), "the bounds do not fit one another", node)
-    found = []
+    result = []
     for axis, *bounds in zip(axes, starts, ends, steps, strict=True):
         if not isinstance(axis, int) or not -size <= axis < size:
             raise Refusal("an axis is not known", node)
-        found.append(Cut(axis % size, *bounds))
-    need(len({cut.axis for cut in found}) == len(found), "an axis is named twice", node)
-    return tuple(found)
+        result.append(Cut(axis % size, *bounds))
+    need(len({cut.axis for cut in result}) == len(result), "an axis is named twice", node)
+    return tuple(result)
 
 
 def block(node: ir.Node) -> tuple[int, Dim, Dim]:
@@ -61,9 +61,9 @@ def block(node: ir.Node) -> tuple[int, Dim, Dim]:
     Raises:
         Refusal: If it takes anything else, or what it takes is not known.
     """
-    given = cuts(node)
-    need(len(given) == 1, "it is along several axes", node)
-    (axis, start, end, step) = given[0]
+    along = cuts(node)
+    need(len(along) == 1, "it is along several axes", node)
+    ((axis, start, end, step),) = along
     need(same_dim(step, 1), "its steps are not 1", node)
     size = dims(inputs(node, 1)[0])[axis]
     return axis, _from_front(start, size, node), size if is_endless(end) else _from_front(end, size, node)
@@ -89,11 +89,11 @@ def slice_node(x: ir.Value, taken: Sequence[tuple[int, int, int, int]], version:
         taken: Axis, start, end and step, one for each axis; before opset 10 steps must be 1.
         version: The opset of the graph.
     """
-    axes, starts, ends, steps = ([one[column] for one in taken] for column in range(4))
+    axes, starts, ends, steps = ([part[column] for part in taken] for column in range(4))
     if version < BOUNDS_ARE_INPUTS:
         return ir.node("Slice", [x], {"axes": axes, "starts": starts, "ends": ends})
     lists = [starts, ends, axes] + ([steps] if any(step != 1 for step in steps) else [])
-    return ir.node("Slice", [x, *(constant(np.array(one, np.int64)) for one in lists)])
+    return ir.node("Slice", [x, *(constant(np.array(numbers, np.int64)) for numbers in lists)])
 
 
 def _list(node: ir.Node, name: str) -> tuple[Dim, ...] | None:
