@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.activation import half_of_one_plus, polynomial
+from ortopt.patterns.gelu import half_of_one_plus, polynomial
 from ortopt.rule import RewriteRule
 
 LINEAR = math.sqrt(2 / math.pi)

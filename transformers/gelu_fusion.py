@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.activation import half_of_one_plus
+from ortopt.patterns.gelu import half_of_one_plus
 from ortopt.rule import RewriteRule
 
 FEW_DIGITS = 1e-5
