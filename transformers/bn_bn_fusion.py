@@ -1,4 +1,4 @@
-"""To scale and shift channels twice is to scale and shift them once."""
+"""Scaling and shifting channels twice can be done at once."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """Both normalizations, and what they do together."""
+    """Both normalizations, and the scale and shift of both together."""
 
     nodes: tuple[ir.Node, ...]
     scale: np.ndarray
@@ -32,7 +32,7 @@ class BnBnFusion(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Constants that stay finite together."""
+        """Two normalizations by constants whose product and sum stay finite."""
         (middle, gamma) = inputs(root, 2)
         first = producer(middle, "BatchNormalization")
         need(middle is first.outputs[0] and is_used_once(middle), "the first result is used elsewhere", middle)

@@ -11,7 +11,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The Concat, and the operands that are left; each one part of the result."""
+    """The Concat, and the operands that are left, in order."""
 
     nodes: tuple[ir.Node, ...]
     operands: tuple[ir.Value, ...]
@@ -43,7 +43,7 @@ class ConcatElimination(RewriteRule[Found]):
 
 
 def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
-    """The operands, with what was split in place of all its parts in their order."""
+    """The operands, where all parts of a Split in their order are replaced by its input."""
     result: list[ir.Value] = []
     position = 0
     while position < len(operands):

@@ -1,4 +1,4 @@
-"""To take apart what has just been joined gives back the parts."""
+"""A Slice or Split of a Concat may only give back its operands."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class ConcatSliceElimination(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Bounds that are those of operands, by symbols too; the Concat may have other users."""
+        """Bounds that are those of operands, also as symbols; the Concat may have other users."""
         (joined,) = inputs(root, 1)
         concat = producer(joined, "Concat")
         place = axis(concat, rank(joined), 0)

@@ -10,7 +10,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The nodes that go away, and what is divided by what."""
+    """The nodes that are replaced, the numerator and the denominator."""
 
     nodes: tuple[ir.Node, ...]
     above: ir.Value

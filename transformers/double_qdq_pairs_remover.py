@@ -1,4 +1,4 @@
-"""Rounding to a grid and then to the same grid again is rounding once, if the first saturates no earlier."""
+"""Quantizing twice with one scale is quantizing once, if the first saturates no earlier."""
 
 from typing import NamedTuple
 

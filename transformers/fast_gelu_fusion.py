@@ -17,7 +17,7 @@ FEW_DIGITS = 1e-5
 
 
 class Found(NamedTuple):
-    """The nodes from the polynomial to the product, and what goes in and comes out."""
+    """The nodes from the polynomial to the product, the operand and the result."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -45,7 +45,7 @@ class FastGeluFusion(RewriteRule[Found]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """The product below the tangent tells x; the argument above it is a polynomial of x, in any spelling."""
+        """The product below the Tanh has x as a factor; the argument of the Tanh is a polynomial of x, in any form."""
         below: list[ir.Node] = []
         x, y = half_of_one_plus(root, None, below)
         above: list[ir.Node] = []

@@ -1,4 +1,4 @@
-"""Position embeddings are looked up at the first positions: the first rows of the table, in short."""
+"""A lookup of position embeddings at the first positions is a Slice of the table."""
 
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ class GatherOfSliceFusion(RewriteRule[Found]):
     opsets = (10, NEWEST_OPSET)  # the first with computed bounds; constant ones are folded
 
     def match(self, root: ir.Node) -> Found:
-        """A slice of the numbers of all rows, in their order."""
+        """A Slice of a constant that counts all rows, in their order."""
         table, positions = inputs(root, 2)
         shape = tensor_of(table).shape.numpy()
         cut = producer(positions, "Slice")

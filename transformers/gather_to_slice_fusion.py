@@ -1,4 +1,4 @@
-"""A Gather by numbers that count up takes a block: a Slice, or nothing at all, does that without reading an index."""
+"""A Gather by indices that count up takes a block, as a Slice does without indices."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Bound(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The Gather, what it takes a block of, the block, and where axes of dimension 1 come in."""
+    """The Gather, its source, the bounds of the block, and the axes of size 1 to insert."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
@@ -155,7 +155,7 @@ def _never_negative(value: ir.Value) -> bool:
 
 
 def _all_of(root: ir.Node, x: ir.Value) -> Found:
-    """Everything, in its order: of x, or of what x is a renaming of."""
+    """The case of all elements in their order: of x, or of a value that x is a Reshape of."""
     at = x
     for _ in range(MAX_RENAMES):
         try:
@@ -213,7 +213,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
 
 
 def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]]:
-    """What Reshapes at last make of a gathered matrix, as far as it has its dimensions beside ones."""
+    """The Gather and the Reshapes below that only add ones to the matrix, the last result, and the axes of the ones."""
     nodes, result = [root], root.outputs[0]
     path: tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]] | None = None
     while True:
@@ -231,7 +231,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
 
 
 def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> tuple[tuple[Bound, ...], tuple[int, ...]]:
-    """The block that coordinates take which count up along axes in their order, and the axes between them."""
+    """The block that coordinates take where each counts up along one axis, in the order of the axes."""
     need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
     shape, source = dims(indices), dims(x)
     parts = _coordinates(indices, len(shape) - 1)

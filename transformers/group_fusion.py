@@ -109,7 +109,7 @@ def _explain(partition: Partition, placement: Placement, context: Context) -> No
 
 
 def _tidy(graph: ir.Graph, context: Context) -> bool:
-    """Let the groups of a graph take and give no more than is needed: what ran inside them may have made it less."""
+    """Drop inputs and outputs of groups that are not needed any more after passes ran inside the groups."""
     changed = False
     for group in groups_of(context.model, context.cancellation):
         if group.call.graph is graph and needs_tidying(group):

@@ -1,4 +1,4 @@
-"""Nine kernels that each walk over the whole tensor become one that does so twice."""
+"""Nine kernels that each read the whole tensor become one that reads it twice."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What every iteration hands on as it got it need not be handed on: the body can read it from outside."""
+"""A state that no iteration changes need not be a state: the body can read it from outside."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LoopCarriedElimination(GraphTransformer):
 
 
 def _is_constant(loop: Repeated, state: int) -> bool:
-    """Whether a state that somebody reads always is what it was at first."""
+    """Whether a state that is read always keeps its initial value."""
     entry, initial, result = loop.entry(state), loop.initial(state), loop.node.outputs[state]
     if initial is None or copied(loop.returned(state)) not in (entry, initial):
         return False

@@ -1,4 +1,4 @@
-"""A Loop that makes no iteration, or one, is no loop. More than one are left: they would multiply the nodes."""
+"""A Loop of one iteration, or of none, needs no Loop; with more iterations, unrolling would multiply the nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _iterations(loop: Repeated) -> int:
 
 
 def _number(node: ir.Node, position: int) -> int | None:
-    """The bound of a Loop, or whether it begins, if that is known; an input left out is no bound, and true."""
+    """The trip count of a Loop, or its first condition, if known; left out, they are endless and true."""
     value = node.inputs[position] if position < len(node.inputs) else None
     if value is None:
         return np.iinfo(np.int64).max if position == 0 else 1
@@ -61,7 +61,7 @@ def _number(node: ir.Node, position: int) -> int | None:
 
 
 def _empty_results(loop: Repeated) -> list[ir.Value | None]:
-    """What is scanned where nothing is: tensors with a first dimension of 0."""
+    """The scanned outputs of no iteration: tensors with a first dimension of 0."""
     empty: list[ir.Value | None] = []
     for output in range(loop.states, len(loop.node.outputs)):
         result = loop.node.outputs[output]
@@ -80,7 +80,7 @@ def _empty_results(loop: Repeated) -> list[ir.Value | None]:
 
 
 def _skip(loop: Repeated, empty: list[ir.Value | None], context: Context) -> list[ir.Node]:
-    """Let the initial states, and empty tensors, stand for the results."""
+    """Replace the results by the initial states and empty tensors."""
     results = [*(loop.initial(state) for state in range(loop.states)), *empty]
     pairs = zip(loop.node.outputs, results, strict=True)
     replacements = {old: new for old, new in pairs if new is not None and is_needed(old)}
@@ -89,7 +89,7 @@ def _skip(loop: Repeated, empty: list[ir.Value | None], context: Context) -> lis
 
 
 def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
-    """Put the nodes of the body in the place of the Loop; the nodes."""
+    """Replace the Loop by the nodes of its body; returns these."""
     edit, node, body = context.edit, loop.node, loop.body
     arguments: dict[ir.Value, ir.Value] = {}
     for value, content in zip(body.inputs[:2], (np.int64(0), np.True_), strict=True):

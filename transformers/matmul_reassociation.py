@@ -1,4 +1,4 @@
-"""Two linear layers in a row are one, and that is cheaper where the space between them is wide."""
+"""Two linear layers in a row can be one, which is cheaper unless the dimension between them is small."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ MAX_WORK = 1 << 30
 
 
 class Found(NamedTuple):
-    """Both products, what is multiplied, and the weights of both."""
+    """Both products, their first operand, and the product of the weights."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 class MatmulReassociation(RewriteRule[Found]):
     """``(x · W1) · W2`` → ``x · (W1 · W2)`` where that has no more weights.
 
-    A narrow middle, as adapters of low rank have it, stays: it is the cheaper form.
+    Adapters of low rank stay as they are: with a small dimension in the middle, two products are cheaper.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -36,7 +36,7 @@ class MatmulReassociation(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Matrices of floats that nobody can change."""
+        """Constant matrices of floats."""
         middle, second = inputs(root, 2)
         product = producer(middle, "MatMul")
         need(is_used_once(middle), "the first product is used elsewhere", middle)

@@ -1,4 +1,4 @@
-"""Ops that only move values move integers as well as numbers, in a quarter of the bytes, and out of the units' way."""
+"""Ops that only move values can move the integers: a quarter of the bytes, and quantized kernels stay together."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Some functions change nothing the second time, and some take themselves back."""
+"""Some functions change nothing when they are applied again, and some are their own inverses."""
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ class RepeatedActivationElimination(RewriteRule[Forwarded]):
     roots = IDEMPOTENT + INVOLUTION
 
     def match(self, root: ir.Node) -> Forwarded:
-        """The same op before; what lies between may have other users."""
+        """The same op before; the value between the two may have other users."""
         (middle,) = inputs(root, 1)
         first = producer(middle, root.op_type)
         (x,) = inputs(first, 1)

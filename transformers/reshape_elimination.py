@@ -1,4 +1,4 @@
-"""A Reshape to the shape that a value already has only renames it."""
+"""A Reshape to the shape that a value already has changes nothing."""
 
 import onnx_ir as ir
 
@@ -38,7 +38,7 @@ class ReshapeElimination(RewriteRule[Forwarded]):
         return Forwarded((root,), x)
 
     def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it renames."""
+        """Let its users read its input."""
         return found.value
 
 

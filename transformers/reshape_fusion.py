@@ -1,4 +1,4 @@
-"""A target that is computed from the input's own shape says no more than zeros, numbers and one -1 can."""
+"""A target that is computed from the input's own shape can be written as zeros, numbers and one -1."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ReshapeFusion(GraphTransformer):
 
 
 def _is_computed(node: ir.Node) -> bool:
-    """Whether a Reshape's target is no constant, and not the default of an input either, which would stay."""
+    """Whether a Reshape's target is computed: neither a constant nor an input with a default."""
     target = node.inputs[1] if len(node.inputs) == 2 else None
     return target is not None and not is_constant(target) and not is_overridable(target)
 

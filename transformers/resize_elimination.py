@@ -1,4 +1,4 @@
-"""A Resize to the size that a value has only copies, in most modes."""
+"""A Resize to the size that a value already has only copies, in most modes."""
 
 import numpy as np
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""A Scan over one slice is no loop, and what a Scan only takes apart and puts together again is a copy."""
+"""A Scan over one slice needs no loop, and slices that a Scan only joins again are a copy of its input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ScanElimination(BodyInlining):
     op = "Scan"
 
     def decide(self, node: ir.Node, context: Context) -> Inlining | None:
-        """One slice; whatever it scans, copies go."""
+        """One slice; copies of scanned inputs are replaced in any case."""
         reasons: list[str] = []
         try:
             loop = repeated(node)
@@ -44,7 +44,7 @@ def _direction(loop: Repeated, kind: str, position: int) -> int:
 
 
 def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None:
-    """Let scanned inputs stand for results that put their slices together again in their order; why not for others."""
+    """Replace results that join the slices of a scanned input in order by it; add to `reasons` why others stay."""
     node = loop.node
     slices = {inner: position for position, (_, inner) in enumerate(loop.scanned_inputs)}
     for output in range(loop.states, len(node.outputs)):
@@ -75,7 +75,7 @@ def _need_one_slice(loop: Repeated) -> None:
 
 
 def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
-    """Put the nodes of the body in the place of the Scan; the nodes."""
+    """Replace the Scan by the nodes of its body; returns these."""
     edit, node, body = context.edit, loop.node, loop.body
     version = opset(node)
     added: list[ir.Node] = []

@@ -1,4 +1,4 @@
-"""What inference knows of a shape need not be computed in every run, even where the rest of the shape is not known."""
+"""Known elements of a shape need not be computed in every run, even where other elements are not known."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _array(value: ir.Value) -> np.ndarray | None:
 def _needed(
     node: ir.Node, known: dict[ir.Node, dict[ir.Value, np.ndarray]], graph: ir.Graph
 ) -> dict[ir.Value, np.ndarray]:
-    """The known outputs of a node that something else than known integers is computed from."""
+    """The known outputs of a node that are needed by nodes with unknown results."""
     if node.graph is None:
         return {}
 

@@ -1,4 +1,4 @@
-"""Three small products of one value, as of queries, keys and values, keep a processor less busy than one wide one."""
+"""Several small products of one value, as for queries, keys and values, use a processor less well than a wide one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SiblingMatmulFusion(GraphTransformer):
 
 
 def _siblings(nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
-    """The products of each value with constant matrices that can stand side by side."""
+    """The products of each value with constant matrices that can be joined."""
     families: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in nodes:
         if not is_op(node, "MatMul") or not use_count(node.outputs[0]) or node.outputs[0].is_graph_output():

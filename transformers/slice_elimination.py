@@ -1,4 +1,4 @@
-"""A Slice from the first element to the last, one by one, only copies."""
+"""A Slice from the first element to the last, with steps of 1, only copies."""
 
 import onnx_ir as ir
 

@@ -1,4 +1,4 @@
-"""A part of a part is a part."""
+"""A Slice of a Slice is one Slice."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ Taken = tuple[int, int, int, int]
 
 
 class Found(NamedTuple):
-    """Both Slices, what the first one reads, and what they take together: axis, start, end and step."""
+    """Both Slices, the input of the first one, and the bounds of both together: axis, start, end and step."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
@@ -30,7 +30,7 @@ class SliceMerging(RewriteRule[Found]):
     roots = ("Slice",)
 
     def match(self, root: ir.Node) -> Found:
-        """Bounds that are numbers; on a common axis, steps forwards."""
+        """Bounds that are numbers; on a common axis, positive steps."""
         (middle,) = inputs(root, 1)
         first = producer(middle, "Slice")
         need(is_used_once(middle), "the first part is used elsewhere", middle)
@@ -61,7 +61,7 @@ def _number(bound: Dim, root: ir.Node) -> int:
 
 
 def _composed(inner: Cut, outer: Cut, size: Dim, root: ir.Node) -> Taken:
-    """What a Slice takes of what another one took along the same axis."""
+    """The bounds of two Slices along the same axis together."""
     a, b, p = (_number(bound, root) for bound in inner[1:])
     c, d, q = (_number(bound, root) for bound in outer[1:])
     need(p > 0 and q > 0, "it steps backwards", root)

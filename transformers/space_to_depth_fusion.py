@@ -1,4 +1,4 @@
-"""YOLO's "focus" takes every other row and column four times and joins them: a SpaceToDepth."""
+"""YOLO's "focus" layer takes every other row and column in four ways and joins them: that is a SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class SpaceToDepthFusion(RewriteRule[Found]):
 
 
 def _offsets(operand: ir.Value, size: int) -> tuple[ir.Value, int, int]:
-    """What an operand is a block of, its first row and its first column."""
+    """The value that an operand is a block of, the block's first row and its first column."""
     starts: dict[int, int] = {}
     at = operand
     while len(starts) < 2:

@@ -1,4 +1,4 @@
-"""A Transpose in the order of the axes moves nothing."""
+"""A Transpose that keeps the order of the axes moves nothing."""
 
 import onnx_ir as ir
 

@@ -10,7 +10,7 @@ from ortopt.rule import RewriteRule
 
 
 class Found(NamedTuple):
-    """The second Transpose, what the first reads, and the order of both together."""
+    """The second Transpose, the input of the first, and the order of both together."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value

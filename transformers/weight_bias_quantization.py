@@ -1,4 +1,4 @@
-"""A quantized kernel wants its weight and its bias as integers; where they are floats, they can be made integers."""
+"""A quantized kernel needs its weight and its bias as integers; where they are floats, they can be quantized."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What layer and root-mean-square normalizations have in common, in the spellings of exporters and people.
+"""Layer and root-mean-square normalizations that are spelled out in nodes, as exporters and people write them.
 
-The root of a pattern is its square root: there are few of them in a graph, and the rest is found above and below it.
+A pattern is matched from its square root, because graphs have few of them; the rest is above and below it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mean(NamedTuple):
 
     Attributes:
         node: The ReduceMean.
-        of: What it is the mean of.
+        of: The value that it is the mean of.
         axis: The first axis that it is taken over, counted from the front.
     """
 
@@ -75,7 +75,7 @@ class Quotient(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """``scale * Cast(y) + bias`` below a quotient, as far as it is there.
+    """``scale * Cast(y) + bias`` below a quotient; Cast, scale and bias may each be missing.
 
     Attributes:
         nodes: All nodes of it.
@@ -93,7 +93,7 @@ class Affine(NamedTuple):
 
 
 class Normalization(NamedTuple):
-    """A layer or root-mean-square normalization that is spelled out, and what one op takes and gives in its place.
+    """A layer or root-mean-square normalization that is spelled out, with the operands and the result of one op for it.
 
     Attributes:
         nodes: All nodes of it, the root among them.
@@ -166,7 +166,7 @@ def rms_normalization(root: ir.Node) -> Normalization:
 
 
 def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
-    """The mean of x behind ``x - mean(x)``; takes up the nodes."""
+    """The mean of x in ``x - mean(x)``; its nodes are added to `nodes`."""
     node = producer(uncast(value, nodes), "Sub")
     x, average = inputs(node, 2)
     mean = mean_over_last_axes(average)
@@ -176,7 +176,7 @@ def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
 
 
 def attributes_of(normalization: Normalization) -> dict[str, int | float]:
-    """The attributes of LayerNormalization or RMSNormalization in the place of a normalization."""
+    """The attributes of the LayerNormalization or RMSNormalization that replaces a normalization."""
     attributes: dict[str, int | float] = {"axis": -len(normalization.dims), "epsilon": normalization.epsilon}
     if dtype(normalization.x) == DOUBLE:
         attributes["stash_type"] = DOUBLE.value
@@ -186,14 +186,14 @@ def attributes_of(normalization: Normalization) -> dict[str, int | float]:
 
 
 def scale_of(normalization: Normalization) -> ir.Value:
-    """The scale, which the op must have; ones where there is none."""
+    """The scale of the op, which needs one: ones where the normalization has none."""
     if normalization.scale is not None:
         return normalization.scale
     return constant(np.ones(normalization.dims), dtype(normalization.x))
 
 
 def mean_over_last_axes(value: ir.Value) -> Mean:
-    """The mean behind a value, which keeps the rank.
+    """The mean that a value is; it keeps the rank.
 
     Raises:
         Refusal: If it is none, or over other axes than the last ones.
@@ -214,7 +214,7 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
 
 
 def quotient(root: ir.Node) -> Quotient:
-    """What is divided by the square root that a node takes.
+    """The division by the square root that a node computes.
 
     Args:
         root: A Sqrt, or a Pow with an exponent of ½ or -½.
@@ -246,7 +246,7 @@ def quotient(root: ir.Node) -> Quotient:
 
 
 def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value]:
-    """What is divided by the root, or multiplied with its reciprocal; and the result."""
+    """The value that is divided by the root, or multiplied with its reciprocal; and the result."""
     value = _cast_below(root.outputs[0], nodes)
     user = only_user(value, "Mul" if inverse else "Div", "Div" if inverse else "Reciprocal")
     if not inverse:
@@ -267,7 +267,7 @@ def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Val
 
 
 def affine(division: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
-    """Scale and bias below a quotient, and a Cast before them that narrows it to the type of what is normalized.
+    """Scale and bias below a quotient, and a Cast before them back to the type of the normalized value.
 
     Args:
         division: The quotient.
@@ -322,7 +322,7 @@ def static_dims_from(x: ir.Value, axis: int) -> tuple[int, ...]:
 
 
 def cast_source(value: ir.Value) -> ir.Value | None:
-    """What a Cast between float types has made a value from, or None."""
+    """The operand of the Cast between float types that a value comes from, or None."""
     node = value.producer()
     source = node.inputs[0] if node is not None and is_op(node, "Cast") else None
     return source if source is not None and source.dtype in FLOATS and value.dtype in FLOATS else None
@@ -333,7 +333,7 @@ def uncast(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
 
     Args:
         value: Any value.
-        nodes: Takes up the Cast.
+        nodes: The Cast is added to it.
     """
     source, node = cast_source(value), value.producer()
     if source is None or node is None:

@@ -29,9 +29,9 @@ class Skip(NamedTuple):
 
     Attributes:
         nodes: The additions.
-        x: Has the sum's shape.
-        skip: Has it too, or lacks the first dimension, or has 1 there.
-        bias: Has the last dimension only; None if there is none.
+        x: An operand that has the sum's shape.
+        skip: The other operand: of the sum's shape, or with a first dimension of 1 or none.
+        bias: A vector of the last dimension; None if there is none.
         total: The sum.
     """
 
@@ -84,7 +84,7 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
 
 
 def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, ir.Value] | None:
-    """The addition of a row to what has the whole shape, its operand and the row; None if it is not that."""
+    """The addition of a vector to a value of the whole shape, that value and the vector; None if it is not that."""
     node = value.producer()
     if node is None or not is_op(node, "Add") or not is_used_once(value):
         return None
@@ -109,7 +109,7 @@ def _skips(skip: ir.Value, x: ir.Value) -> bool:
 
 
 def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
-    """One of ONNX Runtime's Skip kernels, with the sum as its fourth output if that is needed.
+    """A new node of one of ONNX Runtime's Skip ops, with the sum as its fourth output if that is needed.
 
     Args:
         op: Its op type.

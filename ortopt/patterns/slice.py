@@ -1,4 +1,4 @@
-"""What a Slice takes, in the spelling of every opset."""
+"""The bounds of a Slice, of any opset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
 
 
 class Cut(NamedTuple):
-    """What a Slice takes along one axis, which is counted from the front; bounds as they are written."""
+    """The bounds of a Slice along one axis, as they are written; the axis is counted from the front."""
 
     axis: int
     start: Dim
@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
 
 def cuts(node: ir.Node) -> tuple[Cut, ...]:
-    """What a Slice takes, axis by axis.
+    """The bounds of a Slice, axis by axis.
 
     Args:
         node: A Slice, of any opset.
@@ -54,7 +54,7 @@ def cuts(node: ir.Node) -> tuple[Cut, ...]:
 
 
 def block(node: ir.Node) -> tuple[int, Dim, Dim]:
-    """The axis, the first element and the one after the last of a Slice along one axis, without gaps.
+    """The axis of a Slice along one axis with steps of 1, its first element, and the one after its last.
 
     Both are counted from the front; they are numbers where the dimension is one.
 
@@ -70,7 +70,7 @@ def block(node: ir.Node) -> tuple[int, Dim, Dim]:
 
 
 def _from_front(bound: Dim, size: Dim, node: ir.Node) -> Dim:
-    """A bound as Slice reads it, with steps of 1: negative ones from the end, then between 0 and the dimension."""
+    """A bound counted from the front, as a Slice with steps of 1 reads it: within 0 and the dimension."""
     if isinstance(bound, int):
         if bound >= LARGEST:
             return size
