@@ -193,7 +193,7 @@ BEHIND_THE_DOOR = {name for name in vars(Context) if name.startswith("_") and no
 GONE = {"rewrite", "rewrites", "mark", "observers", "workspace"}
 PACKAGES = ("transformers", "ortopt/partition", "ortopt/transpose")
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).glob("*.py"))]
-FILES += [ROOT / "ortopt" / "body_inlining.py", ROOT / "ortopt" / "adapters.py"]
+FILES += [ROOT / "ortopt" / "patterns" / "body_inlining.py", ROOT / "ortopt" / "adapters.py"]
 BATCHES = {"constant_folding.py", "group_fusion.py"}
 """Who must know of many changes whether they may be, before the first is made."""
 
