@@ -11,6 +11,8 @@
     ├── VerificationError              exit 3: the result does not compute what the original computes
     ├── TransformerError               exit 4: a pass raised, or broke a promise
     └── OptimizationCancelled          exit 130: somebody set the cancellation token
+
+Beside them stands one warning: `FormerNameWarning`, of a pass that is named by a former name.
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class UnknownTransformerError(UsageError):
 
 class RegistrationError(UsageError):
     """A transformer that cannot be registered: a name taken, a file that does not load, a contract not kept."""
+
+
+class FormerNameWarning(FutureWarning):
+    """A pass is named by a former name, which is still understood; the message tells the present one."""
 
 
 class InvalidModelError(OrtoptError):
@@ -127,6 +133,7 @@ class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what ha
 
 
 __all__ = [
+    "FormerNameWarning",
     "InvalidModelError",
     "OptimizationCancelled",
     "OrtoptError",

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
+from ortopt.former_names import present_name
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.onnx_ir_internals import clone
@@ -521,7 +522,7 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
         RegistrationError: If the ``after`` lists form a circle; names it.
     """
     by_key = {name_key(t.name): t for t in transformers}
-    waits = {key: {name_key(name) for name in t.after} & by_key.keys() for key, t in by_key.items()}
+    waits = {key: _earlier(t, by_key.keys()) for key, t in by_key.items()}
     followers: dict[str, list[str]] = {key: [] for key in by_key}
     for key, earlier in waits.items():
         for other in earlier:
@@ -545,6 +546,12 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
         circle = ", ".join(sorted(by_key[key].name for key, earlier in waits.items() if earlier))
         raise RegistrationError(f"the 'after' lists of these transformers form a circle: {circle}")
     return ordered
+
+
+def _earlier(transformer: GraphTransformer, keys: Collection[str]) -> set[str]:
+    """Which of the transformers of a level run earlier; those that are named by a former name too."""
+    named = {name_key(name): name_key(present_name(name)) for name in transformer.after}
+    return {key if key in keys else present for key, present in named.items()} & set(keys)
 
 
 def _blamed(error: Exception, active: Sequence[GraphTransformer]) -> tuple[GraphTransformer, Exception]:

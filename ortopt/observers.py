@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortopt.former_names import present_name, warn_former_name
 from ortopt.transformer import GraphTransformer
 
 
@@ -238,7 +239,10 @@ class Explanation(Observer):
     decides = False
 
     def __init__(self, transformers: Iterable[str] = ()) -> None:
-        self._names = frozenset(transformers)
+        names = frozenset(transformers)
+        for name in sorted(names):
+            warn_former_name(name)
+        self._names = names | set(map(present_name, names))
         self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
         self._latest: tuple[str, Sequence[ir.Node]] | None = None
         self.rewrites: list[OfferedRewrite] = []

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
+from ortopt.former_names import present_name, warn_former_name
 from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.rule import RewriteRule, check_rule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_instance, name_key
@@ -39,7 +40,8 @@ class Registration:
 class Registry:
     """Transformer classes by name.
 
-    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance.
+    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance. A former
+    name finds the transformer too, with a `FormerNameWarning`, unless another transformer bears that name.
     """
 
     def __init__(self) -> None:
@@ -89,11 +91,14 @@ class Registry:
         return self._registration(name).origin
 
     def _registration(self, name: str) -> Registration:
-        found = self._by_key.get(name_key(name))
-        if found is None:
+        registration = self._by_key.get(name_key(name))
+        if registration is None:
+            registration = self._by_key.get(name_key(present_name(name)))
+            warn_former_name(name)
+        if registration is None:
             names = [kind.name for kind in self]
             raise UnknownTransformerError(name, tuple(difflib.get_close_matches(name.lower(), names, 3, 0.5)))
-        return found
+        return registration
 
 
 @functools.cache
@@ -126,7 +131,14 @@ def installed() -> Registry:
             if not (inspect.isclass(kind) and issubclass(kind, GraphTransformer)):
                 raise RegistrationError(f"the {origin} is no GraphTransformer class")
             registry.add(kind, origin)
+            _warn_former_order(kind, f"the {origin}")
     return registry
+
+
+def _warn_former_order(kind: Kind, origin: str) -> None:
+    """Warn of former names in the ``after`` of a transformer that is not ortopt's own; they are understood."""
+    for name in kind.after:
+        warn_former_name(name, f"{origin}: in the 'after' of {kind.name}, ")
 
 
 def _own_kinds(module: Any) -> Iterator[Kind]:
@@ -170,30 +182,31 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     own = _instances(extra)
     for transformer in own:
         registry.add(_handed_over(transformer), "the call")
+        _warn_former_order(type(transformer), "the call")
     disabled = _level_names(options.disable, registry)
-    enabled = {name_key(registry.find(name).name) for name in options.enable}
-    only = {name_key(registry.find(name).name) for name in options.only}
+    enabled = [registry.find(name).name for name in options.enable]
+    only = [registry.find(name).name for name in options.only]
     by_key = {name_key(transformer.name): transformer for transformer in own}
-    settings = {name_key(registry.find(name).name): values for name, values in options.settings.items()}
+    settings = {registry.find(name).name: values for name, values in options.settings.items()}
 
     if options.passes is not None:
         if settings:
-            raise UsageError(f"options of {next(iter(options.settings))} belong into the pipeline, in braces")
+            raise UsageError(f"options of {next(iter(settings))} belong into the pipeline, in braces")
         wanted = parse_pipeline(options.passes, registry)
     else:
         wanted = []
         for kind in registry:
-            key = name_key(kind.name)
-            runs = (kind.enabled and kind.numerics is not Numerics.APPROXIMATE) or key in enabled or key in by_key
-            if key in only or (runs and not only):
-                wanted.append(by_key.get(key) or kind(**settings.get(key, {})))
+            name, key = kind.name, name_key(kind.name)
+            runs = (kind.enabled and kind.numerics is not Numerics.APPROXIMATE) or name in enabled or key in by_key
+            if name in only or (runs and not only):
+                wanted.append(by_key.get(key) or kind(**settings.get(name, {})))
     selected = []
     for transformer in wanted:
         off = disabled.get(name_key(transformer.name), frozenset())
         levels = tuple(level for level in type(transformer).levels if level <= options.level and level not in off)
         if levels:
             selected.append(Selected(transformer, levels))
-    named = [registry.find(name).name for name in (*options.only, *options.enable, *options.settings)]
+    named = [*only, *enabled, *settings]
     named += [transformer.name for transformer in (*own, *(wanted if options.passes is not None else ()))]
     running = {chosen.transformer.name for chosen in selected}
     for name in named:
@@ -276,16 +289,16 @@ def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
         UnknownTransformerError: If a name is unknown.
         UsageError: If the text cannot be read, or an option is unknown or of another type.
     """
-    found: list[GraphTransformer] = []
+    transformers: list[GraphTransformer] = []
     position = 0
     while position < len(text):
         item = _ITEM.match(text, position)
         if item is None:
             raise UsageError(f"cannot read the pipeline at {text[position : position + 30]!r}")
         kind = registry.find(item["name"])
-        found.append(kind(**parse_settings(kind, item["settings"] or "")))
+        transformers.append(kind(**parse_settings(kind, item["settings"] or "")))
         position = item.end()
-    return found
+    return transformers
 
 
 def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:
@@ -314,9 +327,9 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: If the text is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    nbytes = math.inf if found is None or unit is None else float(found[1]) * unit
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
+    unit = None if parts is None else _UNITS.get(parts[2].lower())
+    nbytes = math.inf if parts is None or unit is None else float(parts[1]) * unit
     if math.isinf(nbytes):
         raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
     return int(nbytes)

@@ -18,7 +18,7 @@ LAYERS = (
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer context workspace observers rule adapters direct_edits",
+    "transformer former_names context workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion",
     "transformers",
     "registry manager instrumentation",

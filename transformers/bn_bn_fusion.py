@@ -1,4 +1,4 @@
-"""To scale and shift channels twice is to scale and shift them once."""
+"""Scaling and shifting channels twice can be done at once."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """Both normalizations, and what they do together."""
+    """Both normalizations, and the scale and shift of both together."""
 
     nodes: tuple[ir.Node, ...]
     scale: np.ndarray
@@ -32,7 +32,7 @@ class BnBnFusion(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Constants that stay finite together."""
+        """Two normalizations by constants whose product and sum stay finite."""
         (middle, gamma) = inputs(root, 2)
         first = producer(middle, "BatchNormalization")
         need(middle is first.outputs[0] and is_used_once(middle), "the first result is used elsewhere", middle)
@@ -45,16 +45,16 @@ class BnBnFusion(RewriteRule[Found]):
         with np.errstate(over="ignore", invalid="ignore"):
             both = (scale * scale_after).astype(kind.numpy())
             moved = (shift * scale_after + shift_after).astype(kind.numpy())
-        finite = all(bool(np.isfinite(one.astype(np.float64)).all()) for one in (both, moved))
+        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in (both, moved))
         need(finite, "a folded number would not be finite", root)
         need_near(scale, (1.0, scale * scale_after), kind, first)
         need_no_larger(np.abs(shift), (1.0, scale, moved.astype(np.float64)), kind, first)
         return Found((first, root), both, moved)
 
     def rewrite(self, found: Found) -> ir.Node:
-        """Build the one: of mean 0 and variance 1."""
+        """Build the one BatchNormalization, of mean 0 and variance 1."""
         first = found.nodes[0]
         kind = tensor_of(first.inputs[1]).dtype
-        zero, one = np.zeros(found.scale.shape), np.ones(found.scale.shape)
-        numbers = [constant(each, kind) for each in (found.scale, found.shift, zero, one)]
+        zeros, ones = np.zeros(found.scale.shape), np.ones(found.scale.shape)
+        numbers = [constant(parameter, kind) for parameter in (found.scale, found.shift, zeros, ones)]
         return ir.node("BatchNormalization", [first.inputs[0], *numbers], {"epsilon": 0.0})

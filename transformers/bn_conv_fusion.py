@@ -1,4 +1,4 @@
-"""What scales and shifts the channels before a convolution can be in its weights and bias."""
+"""A factor and a summand for each channel before a convolution can be folded into its weights and bias."""
 
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 class BnConvFusion(RewriteRule[Found]):
     """``Conv(BatchNormalization(x), W, b)`` → ``Conv(x, W', b')`` without padding.
 
-    A padded zero is no shifted zero: with padding it holds only where nothing is shifted.
+    Padding adds zeros after the shift, which the folded bias would shift: with padding, the shift must be 0.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -48,7 +48,7 @@ class BnConvFusion(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Constants that are nobody else's, and stay finite."""
+        """Constants that no other node uses, and that stay finite."""
         middle, weight = inputs(root, 2)
         normalization = producer(middle, "BatchNormalization")
         need(
@@ -74,7 +74,7 @@ class BnConvFusion(RewriteRule[Found]):
             if bias is not None:
                 moved = moved + vector(bias, outputs)
             new = scaled.reshape(content.shape).astype(tensor.dtype.numpy()), moved.astype(tensor.dtype.numpy())
-        finite = all(bool(np.isfinite(one.astype(np.float64)).all()) for one in new)
+        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in new)
         need(finite, "a folded number would not be finite", root)
         behind = np.abs(scaled).sum(axis=(1, 3)).reshape(-1)  # what comes of each input channel of magnitude 1
         need_near(scale, (1.0, behind), tensor.dtype, normalization)

@@ -33,7 +33,7 @@ WHOLE = {
 
 
 class Found(NamedTuple):
-    """The second cast, what the first reads, and the type in the end."""
+    """The second cast, the input of the first, and the final type."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value

@@ -1,4 +1,4 @@
-"""What has been computed need not be computed again."""
+"""Two equal nodes compute the same twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CommonSubexpressionElimination(GraphTransformer):
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Number the values of a graph and of those nested in it, which see what stands before them outside."""
+        """Merge equal nodes of a graph and of those nested in it, where the values before them are visible."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
         if context.level is TransformerLevel.LEVEL4 and not scope.of(graph).in_group:
@@ -54,7 +54,7 @@ class _Frame:
         token: Cancellation token.
 
     Attributes:
-        keys: What its nodes were entered under.
+        keys: The keys of its nodes in the table.
     """
 
     def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
@@ -64,9 +64,9 @@ class _Frame:
 
 
 class _Numbering:
-    """The nodes in reach that a later node may be equal to.
+    """The nodes in scope, by what they compute, to find an equal one for a later node.
 
-    A node with an input that nobody else uses is equal to no other: it gets no key before a merge gives the input
+    A node with an input that no other node uses is equal to no other: it gets no key before a merge gives the input
     another user. In a chain no node gets one.
 
     Args:
@@ -80,7 +80,7 @@ class _Numbering:
         self._skipped: set[ir.Node] = set()
 
     def first_equal(self, node: ir.Node) -> ir.Node | None:
-        """The first node in reach that equals a node; None, and the node is taken up."""
+        """The first node in scope that equals a node; if there is none, the node is entered, and None returned."""
         for value in node.inputs:
             if value is not None and use_count(value) == 1:
                 self._skipped.add(node)
@@ -93,7 +93,7 @@ class _Numbering:
         return first
 
     def take_up(self, nodes: list[ir.Node]) -> None:
-        """Enter nodes that were passed over, if they still may have an equal one."""
+        """Enter nodes that had no key, if they may be equal to another one now."""
         for node in nodes:
             frame = next((frame for frame in self.stack if frame.graph is node.graph), None)
             if frame is None or node not in self._skipped or any(v and use_count(v) == 1 for v in node.inputs):
@@ -130,7 +130,7 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Gr
 
 
 def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
-    """Let the results of an equal node stand for those of a node."""
+    """Replace the results of a node by those of an equal one."""
     used = [position for position, value in enumerate(node.outputs) if use_count(value) or value.is_graph_output()]
     if not used:
         return False

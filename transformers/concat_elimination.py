@@ -11,7 +11,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The Concat, and the operands that are left; each one part of the result."""
+    """The Concat, and the operands that are left, in order."""
 
     nodes: tuple[ir.Node, ...]
     operands: tuple[ir.Value, ...]
@@ -21,6 +21,7 @@ class ConcatElimination(RewriteRule[Found]):
     """``Concat(x)``, ``Concat(Split(x))`` → ``x``; operands that are empty along the axis are dropped."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("concat_merging",)  # the parts of a Split may be joined in several Concats
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)  # before, the axis could be left out
 
@@ -42,7 +43,7 @@ class ConcatElimination(RewriteRule[Found]):
 
 
 def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
-    """The operands, with what was split in place of all its parts in their order."""
+    """The operands, where all parts of a Split in their order are replaced by its input."""
     result: list[ir.Value] = []
     position = 0
     while position < len(operands):

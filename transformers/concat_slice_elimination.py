@@ -1,4 +1,4 @@
-"""To take apart what has just been joined gives back the parts."""
+"""A Slice or Split of a Concat may only give back its operands."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class ConcatSliceElimination(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Bounds that are those of operands, by symbols too; the Concat may have other users."""
+        """Bounds that are those of operands, also as symbols; the Concat may have other users."""
         (joined,) = inputs(root, 1)
         concat = producer(joined, "Concat")
         place = axis(concat, rank(joined), 0)
@@ -51,9 +51,9 @@ class ConcatSliceElimination(RewriteRule[Found]):
         if root.op_type == "Slice":
             return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})
         need(axis(root, rank(joined), 0) == place, "it is along another axis", root)
-        given = _sizes(root)
-        need(len(given) == len(sizes) == len(root.outputs), "it makes other parts", root)
-        need(all(map(same_dim, given, sizes)), "it makes other parts", root)
+        parts = _sizes(root)
+        need(len(parts) == len(sizes) == len(root.outputs), "it makes other parts", root)
+        need(all(map(same_dim, parts, sizes)), "it makes other parts", root)
         return Found((root,), dict(zip(root.outputs, operands, strict=True)))
 
     def rewrite(self, found: Found) -> Mapping[ir.Value, ir.Value]:
@@ -79,8 +79,8 @@ def _sizes(root: ir.Node) -> tuple[Dim, ...]:
     if opset(root) < 13:
         empty: tuple[int, ...] = ()
         return attribute(root, "split", empty)
-    given = optional(root, 1)
-    known = None if given is None else contents(given)
+    split = optional(root, 1)
+    known = None if split is None else contents(split)
     if known is None:
         raise Refusal("the sizes of the parts are not known", root)
     return known

@@ -1,4 +1,4 @@
-"""What is the same in every run is computed once, here, as long as the file does not pay for it."""
+"""Nodes that give the same in every run are computed once, unless that makes the file too large."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ConstantFolding(GraphTransformer):
 
 
 def _to_initializer(node: ir.Node, context: Context) -> bool:
-    """Move the content of a Constant node that is still there among the initializers."""
+    """Make an initializer of a Constant node, if it is still there."""
     (output,) = node.outputs
     if node.graph is None:
         return False
@@ -103,7 +103,7 @@ class _Wave:
     # -- which nodes --------------------------------------------------------------------------------------------------
 
     def takes(self, node: ir.Node) -> bool:
-        """Whether a node can be computed from constants and the nodes taken so far, and nobody is against it."""
+        """Whether a node can be computed from constants and the nodes added so far."""
         inputs = node.inputs
         if not inputs:
             return False
@@ -163,7 +163,7 @@ class _Wave:
     # -- what is worth storing ----------------------------------------------------------------------------------------
 
     def fold(self) -> bool:
-        """Replace what the rest of the graph needs of the wave, and what stands behind it goes."""
+        """Replace the results that the rest of the graph needs by constants; other nodes of the wave become dead."""
         changed = False
         failed: list[ir.Node] = []
         for number in range(ROUNDS):
@@ -183,19 +183,19 @@ class _Wave:
 
     def _frontier(self) -> list[ir.Node]:
         """The nodes of the wave whose results are needed outside of it and may be stored."""
-        found = []
+        frontier = []
         for node in reversed(tuple(self._members)):
             if not self._is_needed_outside(node):
                 continue
             reason = self._reason_against_storing(node)
             if reason is None:
-                found.append(node)
+                frontier.append(node)
             else:
                 del self._members[node]
                 if reason:
                     self._context.refuse(node, reason)
-        found.reverse()
-        return found
+        frontier.reverse()
+        return frontier
 
     def _is_needed_outside(self, node: ir.Node) -> bool:
         for value in node.outputs:
@@ -247,18 +247,18 @@ class _Wave:
         return total
 
     def _below(self, failed: Iterable[ir.Node]) -> list[ir.Node]:
-        """The nodes whose results those that cannot be folded need: all of them, as any may fail too."""
+        """The nodes that failed nodes depend on, to be stored instead: all of them, as any may fail too."""
         for node in failed:
             self._members.pop(node, None)
-        found: set[ir.Node] = set()
+        producers: set[ir.Node] = set()
         pending = list(failed)
         while pending:
             for value in pending.pop().inputs:
                 producer = None if value is None else value.producer()
-                if producer in self._members and producer not in found and producer.graph is self._graph:
-                    found.add(producer)
+                if producer in self._members and producer not in producers and producer.graph is self._graph:
+                    producers.add(producer)
                     pending.append(producer)
-        return [node for node in self._members if node in found and self._reason_against_storing(node) is None]
+        return [node for node in self._members if node in producers and self._reason_against_storing(node) is None]
 
     # -- replacing ----------------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class _Wave:
         )
 
     def _cheapest_first(self, nodes: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]) -> list[ir.Node]:
-        """Small results first: large ones may use up what the file may grow by."""
+        """Nodes with small results first, because large ones may use up the allowed growth of the file."""
 
         def nbytes(node: ir.Node) -> int:
             return sum(tensors[value].nbytes for value in node.outputs if value in tensors)
@@ -286,7 +286,7 @@ class _Wave:
         return sorted(nodes, key=lambda node: nbytes(node) // MEGABYTE)
 
     def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol]) -> bool:
-        """Let constants stand for a node's results; whether they do, or nobody needs them any more."""
+        """Replace a node's results by constants; whether that was done, or is not needed any more."""
         context = self._context
         if node.graph is None:
             return True
@@ -315,7 +315,7 @@ def _inferred_bytes(value: ir.Value) -> int | None:
 
 
 def _steps(node: ir.Node) -> int:
-    """How many nodes a Loop or a Scan, or anything that holds graphs, runs at most; beyond all bounds if unknown."""
+    """An upper bound of the nodes that a Loop, a Scan or another node with graphs runs; infinite if it is not known."""
     nodes = 0
     for graph in semantics.subgraphs(node):
         for inner in scope.below(graph):

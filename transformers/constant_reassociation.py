@@ -1,4 +1,4 @@
-"""Two constants that follow one another are one."""
+"""Two constants that are added, or multiplied, one after the other can be combined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALLEST_SHARE = 2.0**-11
 
 
 class Found(NamedTuple):
-    """Both nodes, what is left of the operands, and whether x is subtracted from the constant."""
+    """Both nodes, the new operands, and whether x is subtracted from the constant."""
 
     nodes: tuple[ir.Node, ...]
     op: str
@@ -99,7 +99,7 @@ def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value, bool]:
 
 def _broadcasts(a: np.ndarray, b: np.ndarray) -> bool:
     pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)
-    return all(one == other or 1 in (one, other) for one, other in pairs)
+    return all(size == other or 1 in (size, other) for size, other in pairs)
 
 
 def _negative(a: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ class ConstantSharing(GraphTransformer):
 
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
-    """The constants of a graph in the order in which they come to be, and the graphs below where they stand."""
+    """The constants of a graph in order, and the graphs nested in it at the positions of their nodes."""
     yield from token.checked(tuple(graph.initializers.data.values()))
     for node in token.checked(tuple(token.checked(graph))):
         if node.op_type == "Constant" and not node.domain:
@@ -61,7 +61,7 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.G
 
 
 class _Frame:
-    """A graph that is being looked at.
+    """A graph that is being walked.
 
     Args:
         graph: The graph.
@@ -87,7 +87,7 @@ class _Frame:
 
 
 class _Entry:
-    """A constant whose content is looked at as little as possible."""
+    """A constant whose content is read only as far as comparisons need it."""
 
     def __init__(self, value: ir.Value, tensor: ir.TensorProtocol, frame: _Frame) -> None:
         self.value = value
@@ -118,13 +118,13 @@ class _Entry:
 
 
 class _Table:
-    """The constants in reach, by dtype and shape, then by a sample of the content, then by all of it."""
+    """The constants in scope, by dtype and shape, then by a sample of the content, then by all of it."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[object, ...], _Entry] = {}
 
     def first_equal(self, value: ir.Value, frame: _Frame) -> ir.Value | None:
-        """The first constant in reach that equals a constant, or None and the constant is taken up."""
+        """The first constant in scope that equals a constant; None if there is none, and the constant is entered."""
         tensor = semantics.constant_tensor(value)
         if tensor is None:
             return None
@@ -173,7 +173,7 @@ def _data(tensor: ir.TensorProtocol) -> memoryview:
 
 
 def _share(value: ir.Value, keeper: ir.Value, frame: _Frame, context: Context) -> bool:
-    """Let the users of a constant use an equal one."""
+    """Replace a constant by an equal one."""
     use = first_use(value)
     if use is None or keeper is value:
         return False

@@ -1,4 +1,4 @@
-"""What nobody takes from an If, a Loop or a Scan need not be computed, nor carried from one iteration to the next."""
+"""Unused results of an If, a Loop or a Scan need not be computed, nor carried from iteration to iteration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ControlFlowOutputElimination(GraphTransformer):
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Drop what nobody takes from the control flow of a graph, users before what they use."""
+        """Drop unused results of the control flow of a graph, users before the nodes that they use."""
         if not context.edit.index.has_any(graph, OPS):
             return False
         changed = False
@@ -71,7 +71,7 @@ def _trim_loop(node: ir.Node, context: Context) -> bool:
 
 
 def _keep(loop: Repeated, kept: Sequence[int], scanned: Sequence[int], context: Context) -> list[ir.Node]:
-    """Leave a loop some of its outputs, with their states, and some of the inputs that it scans."""
+    """Reduce a loop to some of its outputs, with their states, and some of its scanned inputs."""
     edit, node = context.edit, loop.node
     states = [position for position in kept if position < loop.states]
     dropped = [value for value in node.inputs if value is not None]
@@ -99,14 +99,14 @@ def _why(results: int, slices: int) -> str:
 
 
 def _needed(loop: Repeated, context: Context) -> tuple[list[int], set[ir.Value]]:
-    """What is needed: the outputs that are used, the states on which those, the condition or an effect depend.
+    """The needed outputs: those that are used, and the states on which they, the condition or an effect depend.
 
     Returns:
         The positions of these outputs, and the values that they are computed from.
     """
     functions = context.model.functions
     live = {position for position, value in enumerate(loop.node.outputs) if is_needed(value)}
-    state_of = {loop.given(state): state for state in range(loop.states)}
+    state_of = {loop.entry(state): state for state in range(loop.states)}
     pending: list[ir.Value] = [*loop.body.outputs[: loop.before_results], *(loop.returned(i) for i in live)]
     for node in loop.body:
         if not semantics.is_removable(node, functions):
@@ -133,14 +133,14 @@ def _operands(node: ir.Node) -> Iterable[ir.Value]:
 
 
 def _kept_inputs(loop: Repeated, read: set[ir.Value]) -> list[int]:
-    """The positions of the scanned inputs that are read; one stays in any case: it says how often."""
+    """The positions of the scanned inputs that are read; at least one, as it decides the number of iterations."""
     first = loop.before + loop.states
     positions = range(first, len(loop.body.inputs))
     return [i for i in positions if loop.body.inputs[i] in read] or list(positions[:1])
 
 
 def _keep_attributes(loop: Repeated, inputs: Sequence[int], outputs: Sequence[int], context: Context) -> None:
-    """Let a Scan's attributes tell of the inputs and outputs that stay."""
+    """Reduce a Scan's attributes to the inputs and outputs that stay."""
     edit, node = context.edit, loop.node
     for kind, kept in (("input", inputs), ("output", outputs)):
         for name in (f"scan_{kind}_axes", f"scan_{kind}_directions"):

@@ -45,7 +45,7 @@ class ConvActivationFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "FusedConv"),)
 
     def match(self, root: ir.Node) -> Found:
-        """A convolution in single precision, whose result nobody else needs."""
+        """A convolution in single precision, whose result no other node needs."""
         convolution = producer(inputs(root, 1)[0], "Conv")
         x, _ = inputs(convolution, 2)
         need(dtype(x) == FLOAT, "the kernel is for single precision only", x)
@@ -66,7 +66,7 @@ class ConvActivationFusion(RewriteRule[Found]):
 
 
 def parameters_of(node: ir.Node) -> tuple[float, ...]:
-    """What the kernel wants to know of an activation, in its order."""
+    """The parameters of an activation, in the kernel's order."""
     match node.op_type:
         case "LeakyRelu":
             return (attribute(node, "alpha", 0.01),)

@@ -18,7 +18,7 @@ class ConvBnFusion(RewriteRule[Folded]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Folded:
-        """A normalization by constants that is not training."""
+        """A normalization by constants, not in training mode."""
         (x,) = inputs(root, 1)
         convolution = producer(x, *CONVOLUTIONS)
         scale, shift = scale_and_shift(root, channels_of(convolution))

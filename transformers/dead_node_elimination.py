@@ -1,4 +1,4 @@
-"""What no output needs costs time, bytes, and readers; ONNX Runtime keeps most of it."""
+"""Nodes that no output needs cost time and bytes, and hide the others; ONNX Runtime keeps most of them."""
 
 from __future__ import annotations
 

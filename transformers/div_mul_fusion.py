@@ -10,7 +10,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The nodes that go away, and what is divided by what."""
+    """The nodes that are replaced, the numerator and the denominator."""
 
     nodes: tuple[ir.Node, ...]
     above: ir.Value
@@ -35,9 +35,9 @@ class DivMulFusion(RewriteRule[Found]):
         if division.op_type == "Reciprocal":
             (below,) = inputs(division, 1)
         else:
-            one, below = inputs(division, 2)
-            need(scalar(one) == 1.0, "it does not divide 1", one)
-            need(keeps_rank(one, below), "the 1 would enlarge the rank", one)
+            numerator, below = inputs(division, 2)
+            need(scalar(numerator) == 1.0, "it does not divide 1", numerator)
+            need(keeps_rank(numerator, below), "the 1 would enlarge the rank", numerator)
         need(dtype(below) in FLOATS, "only floats divide without a remainder", below)
         return Found((division, root), above, below)
 

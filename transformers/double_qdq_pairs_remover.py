@@ -1,4 +1,4 @@
-"""Rounding to a grid and then to the same grid again is rounding once, if the first saturates no earlier."""
+"""Quantizing twice with one scale is quantizing once, if the first saturates no earlier."""
 
 from typing import NamedTuple
 
@@ -35,12 +35,12 @@ class DoubleQdqPairsRemover(RewriteRule[Found]):
         dequantize = dequantizer(inputs(root, 1)[0])
         first = quantizer(inputs(dequantize, 1)[0])
         (x,) = inputs(first, 1)
-        one, between, two = scaling(first), scaling(dequantize), scaling(root)
-        need(same_scale(one, between) and same_scale(between, two), "the scales differ: it rounds twice", root)
-        same = one.integers == between.integers and bool(np.array_equal(one.zero_point, between.zero_point))
+        inner, between, outer = scaling(first), scaling(dequantize), scaling(root)
+        need(same_scale(inner, between) and same_scale(between, outer), "the scales differ: it rounds twice", root)
+        same = inner.integers == between.integers and bool(np.array_equal(inner.zero_point, between.zero_point))
         need(same, "the first pair does not give back what it took", first)
-        need(is_faithful(one) and is_faithful(two), "the scale is too large or too small to be exact", root)
-        holds = bool(np.all(one.lowest <= two.lowest) and np.all(one.highest >= two.highest))
+        need(is_faithful(inner) and is_faithful(outer), "the scale is too large or too small to be exact", root)
+        holds = bool(np.all(inner.lowest <= outer.lowest) and np.all(inner.highest >= outer.highest))
         need(holds, "the first saturates earlier", first)
         producer = x.producer()
         is_unit = producer is not None and any(value and is_dequantizer(value.producer()) for value in producer.inputs)

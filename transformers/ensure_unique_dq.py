@@ -1,4 +1,4 @@
-"""A quantized kernel takes its DequantizeLinear into itself: it wants one that nobody else reads."""
+"""A quantized kernel replaces its DequantizeLinear too, which no other node may read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EnsureUniqueDq(GraphTransformer):
 
 
 def _multiply(node: ir.Node, behind: ir.Node, edit: Editor) -> list[ir.Node]:
-    """Give the uses of a node their own copies, in front of the node behind it; the copies."""
+    """Give uses of a node copies of their own, in front of the node that follows; returns the copies."""
     result = node.outputs[0]
     uses = tuple(result.uses())
     copies = []

@@ -1,4 +1,4 @@
-"""A target that repeats what the input's own dimensions are says no more than ones in their place."""
+"""In the target of an Expand, a 1 means the same as a computed dimension of the input itself."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ortopt.semantics import is_overridable
 
 
 class Found(NamedTuple):
-    """The Expand, its input, and what the target comes to."""
+    """The Expand, its input, and its new target."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.activation import half_of_one_plus, polynomial
+from ortopt.patterns.gelu import half_of_one_plus, polynomial
 from ortopt.rule import RewriteRule
 
 LINEAR = math.sqrt(2 / math.pi)
@@ -17,7 +17,7 @@ FEW_DIGITS = 1e-5
 
 
 class Found(NamedTuple):
-    """The nodes from the polynomial to the product, and what goes in and comes out."""
+    """The nodes from the polynomial to the product, the operand and the result."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -45,15 +45,15 @@ class FastGeluFusion(RewriteRule[Found]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """The product below the tangent tells x; the argument above it is a polynomial of x, in any spelling."""
+        """The product below the Tanh has x as a factor; the argument of the Tanh is a polynomial of x, in any form."""
         below: list[ir.Node] = []
         x, y = half_of_one_plus(root, None, below)
         above: list[ir.Node] = []
-        found = polynomial(inputs(root, 1)[0], x, above)
+        coefficients = polynomial(inputs(root, 1)[0], x, above)
         within = 1e-12 if dtype(x) == DOUBLE else FEW_DIGITS
         fitting = all(
-            math.isclose(found.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)
-            for degree in found.keys() | COEFFICIENTS.keys()
+            math.isclose(coefficients.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)
+            for degree in coefficients.keys() | COEFFICIENTS.keys()
         )
         need(fitting, "the argument of Tanh is not √(2/π) · (x + 0.044715 · x³)", root)
         return Found(tuple(dict.fromkeys((*above, root, *below))), x, y, opset(root) >= 20)

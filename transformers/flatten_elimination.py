@@ -1,4 +1,4 @@
-"""A Flatten of a matrix that is one already only copies."""
+"""A Flatten of a matrix into the same matrix only copies."""
 
 import onnx_ir as ir
 

@@ -27,7 +27,7 @@ LONGEST_PREFIX = 160
 
 
 class Extent(NamedTuple):
-    """What inlining a function would bring: nodes, and graphs nested in one another."""
+    """The size of an inlined function: its nodes, and the depth of its nested graphs."""
 
     nodes: int
     depth: int
@@ -66,11 +66,11 @@ class Frame(NamedTuple):
     """A body that is being copied.
 
     Attributes:
-        nodes: What is left of it.
+        nodes: The nodes that are still to be copied.
         values: Value of the body to value of the caller.
-        attributes: What the call says for the function's attributes, with the defaults.
-        prefix: What its names begin with.
-        call: The nested call that it stands for; None for the outermost body.
+        attributes: The values of the function's attributes at the call, with the defaults.
+        prefix: The beginning of names of its values and nodes.
+        call: The nested call that it replaces; None for the outermost body.
     """
 
     nodes: Iterator[ir.Node]
@@ -267,7 +267,7 @@ class Inliner:
         nodes.append(copy)
 
     def _describe(self, old: ir.Value, new: ir.Value, frame: Frame) -> None:
-        """Name a copied value, and let it be what the original is known to be."""
+        """Name a copied value, and give it the type, shape and metadata of the original."""
         if old.name:
             new.name = self.edit.fresh_name(f"{frame.prefix}/{old.name}")
         elif old.name == "":
@@ -341,7 +341,7 @@ class Inliner:
     # -- connecting -------------------------------------------------------------------------------------------------
 
     def _connect(self, call: ir.Node, results: list[ir.Value | None], nodes: list[ir.Node]) -> None:
-        """Let the results stand for the call's outputs, and take the call away."""
+        """Replace the call's outputs by the results, and remove the call."""
         edit = self.edit
         own = {value for node in nodes for value in node.outputs}
         replacements: dict[ir.Value, ir.Value] = {}
@@ -369,7 +369,7 @@ class Inliner:
 
 
 def _shrink(grown: dict[Any, Any], length: int) -> None:
-    """Let a dictionary forget what came into it since it had this length."""
+    """Remove the entries that a dictionary has got since it had this length."""
     while len(grown) > length:
         grown.popitem()
 
@@ -379,13 +379,13 @@ def _resolved(attribute: ir.Attr, attributes: Mapping[str, ir.Attr]) -> ir.Attr 
     if not attribute.is_ref():
         return attribute
     name = attribute.ref_attr_name
-    found = attributes.get(name) if name is not None else None
-    if found is None:
+    argument = attributes.get(name) if name is not None else None
+    if argument is None:
         return None
-    if found.is_ref():
-        assert found.ref_attr_name is not None
-        return ir.RefAttr(attribute.name, found.ref_attr_name, found.type, attribute.doc_string)
-    return ir.Attr(attribute.name, found.type, found.value, attribute.doc_string)
+    if argument.is_ref():
+        assert argument.ref_attr_name is not None
+        return ir.RefAttr(attribute.name, argument.ref_attr_name, argument.type, attribute.doc_string)
+    return ir.Attr(attribute.name, argument.type, argument.value, attribute.doc_string)
 
 
 def _depth(graph: ir.Graph) -> int:
@@ -427,7 +427,7 @@ def _extents(
     called: Iterable[ir.OperatorIdentifier],
     token: CancellationToken,
 ) -> dict[ir.OperatorIdentifier, Extent]:
-    """What inlining functions with all that they call would bring."""
+    """The sizes of inlined functions, with all functions that they call."""
     extents: dict[ir.OperatorIdentifier, Extent] = {}
     own: dict[ir.OperatorIdentifier, tuple[int, list[tuple[ir.OperatorIdentifier, int]]]] = {}
     for start in called:
@@ -452,7 +452,7 @@ def _extents(
 def _calls(
     function: ir.Function, functions: Mapping[ir.OperatorIdentifier, ir.Function], token: CancellationToken
 ) -> tuple[int, list[tuple[ir.OperatorIdentifier, int]]]:
-    """How many nodes a function has besides calls, and whom it calls at which depth."""
+    """The number of a function's nodes besides calls, and the functions that it calls, with the depths."""
     count, calls = 0, []
     for graph, depth in _levels(function.graph, token):
         for node in token.checked(graph):

@@ -1,4 +1,4 @@
-"""Position embeddings are looked up at the first positions: the first rows of the table, in short."""
+"""A lookup of position embeddings at the first positions is a Slice of the table."""
 
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ class GatherOfSliceFusion(RewriteRule[Found]):
     opsets = (10, NEWEST_OPSET)  # the first with computed bounds; constant ones are folded
 
     def match(self, root: ir.Node) -> Found:
-        """A slice of the numbers of all rows, in their order."""
+        """A Slice of a constant that counts all rows, in their order."""
         table, positions = inputs(root, 2)
         shape = tensor_of(table).shape.numpy()
         cut = producer(positions, "Slice")
@@ -62,8 +62,8 @@ class GatherOfSliceFusion(RewriteRule[Found]):
         tensor = tensor_of(found.table)
         shape = tensor.shape.numpy()
         full = (*shape[: found.place], *tensor_of(numbers).shape.numpy(), *shape[found.place + 1 :])
-        given = optional(cut, 3)
-        axes = range(static_dims(starts, 1)[0]) if given is None else integers(given)
+        axes_value = optional(cut, 3)
+        axes = range(static_dims(starts, 1)[0]) if axes_value is None else integers(axes_value)
         moved = constant(np.array([found.place + axis % rank for axis in axes], np.int64))
         table = found.table if len(full) == len(shape) else constant(array_of(found.table).reshape(full), tensor.dtype)
         steps = optional(cut, 4)

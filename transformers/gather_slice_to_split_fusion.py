@@ -31,7 +31,7 @@ AXES_ARE_INPUTS = 13
 
 
 class Part(NamedTuple):
-    """What one node takes of an axis; a Gather by a scalar drops the axis."""
+    """The part of an axis that one node takes; a Gather by a scalar drops the axis."""
 
     node: ir.Node
     start: int
@@ -56,12 +56,15 @@ class Found(NamedTuple):
 class GatherSliceToSplitFusion(RewriteRule[Found]):
     """``Slice``, ``Gather`` of all parts of an axis → ``Split``.
 
-    A Gather by a scalar becomes a part and a Squeeze, so there must be fewer of these than Slices gained. Where a part
-    is only there for another Slice, the two can be one: that must not gain more.
+    A Gather by a scalar becomes a part and a Squeeze: the Slices must save more nodes than these Squeezes add. Where
+    only another Slice reads a part, merging the two Slices must not save more.
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("concat_slice_elimination", "gather_to_slice_fusion", "slice_chain", "slice_elimination")
+    after = (
+        *("concat_slice_elimination", "gather_to_slice_fusion", "slice_merging", "slice_elimination"),
+        "space_to_depth_fusion",  # it reads Slices, not the Split that they would become
+    )
     roots = ("Gather", "Slice")
     opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
     lookback = 1
@@ -107,8 +110,8 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         if version < AXES_ARE_INPUTS:
             ir.node("Split", [found.source], {"axis": found.place, "split": sizes}, outputs=outputs)
         else:
-            given = constant(np.array(sizes, np.int64))
-            ir.node("Split", [found.source, given], {"axis": found.place}, outputs=outputs)
+            split = constant(np.array(sizes, np.int64))
+            ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
             if not part.drops:
@@ -122,7 +125,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
 
 
 def _is_sliced(part: Part) -> bool:
-    """Whether a part is only there for a Slice of it."""
+    """Whether only a Slice reads a part."""
     (value,) = part.node.outputs
     if part.node.op_type != "Slice" or not is_used_once(value):
         return False

@@ -1,4 +1,4 @@
-"""A Gather by numbers that count up takes a block: a Slice, or nothing at all, does that without reading an index."""
+"""A Gather by indices that count up takes a block, as a Slice does without indices."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Bound(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The Gather, what it takes a block of, the block, and where axes of dimension 1 come in."""
+    """The Gather, its source, the bounds of the block, and the axes of size 1 to insert."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
@@ -82,20 +82,22 @@ class GatherToSliceFusion(RewriteRule[Found]):
             bounds, ones = _by_coordinates(root, x, indices)
             return Found((root,), x, bounds, ones, root.outputs[0])
         place = axis(root, len(dims(x)), 0)
-        found = linear(indices)
-        if found is None:
+        progression = linear(indices)
+        if progression is None:
             raise Refusal("the indices are not known", indices)
-        if counts_up(found, dims(x)[place]):
+        if counts_up(progression, dims(x)[place]):
             return _all_of(root, x)
-        if len(found.moving) > 1:
-            return _by_rows(root, x, indices, found)
-        need(len(found.moving) == 1, "it takes one element", indices)
-        bound = _bound(indices, found, found.moving[0], place)
+        if len(progression.moving) > 1:
+            return _by_rows(root, x, indices, progression)
+        need(len(progression.moving) == 1, "it takes one element", indices)
+        bound = _bound(indices, progression, progression.moving[0], place)
         need(not is_op(x.producer(), "Shape"), "shape arithmetic keeps its form", x)
-        shift = found.moving[0]
-        ones = tuple(place + other for other in range(len(found.dims)) if other != shift)
+        shift = progression.moving[0]
+        ones = tuple(place + other for other in range(len(progression.dims)) if other != shift)
         need(
-            all(same_dim(found.dims[other - place], 1) for other in ones), "an element is taken more than once", indices
+            all(same_dim(progression.dims[other - place], 1) for other in ones),
+            "an element is taken more than once",
+            indices,
         )
         return Found((root,), x, (bound,), ones, root.outputs[0])
 
@@ -122,9 +124,9 @@ def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
     return ir.node("Unsqueeze", [column[0], constant(np.zeros(1, np.int64))]).outputs[0]
 
 
-def _bound(indices: ir.Value, found: Linear, along: int, to: int) -> Bound:
+def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound:
     """What a Slice takes along the axis `to` where indices count along their axis `along`."""
-    first, step, count = found.offset, found.strides[along], found.dims[along]
+    first, step, count = progression.offset, progression.strides[along], progression.dims[along]
     if isinstance(first, int) and isinstance(step, int) and isinstance(count, int):
         need(count > 0 and step != 0, "it takes one element", indices)
         last = first + (count - 1) * step
@@ -153,7 +155,7 @@ def _never_negative(value: ir.Value) -> bool:
 
 
 def _all_of(root: ir.Node, x: ir.Value) -> Found:
-    """Everything, in its order: of x, or of what x is a renaming of."""
+    """The case of all elements in their order: of x, or of a value that x is a Reshape of."""
     at = x
     for _ in range(MAX_RENAMES):
         try:
@@ -179,7 +181,7 @@ def _ones_beside(own: Sequence[Dim], result: Sequence[Dim]) -> tuple[int, ...] |
     return tuple(ones) if place == len(own) else None
 
 
-def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, found: Linear) -> Found:
+def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Found:
     """``row * columns + column`` into a flattened matrix, each row from its first column on.
 
     All rows are read: were there more columns read than there are, the last row's last index would be out of range.
@@ -191,45 +193,45 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, found: Linear) -> Fo
     need(axis(root, len(dims(x)), 0) == 0, "it takes elements of a matrix along another axis", root)
     flat = dims(x)
     need(all(same_dim(dim, 1) for dim in flat[1:]), "it takes more than elements of a matrix", x)
-    need(len(found.moving) == 2, "the indices count along many axes", indices)
-    row, column = found.moving
-    strides = (found.strides[row], found.strides[column])
-    whole = same_dim(found.dims[row], rows) and same_dim(strides[0], columns) and same_dim(strides[1], 1)
-    need(whole and same_dim(found.offset, 0), "the indices are not row times columns plus column", indices)
-    others = [dim for other, dim in enumerate(found.dims) if other not in (row, column)]
+    need(len(progression.moving) == 2, "the indices count along many axes", indices)
+    row, column = progression.moving
+    strides = (progression.strides[row], progression.strides[column])
+    whole = same_dim(progression.dims[row], rows) and same_dim(strides[0], columns) and same_dim(strides[1], 1)
+    need(whole and same_dim(progression.offset, 0), "the indices are not row times columns plus column", indices)
+    others = [dim for other, dim in enumerate(progression.dims) if other not in (row, column)]
     need(all(same_dim(dim, 1) for dim in others), "an element is taken more than once", indices)
     addition = producer(indices, "Add")
     for operand in inputs(addition, 2):
         part = linear(operand)
         if part is None or len(part.moving) != 1 or not same_dim(part.offset, 0):
             continue
-        if part.moving[0] - len(part.dims) == column - len(found.dims):
+        if part.moving[0] - len(part.dims) == column - len(progression.dims):
             bound = _bound(operand, part, part.moving[0], 1)
-            nodes, result, ones = _reshaped(root, (rows, found.dims[column]))
+            nodes, result, ones = _reshaped(root, (rows, progression.dims[column]))
             return Found(nodes, at, (bound,), ones, result)
     raise Refusal("the columns are not counted by a Range", indices)
 
 
 def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]]:
-    """What Reshapes at last make of a gathered matrix, as far as it has its dimensions beside ones."""
+    """The Gather and the Reshapes below that only add ones to the matrix, the last result, and the axes of the ones."""
     nodes, result = [root], root.outputs[0]
-    found: tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]] | None = None
+    path: tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]] | None = None
     while True:
         ones = None if shape_of(result) is None else _ones_beside(matrix, dims(result))
         if ones is not None:
-            found = tuple(nodes), result, ones
+            path = tuple(nodes), result, ones
         user = users(result)[0] if is_used_once(result) else None
         if user is None or not is_op(user, "Reshape") or user.inputs[0] is not result or user.graph is not root.graph:
             break
         nodes.append(user)
         result = user.outputs[0]
-    if found is None:
+    if path is None:
         raise Refusal("the result is another cut of the elements", root)
-    return found
+    return path
 
 
 def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> tuple[tuple[Bound, ...], tuple[int, ...]]:
-    """The block that coordinates take which count up along axes in their order, and the axes between them."""
+    """The block that coordinates take where each counts up along one axis, in the order of the axes."""
     need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
     shape, source = dims(indices), dims(x)
     parts = _coordinates(indices, len(shape) - 1)
@@ -259,10 +261,10 @@ def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
     if concat is not None and is_op(concat, "Concat"):
         need(axis(concat, last + 1, 0) == last, "the coordinates are joined along another axis", concat)
         each = list(inputs(concat, len(concat.inputs)))
-    found = []
+    coordinates = []
     for value in each:
         part = linear(value)
         if part is None or not same_dim(part.dims[last], 1):
             raise Refusal("a coordinate is not known", value)
-        found.append((value, part))
-    return found
+        coordinates.append((value, part))
+    return coordinates

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.activation import half_of_one_plus
+from ortopt.patterns.gelu import half_of_one_plus
 from ortopt.rule import RewriteRule
 
 FEW_DIGITS = 1e-5
@@ -15,7 +15,7 @@ FEW_DIGITS = 1e-5
 
 
 class Found(NamedTuple):
-    """The nodes from the error function to the product, and what goes in and comes out."""
+    """The nodes from the error function to the product, the operand and the result."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -42,7 +42,7 @@ class GeluFusion(RewriteRule[Found]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """The argument above the error function, the product below it; ½ may be anywhere in the product."""
+        """A division by √2 above the Erf and the product below it; ½ may be anywhere in the product."""
         scaling, x = _argument(root)
         nodes = [scaling, root]
         _, y = half_of_one_plus(root, x, nodes)

@@ -45,7 +45,7 @@ class GemmActivationFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "FusedGemm"),)
 
     def match(self, root: ir.Node) -> Found:
-        """A Gemm in single precision, whose result nobody else needs."""
+        """A Gemm in single precision, whose result no other node needs."""
         gemm = producer(inputs(root, 1)[0], "Gemm")
         a, _ = inputs(gemm, 2)
         need(dtype(a) == FLOAT, "the kernel is for single precision only", a)

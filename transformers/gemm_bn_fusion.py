@@ -1,4 +1,4 @@
-"""A BatchNormalization after a Gemm scales the columns of a constant matrix, which can be done beforehand."""
+"""A BatchNormalization after a Gemm scales the columns of a constant matrix: that can be computed now."""
 
 from typing import NamedTuple
 

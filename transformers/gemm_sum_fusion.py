@@ -10,7 +10,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The nodes that go away, the Gemm first, and what is added to it."""
+    """The nodes that are replaced, the Gemm first, and the other summand."""
 
     nodes: tuple[ir.Node, ...]
     c: ir.Value

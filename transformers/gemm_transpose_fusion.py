@@ -1,4 +1,4 @@
-"""Gemm reads a matrix either way round: it needs no Transpose."""
+"""Gemm can read its matrices transposed, without a Transpose."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The nodes that go away, the Gemm, its new operands, and whether it reads them transposed."""
+    """The nodes that are replaced, the Gemm, its new operands, and whether it reads them transposed."""
 
     nodes: tuple[ir.Node, ...]
     gemm: ir.Node

@@ -79,11 +79,11 @@ class GroupFusion(GraphTransformer):
             return False
         options = self.options.partition(context.options.providers)
         edit, version = context.edit, context.edit.version
-        found = settle(edit, graph, options, context.attempt, context.cancellation)
+        partition = settle(edit, graph, options, context.attempt, context.cancellation)
         if context.listens_to_refusals:
-            _explain(found, Placement(context.model, options), context)
-        refused = {index for index, cluster in enumerate(found.clusters) if not context.offer(cluster.nodes)}
-        kept, first = found.without(refused), next_number(context.model)
+            _explain(partition, Placement(context.model, options), context)
+        refused = {index for index, cluster in enumerate(partition.clusters) if not context.offer(cluster.nodes)}
+        kept, first = partition.without(refused), next_number(context.model)
 
         def group() -> list[list[ir.Node]]:
             return [[call] for call in apply(edit, kept, first, context.cancellation)]
@@ -97,9 +97,9 @@ def _names_its_graphs(node: ir.Node) -> bool:
     return bool(node.attributes.data) and not owns_interfaces(node) and next(subgraphs(node), None) is not None
 
 
-def _explain(found: Partition, placement: Placement, context: Context) -> None:
+def _explain(partition: Partition, placement: Placement, context: Context) -> None:
     """Say why nodes stay outside."""
-    for node in context.cancellation.checked(found.outside):
+    for node in context.cancellation.checked(partition.outside):
         if placement.provider_of(node) is None:
             context.refuse(node, "no chosen provider runs it")
         elif is_view(node):
@@ -109,7 +109,7 @@ def _explain(found: Partition, placement: Placement, context: Context) -> None:
 
 
 def _tidy(graph: ir.Graph, context: Context) -> bool:
-    """Let the groups of a graph take and give no more than is needed: what ran inside them may have made it less."""
+    """Drop inputs and outputs of groups that are not needed any more after passes ran inside the groups."""
     changed = False
     for group in groups_of(context.model, context.cancellation):
         if group.call.graph is graph and needs_tidying(group):

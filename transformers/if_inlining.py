@@ -41,7 +41,7 @@ def _taken(node: ir.Node) -> ir.Graph:
 
 
 def _decided_above(node: ir.Node, condition: ir.Value) -> bool | None:
-    """What the condition of an If is because it stands in a branch of another that asks the same, or the opposite."""
+    """The value of an If's condition where the If is in a branch of another If with the same, or the opposite, one."""
     if constant_tensor(condition) is not None:
         return None
     asked, negated = _without_not(condition)
@@ -58,7 +58,7 @@ def _decided_above(node: ir.Node, condition: ir.Value) -> bool | None:
 
 
 def _without_not(condition: ir.Value) -> tuple[ir.Value, bool]:
-    """What a condition is made of by Not and Identity, and whether it is the opposite of that."""
+    """The value that a condition is computed from by Not and Identity alone, and whether it is its opposite."""
     negated = False
     while (producer := condition.producer()) is not None and is_op(producer, "Not", "Identity"):
         (source,) = producer.inputs
@@ -70,7 +70,7 @@ def _without_not(condition: ir.Value) -> tuple[ir.Value, bool]:
 
 
 def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
-    """Put the nodes of a branch in the place of the If; the nodes."""
+    """Replace the If by the nodes of a branch; returns these."""
     prefix = node.name or node.outputs[0].name or node.op_type
     moved, results = context.edit.inline(branch, node, prefix)
     context.edit.replace_and_remove(node, dict(zip(node.outputs, results, strict=False)), moved)

@@ -1,4 +1,4 @@
-"""Where both branches give the same it does not matter which one is taken."""
+"""Where both branches give the same, the condition does not matter."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> bool:
 
 
 def _share_results(node: ir.Node, then: ir.Graph, other: ir.Graph, context: Context) -> bool:
-    """Let what both branches give stand for those results; control_flow_output_elimination then drops them."""
+    """Replace results that both branches give alike by that value; control_flow_output_elimination then drops them."""
     changed = False
     for result, a, b in zip(tuple(node.outputs), tuple(then.outputs), tuple(other.outputs), strict=True):
         if not is_needed(result):
@@ -73,7 +73,7 @@ def _share_results(node: ir.Node, then: ir.Graph, other: ir.Graph, context: Cont
 
 
 def _same_value(a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """What two results of the branches both are: an outer value, or a constant; None where they may differ."""
+    """The value that both results are: an outer value, or a constant; None where they may differ."""
     if a is b:
         return a
     first, second = constant_tensor(a), constant_tensor(b)

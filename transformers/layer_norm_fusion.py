@@ -1,4 +1,4 @@
-"""Nine kernels that each walk over the whole tensor become one that does so twice."""
+"""Nine kernels that each read the whole tensor become one that reads it twice."""
 
 from dataclasses import dataclass
 
@@ -36,10 +36,10 @@ class LayerNormFusion(RewriteRule[Normalization]):
 
     def match(self, root: ir.Node) -> Normalization:
         """The normalization, if the opset has an op for it."""
-        found = layer_normalization(root)
+        normalization = layer_normalization(root)
         have = opset(root)
         need(have >= 17 or self.options.private_op, f"opset {have} has no LayerNormalization", root)
-        return found
+        return normalization
 
     def rewrite(self, found: Normalization) -> dict[ir.Value, ir.Value]:
         """Build the LayerNormalization; it must have a scale."""

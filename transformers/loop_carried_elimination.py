@@ -1,4 +1,4 @@
-"""What every iteration hands on as it got it need not be handed on: the body can read it from outside."""
+"""A state that no iteration changes need not be a state: the body can read it from outside."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ class LoopCarriedElimination(GraphTransformer):
             for state in range(loop.states):
                 if _is_constant(loop, state):
                     capture = partial(_capture, loop, state, context)
-                    changed |= context.attempt((node,), capture, f"{loop.given(state).name} never changes")
+                    changed |= context.attempt((node,), capture, f"{loop.entry(state).name} never changes")
         return changed
 
 
 def _is_constant(loop: Repeated, state: int) -> bool:
-    """Whether a state that somebody reads always is what it was at first."""
-    given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
-    if initial is None or copied(loop.returned(state)) not in (given, initial):
+    """Whether a state that is read always keeps its initial value."""
+    entry, initial, result = loop.entry(state), loop.initial(state), loop.node.outputs[state]
+    if initial is None or copied(loop.returned(state)) not in (entry, initial):
         return False
-    return is_needed(given) or is_needed(result)
+    return is_needed(entry) or is_needed(result)
 
 
 def _capture(loop: Repeated, state: int, context: Context) -> list[ir.Node]:
     edit, node = context.edit, loop.node
-    given, initial, result = loop.given(state), loop.initial(state), loop.node.outputs[state]
+    entry, initial, result = loop.entry(state), loop.initial(state), loop.node.outputs[state]
     assert initial is not None
-    captured = is_needed(given)
-    if given.is_graph_output():  # a body returns what it computes: the outer value needs a name inside
+    captured = is_needed(entry)
+    if entry.is_graph_output():  # a body returns what it computes: the outer value needs a name inside
         copy = ir.node("Identity", [initial])
         edit.append(loop.body, copy)
         for position, value in enumerate(loop.body.outputs):
-            if value is given:
+            if value is entry:
                 edit.set_output(loop.body, position, copy.outputs[0])
     if captured:
-        edit.replace_uses(given, initial)
+        edit.replace_uses(entry, initial)
     if is_needed(result):
         new = ir.node("Identity", [initial]).outputs[0] if result.is_graph_output() else initial
         try:

@@ -1,8 +1,8 @@
-"""What every iteration computes anew from the same outer values is computed once, in front of the loop.
+"""Nodes of a loop that every iteration computes from the same outer values are computed once, in front of the loop.
 
-A loop may make no iteration; then what was moved out has been computed for nothing, once, and must not fail where the
-model would not have: only nodes that provably cannot fail are moved. Nodes in the branches of an If stay: they may be
-expensive, and are there so that they run only when they are needed.
+A loop may make no iteration. Moved nodes run all the same then, and must not fail where the model would not: only nodes
+that provably cannot fail are moved. Nodes in the branches of an If stay: they may be expensive, and run only when they
+are needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LoopInvariantCodeMotion(GraphTransformer):
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Empty the loops of a graph and of those below it, innermost first: what leaves one may leave the next."""
+        """Move nodes out of the loops of a graph, innermost first: they may leave the next one too."""
         if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(LOOPS):
             return False  # the outermost graph's turn did it
         token = context.cancellation
@@ -104,7 +104,7 @@ def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> lis
 
 
 def _rename(node: ir.Node, context: Context) -> None:
-    """Give what has come out names that nobody bears: another body may use the same ones."""
+    """Give moved values and nodes unique names, because another body may use the same ones."""
     for value in node.outputs:
         if value.name and use_count(value):
             context.edit.rename(value, context.edit.fresh_name(value.name))

@@ -1,4 +1,4 @@
-"""A Loop that makes no iteration, or one, is no loop. More than one are left: they would multiply the nodes."""
+"""A Loop of one iteration, or of none, needs no Loop; with more iterations, unrolling would multiply the nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _iterations(loop: Repeated) -> int:
 
 
 def _number(node: ir.Node, position: int) -> int | None:
-    """The bound of a Loop, or whether it begins, if that is known; an input left out is no bound, and true."""
+    """The trip count of a Loop, or its first condition, if known; left out, they are endless and true."""
     value = node.inputs[position] if position < len(node.inputs) else None
     if value is None:
         return np.iinfo(np.int64).max if position == 0 else 1
@@ -61,7 +61,7 @@ def _number(node: ir.Node, position: int) -> int | None:
 
 
 def _empty_results(loop: Repeated) -> list[ir.Value | None]:
-    """What is scanned where nothing is: tensors with a first dimension of 0."""
+    """The scanned outputs of no iteration: tensors with a first dimension of 0."""
     empty: list[ir.Value | None] = []
     for output in range(loop.states, len(loop.node.outputs)):
         result = loop.node.outputs[output]
@@ -80,32 +80,32 @@ def _empty_results(loop: Repeated) -> list[ir.Value | None]:
 
 
 def _skip(loop: Repeated, empty: list[ir.Value | None], context: Context) -> list[ir.Node]:
-    """Let the initial states, and empty tensors, stand for the results."""
+    """Replace the results by the initial states and empty tensors."""
     results = [*(loop.initial(state) for state in range(loop.states)), *empty]
     pairs = zip(loop.node.outputs, results, strict=True)
-    found = {old: new for old, new in pairs if new is not None and is_needed(old)}
-    context.edit.replace_and_remove(loop.node, found, ())
+    replacements = {old: new for old, new in pairs if new is not None and is_needed(old)}
+    context.edit.replace_and_remove(loop.node, replacements, ())
     return []
 
 
 def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
-    """Put the nodes of the body in the place of the Loop; the nodes."""
+    """Replace the Loop by the nodes of its body; returns these."""
     edit, node, body = context.edit, loop.node, loop.body
-    given: dict[ir.Value, ir.Value] = {}
+    arguments: dict[ir.Value, ir.Value] = {}
     for value, content in zip(body.inputs[:2], (np.int64(0), np.True_), strict=True):
         if is_needed(value):
             shape = shape_of(value)
-            given[value] = edit.place(constant(np.full((1,) * len(shape or ()), content)), node)
+            arguments[value] = edit.place(constant(np.full((1,) * len(shape or ()), content)), node)
     for state in range(loop.states):
         initial = loop.initial(state)
         assert initial is not None
-        given[loop.given(state)] = initial
-    for old, new in given.items():
+        arguments[loop.entry(state)] = initial
+    for old, new in arguments.items():
         edit.replace_uses(old, new)
     prefix = node.name or node.outputs[0].name or node.op_type
     version = opset(node)
     moved, returned = edit.inline(body, node, prefix)
-    results = [given.get(value, value) for value in returned[1:]]
+    results = [arguments.get(value, value) for value in returned[1:]]
     for output in range(loop.states, len(node.outputs)):
         if is_needed(node.outputs[output]):
             first = with_axis(results[output], 0, version)

@@ -10,7 +10,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The nodes that go away, and the operands of the Gemm that comes."""
+    """The nodes that are replaced, and the operands of the new Gemm."""
 
     nodes: tuple[ir.Node, ...]
     a: ir.Value

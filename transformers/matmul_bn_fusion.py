@@ -30,7 +30,7 @@ LONGEST = 4
 
 
 class Found(NamedTuple):
-    """The MatMul, what moves its axes in order, and the normalization; the new B and what is added to each column."""
+    """The MatMul, the nodes that move its axes, in order, and the normalization; the new B; each column's summand."""
 
     nodes: tuple[ir.Node, ...]
     b: np.ndarray
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 class MatMulBnFusion(RewriteRule[Found]):
     """``BatchNormalization(MatMul(a, B))`` → ``Gemm(a, B', c)``, with Reshapes and Transposes between too.
 
-    Only where these bring the columns to the channels' place: ONNX Runtime does not look, and normalizes rows.
+    Only where these move the columns to the axis of the channels. (ONNX Runtime does not check that.)
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -78,7 +78,7 @@ class MatMulBnFusion(RewriteRule[Found]):
         return Found((node, *path, root), b, c)
 
     def rewrite(self, found: Found) -> ir.Node:
-        """Build the Gemm, and what moves its axes anew."""
+        """Build the Gemm, and the nodes that move its axes anew."""
         matmul, *path, _ = found.nodes
         a, weight = inputs(matmul, 2)
         dtype = tensor_of(weight).dtype
@@ -89,7 +89,7 @@ class MatMulBnFusion(RewriteRule[Found]):
 
 
 def _moved(node: ir.Node, position: int) -> int:
-    """Where a node puts an axis that stays whole.
+    """The new position of an axis that a node moves, but neither splits nor joins.
 
     Raises:
         Refusal: If it is not known, or the axis is cut or joined with another one.

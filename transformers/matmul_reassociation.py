@@ -1,4 +1,4 @@
-"""Two linear layers in a row are one, and that is cheaper where the space between them is wide."""
+"""Two linear layers in a row can be one, which is cheaper unless the dimension between them is small."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ MAX_WORK = 1 << 30
 
 
 class Found(NamedTuple):
-    """Both products, what is multiplied, and the weights of both."""
+    """Both products, their first operand, and the product of the weights."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 class MatmulReassociation(RewriteRule[Found]):
     """``(x · W1) · W2`` → ``x · (W1 · W2)`` where that has no more weights.
 
-    A narrow middle, as adapters of low rank have it, stays: it is the cheaper form.
+    Adapters of low rank stay as they are: with a small dimension in the middle, two products are cheaper.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -36,24 +36,24 @@ class MatmulReassociation(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """Matrices of floats that nobody can change."""
+        """Constant matrices of floats."""
         middle, second = inputs(root, 2)
         product = producer(middle, "MatMul")
         need(is_used_once(middle), "the first product is used elsewhere", middle)
         x, first = inputs(product, 2)
-        one, other = tensor_of(first), tensor_of(second)
-        need(one.dtype in FLOATS and one.dtype == other.dtype, "the weights are no floats", first)
-        need(len(one.shape) == len(other.shape) == 2, "the weights are no matrices", first)
-        (rows, between), (again, columns) = one.shape.numpy(), other.shape.numpy()
+        left, right = tensor_of(first), tensor_of(second)
+        need(left.dtype in FLOATS and left.dtype == right.dtype, "the weights are no floats", first)
+        need(len(left.shape) == len(right.shape) == 2, "the weights are no matrices", first)
+        (rows, between), (again, columns) = left.shape.numpy(), right.shape.numpy()
         need(between == again and between > 0, "the weights do not fit one another", root)
         need(rows * columns <= between * (rows + columns), "both weights together are larger", root)
         need(rows * between * columns <= MAX_WORK, "the weights are large", root)
         with np.errstate(over="ignore", invalid="ignore"):
             exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
-            weight = exact.astype(one.dtype.numpy())  # rounded once
+            weight = exact.astype(left.dtype.numpy())  # rounded once
         need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", first)
         gain = np.abs(array_of(first).astype(np.float64)).sum(axis=0)  # of the middle, for an x of magnitude 1
-        need_near(gain, (1.0, np.abs(exact).sum(axis=0).max(initial=0.0)), one.dtype, middle)
+        need_near(gain, (1.0, np.abs(exact).sum(axis=0).max(initial=0.0)), left.dtype, middle)
         return Found((product, root), x, weight)
 
     def rewrite(self, found: Found) -> ir.Node:

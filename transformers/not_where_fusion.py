@@ -1,4 +1,4 @@
-"""Where can choose the other way round, without a Not before it."""
+"""A Where with its operands exchanged needs no Not before it."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""A newer opset has one op for what this model spells out in many."""
+"""A newer opset may have one op for a pattern of many nodes."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from ortopt.transformer import Context, GraphTransformer
 
 
 def _rms_alone(root: ir.Node) -> None:
-    """A root-mean-square normalization that is no part of a layer normalization, as `rms_norm_fusion` meets it.
+    """A root-mean-square normalization that is no part of a layer normalization, as in `rms_norm_fusion`.
 
     Raises:
         Refusal: If it is none.
@@ -37,7 +37,7 @@ _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ..
 class OpsetConversion(GraphTransformer):
     """A model that spells out an op of a newer opset → the same model in that opset, if every node stays what it is.
 
-    An opset that was asked for is never exceeded, nor what the least ONNX Runtime reads that the result must run on.
+    The opset never exceeds the one that was asked for, nor the newest that the oldest chosen ONNX Runtime reads.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -59,13 +59,13 @@ class OpsetConversion(GraphTransformer):
 
 def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
     """The opsets that are wanted, each with the op and a node that shows the need; lowest first."""
-    found = []
+    demands = []
     for version, op, roots, pattern in _WANTED:
         if any(imports.get("", version) < version for imports in _imports(context.model)):
             root = next(filter(_matches(pattern, version), _candidates(context, roots)), None)
             if root is not None:
-                found.append((version, op, root))
-    return found
+                demands.append((version, op, root))
+    return demands
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:
@@ -93,7 +93,7 @@ def _matches(pattern: Callable[[ir.Node], object], version: int) -> Callable[[ir
 
 
 def _raised(version: int, context: Context, why: str) -> str:
-    """Raise the opset; why not, or nothing."""
+    """Raise the opset; returns why that is impossible, or an empty text."""
     if context.options.opset is not None:
         return f"opset {context.options.opset} was asked for"
     needed = max(releases.of_opset(version), releases.of_ir(raising.least_ir_version(version)))

@@ -41,7 +41,7 @@ class OptionalOutputElimination(GraphTransformer):
 
 
 def _unused(node: ir.Node) -> list[ir.Value]:
-    """The optional outputs that are there for nobody; the last ones may be there without a name."""
+    """The optional outputs that nothing uses; the last ones may be there without a name."""
     optional = semantics.OPTIONAL_OUTPUTS[semantics.key(node)]
     named = [
         value
@@ -52,7 +52,7 @@ def _unused(node: ir.Node) -> list[ir.Value]:
 
 
 def _need_same_mode(node: ir.Node) -> None:
-    """Refuse where the outputs that are there decide what is computed."""
+    """Refuse where the node computes something else when the outputs are left out."""
     if node.op_type == "BatchNormalization":
         need(opset(node) >= 14, "before opset 14 the number of outputs says whether it trains", node)
         need(attribute(node, "training_mode", 0) == 0, "it trains", node)
@@ -61,7 +61,7 @@ def _need_same_mode(node: ir.Node) -> None:
 
 
 def _leave_out(node: ir.Node, unused: list[ir.Value], edit: Editor) -> list[ir.Node]:
-    """Drop the outputs at the end, take the name of those before others."""
+    """Remove the unused outputs at the end, and the names of those before other outputs."""
     gone = set(unused)
     kept = list(node.outputs)
     while kept and (kept[-1] in gone or not kept[-1].name):

@@ -1,4 +1,4 @@
-"""Convolutions and averages pad with zeros themselves."""
+"""Conv and AveragePool can pad with zeros themselves."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ PADS_ARE_AN_INPUT = 11
 
 
 class Found(NamedTuple):
-    """The Pad, the op that pads itself, what it reads, and by how much."""
+    """The Pad, the op that will pad, its new operand, and the paddings."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
@@ -88,7 +88,7 @@ def _filling(pad: ir.Node) -> float:
 
 
 def _amounts(pad: ir.Node, x: ir.Value) -> tuple[int, ...]:
-    """How much a Pad adds before each axis, then after each; negative where it takes away."""
+    """The paddings before each axis, then after each; negative where elements are removed."""
     if opset(pad) < PADS_ARE_AN_INPUT:
         empty: tuple[int, ...] = ()
         return attribute(pad, "pads", empty)
@@ -117,7 +117,7 @@ def _numbers(value: ir.Value) -> tuple[int, ...]:
 
 
 def _check_average(root: ir.Node, own: tuple[int, ...], pads: tuple[int, ...]) -> None:
-    """Refuse where an average would be over another number of elements, or where no kernel pads so far."""
+    """Refuse where an average would divide by another number of elements, or where no kernel pads so far."""
     counts = attribute(root, "count_include_pad", 0) != 0
     need(counts or not any(own), "it does not count its own padding", root)
     need(attribute(root, "ceil_mode", 0) == 0, "a window may begin in the padding", root)

@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 def _is_in_rows(x: ir.Value) -> bool:
-    """Whether a value has several elements along its last axis: ONNX Runtime's kernel then multiplies whole rows."""
+    """Whether a value has several elements along its last axis, so that ONNX Runtime's kernel multiplies whole rows."""
     return bool(dims(x)) and symbolic.at_least(dims(x)[-1], 2)
 
 
@@ -53,7 +53,7 @@ class PowCanonicalization(RewriteRule[Found]):
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
-        """One of the three exponents, which leaves the shape."""
+        """One of the three exponents, as a constant that does not change the shape."""
         x, exponent = inputs(root, 2)
         number = scalar(exponent)
         need(keeps_rank(exponent, x), "the exponent would raise the rank", exponent)
@@ -75,7 +75,7 @@ class PowCanonicalization(RewriteRule[Found]):
 
 
 def _is_averaged(value: ir.Value) -> bool:
-    """Whether a ReduceMean takes a value, also after a Cast."""
+    """Whether a ReduceMean reads a value, also after a Cast."""
     for user in users(value):
         if is_op(user, "ReduceMean") or (is_op(user, "Cast") and any(map(_reduces, users(user.outputs[0])))):
             return True

@@ -1,4 +1,4 @@
-"""Who asks only for the shape of a result need not compute it."""
+"""The shape of a result can be read from an operand of the same shape."""
 
 import onnx_ir as ir
 
@@ -29,7 +29,7 @@ class PreShapeNodeElimination(RewriteRule[Forwarded]):
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Forwarded:
-        """A result that nobody but Shape and Size reads."""
+        """A result that only Shape and Size read."""
         (result,) = inputs(root, 1)
         node = producer(result, *KEEPERS)
         need(result is node.outputs[0], "it is another output", result)

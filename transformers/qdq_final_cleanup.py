@@ -1,4 +1,4 @@
-"""An integer that becomes a number and the same integer again need not become a number."""
+"""Dequantizing an integer and quantizing it to the same integer again can be left out."""
 
 import numpy as np
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""Ops that only move values move integers as well as numbers, in a quarter of the bytes, and out of the units' way."""
+"""Ops that only move values can move the integers: a quarter of the bytes, and quantized kernels stay together."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -57,7 +57,7 @@ class QdqPropagation(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("qdq_final_cleanup", "reshape_chain", "transpose_chain")
+    after = ("qdq_final_cleanup", "reshape_merging", "transpose_merging")
     roots = (*PERMUTING, *SELECTING, *QUANTIZERS)
 
     def match(self, root: ir.Node) -> Found:
@@ -176,11 +176,11 @@ def _through_unsqueeze(root: ir.Node, axis: int) -> int:
         raise Refusal("the shape is unknown", root)
     axes = _axes_of(root)
     if root.op_type == "Unsqueeze":
-        inserted = {one % len(after) for one in axes}
+        inserted = {other % len(after) for other in axes}
         return [index for index in range(len(after)) if index not in inserted][axis]
-    dropped = {one % len(before) for one in axes}
+    dropped = {other % len(before) for other in axes}
     need(axis not in dropped, "the axis of the scales is dropped", root)
-    return axis - sum(one < axis for one in dropped)
+    return axis - sum(other < axis for other in dropped)
 
 
 def _axes_of(root: ir.Node) -> tuple[int, ...]:

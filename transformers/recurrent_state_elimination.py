@@ -1,4 +1,4 @@
-"""A recurrence starts from zeros unless told otherwise: initial states of zeros need not be made."""
+"""A recurrence without initial states starts from zeros: tensors of zeros for them need not be computed."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""To reduce axes of one element changes nothing but the rank."""
+"""Reducing axes of size 1 changes nothing but the rank."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ COMPUTED_IN_DOUBLES = (*SUMS, "ReduceProd")
 
 
 class Found(NamedTuple):
-    """The reduction, what it reads, and the axes that vanish."""
+    """The reduction, its input, and the axes that it removes."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value

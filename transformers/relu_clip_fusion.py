@@ -51,7 +51,7 @@ class ReluClipFusion(RewriteRule[Found]):
 
 
 def _bounds(clip: ir.Node) -> tuple[float, float]:
-    """The numbers between which a Clip holds its input."""
+    """The bounds of a Clip."""
     if opset(clip) < 11:
         return attribute(clip, "min", FLOAT32_LOWEST), attribute(clip, "max", FLOAT32_HIGHEST)
     minimum, maximum = optional(clip, 1), optional(clip, 2)

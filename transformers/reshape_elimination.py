@@ -1,4 +1,4 @@
-"""A Reshape to the shape that a value already has only renames it."""
+"""A Reshape to the shape that a value already has changes nothing."""
 
 import onnx_ir as ir
 
@@ -12,6 +12,7 @@ class ReshapeElimination(RewriteRule[Forwarded]):
     """``Reshape(x, shape of x)`` → ``x``, with 0, one -1 and symbols."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("reshape_merging",)  # of two Reshapes to one shape, the target of the last stays
     roots = ("Reshape",)
     opsets = (5, NEWEST_OPSET)
 
@@ -37,7 +38,7 @@ class ReshapeElimination(RewriteRule[Forwarded]):
         return Forwarded((root,), x)
 
     def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it renames."""
+        """Let its users read its input."""
         return found.value
 
 

@@ -1,4 +1,4 @@
-"""A target that is computed from the input's own shape says no more than zeros, numbers and one -1 can."""
+"""A target that is computed from the input's own shape can be written as zeros, numbers and one -1."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ReshapeFusion(GraphTransformer):
 
 
 def _is_computed(node: ir.Node) -> bool:
-    """Whether a Reshape's target is no constant, and not the default of an input either, which would stay."""
+    """Whether a Reshape's target is computed: neither a constant nor an input with a default."""
     target = node.inputs[1] if len(node.inputs) == 2 else None
     return target is not None and not is_constant(target) and not is_overridable(target)
 
@@ -174,7 +174,7 @@ def _is_positive(dim: Dim, positive: frozenset[str]) -> bool:
 
 def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
     """The symbols beside which Reshapes of a graph infer a dimension: were one of them 0, the model would fail."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for node in context.cancellation.checked(context.edit.index.nodes(graph, "Reshape")):
         if len(node.inputs) != 2 or node.inputs[1] is None or not _is_needed(node) or _may_take_zero(node):
             continue
@@ -186,8 +186,8 @@ def _positive_symbols(graph: ir.Graph, context: Context) -> frozenset[str]:
             if contents[axis] != INFER and _is_copied(dim, source, axis) and not isinstance(dim, int):
                 names = symbolic.symbols(dim)
                 if len(names) == 1 and dim.value in names:
-                    found.update(names)
-    return frozenset(found)
+                    symbols.update(names)
+    return frozenset(symbols)
 
 
 def _may_take_zero(node: ir.Node) -> bool:

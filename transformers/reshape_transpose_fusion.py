@@ -1,4 +1,4 @@
-"""Exporters fold the heads into the batch, transpose three axes and unfold: one Transpose of four axes does it."""
+"""Exporters join heads and batch, transpose three axes and split them: one Transpose of four axes does the same."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ RENAMING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Found(NamedTuple):
-    """The last Reshape, what the first one reads, and the order of its axes."""
+    """The last Reshape, the input of the first one, and the new order of its axes."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
@@ -25,13 +25,13 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
     """``Reshape(Transpose(Reshape(x)))`` → ``Transpose(x)`` where the axes that were joined move together."""
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("reshape_chain", "transpose_chain")
+    after = ("reshape_merging", "transpose_merging")
     roots = RENAMING
     opsets = (5, NEWEST_OPSET)
     lookback = 3
 
     def match(self, root: ir.Node) -> Found:
-        """Each axis of the transposed value is a run of axes of x, and comes apart into them again."""
+        """Each axis of the transposed value joins neighbouring axes of x, and is split into them again."""
         (turned,) = inputs(root, 1)
         transpose = producer(turned, "Transpose")
         need(is_used_once(turned), "the transposed value is used elsewhere", turned)

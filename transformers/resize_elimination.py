@@ -1,4 +1,4 @@
-"""A Resize to the size that a value has only copies, in most modes."""
+"""A Resize to the size that a value already has only copies, in most modes."""
 
 import numpy as np
 import onnx_ir as ir
@@ -47,7 +47,7 @@ class ResizeElimination(RewriteRule[Forwarded]):
             scales, sizes = optional(root, 2), optional(root, 3)
         else:
             scales, sizes = optional(root, 1), None
-        if sizes is not None and not (scales is not None and _is_given(scales)):
+        if sizes is not None and not (scales is not None and _is_not_empty(scales)):
             _check_sizes(root, x, sizes)
         elif version < SCALES_ARE_AN_INPUT:
             empty: tuple[float, ...] = ()
@@ -63,8 +63,8 @@ class ResizeElimination(RewriteRule[Forwarded]):
         return found.value
 
 
-def _is_given(scales: ir.Value) -> bool:
-    """Whether scales are not empty, which leaves them out where sizes are given."""
+def _is_not_empty(scales: ir.Value) -> bool:
+    """Whether there are scales: empty ones are left out where there are sizes."""
     return tensor_of(scales).size > 0
 
 

@@ -36,10 +36,10 @@ class RmsNormFusion(RewriteRule[Normalization]):
 
     def match(self, root: ir.Node) -> Normalization:
         """The normalization, if the opset has an op for it."""
-        found = rms_normalization(root)
+        normalization = rms_normalization(root)
         have = opset(root)
         need(have >= 23 or self.options.private_op, f"opset {have} has no RMSNormalization", root)
-        return found
+        return normalization
 
     def rewrite(self, found: Normalization) -> dict[ir.Value, ir.Value]:
         """Build the normalization; it must have a scale."""

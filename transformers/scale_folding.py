@@ -1,4 +1,4 @@
-"""A constant factor behind a linear layer, or behind the reshaping of its result, can be in its weights."""
+"""A constant factor after a linear layer, or after Reshapes of its result, can be folded into its weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SMALL_BYTES = 1 << 14
 
 
 class Found(NamedTuple):
-    """The scaling, the layer above it and what stands between; and where which constants are scaled.
+    """The scaling node, the layer above it and the nodes between; and which inputs of them are scaled.
 
     By place, not by value: the same constant may be multiplied by the weights that it is.
     """
@@ -61,14 +61,14 @@ class ScaleFolding(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    after = ("constant_reassociation", "reshape_chain", "transpose_chain")
+    after = ("constant_reassociation", "reshape_merging", "transpose_merging")
     roots = ("Div", "Mul")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
     lookback = 6
 
     def match(self, root: ir.Node) -> Found:
-        """One number, and above it a MatMul or Gemm with constant weights that nobody else uses."""
+        """A factor of one number, and above it a MatMul or Gemm with constant weights that no other node uses."""
         number, at = operand_constant(root) if is_op(root, "Mul") else inputs(root, 2)[::-1]
         path = [root, _producer_for_it_alone(at, root)]
         while path[-1].op_type in MOVING and len(path) <= MAX_MOVES:
@@ -94,7 +94,7 @@ class ScaleFolding(RewriteRule[Found]):
         return Found(tuple(reversed(path)), scaled)
 
     def rewrite(self, found: Found) -> ir.Node:
-        """Build the layer and what follows it, up to the scaling."""
+        """Build the layer and the nodes after it, up to the scaling node."""
         constants: dict[ir.Value | None, ir.Value] = {}
         for (old, position), content in found.scaled.items():
             value = old.inputs[position]
@@ -126,7 +126,7 @@ def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
 
 
 def _scaled(value: ir.Value | None, factor: float) -> np.ndarray:
-    """A scaled constant, if every number of it stays one with all its digits."""
+    """A scaled constant, if every number in it stays finite and keeps all its digits."""
     if value is None or not is_constant(value):
         raise Refusal("the weights are no constant", value)
     tensor = tensor_of(value)

@@ -1,4 +1,4 @@
-"""A Scan over one slice is no loop, and what a Scan only takes apart and puts together again is a copy."""
+"""A Scan over one slice needs no loop, and slices that a Scan only joins again are a copy of its input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ScanElimination(BodyInlining):
     op = "Scan"
 
     def decide(self, node: ir.Node, context: Context) -> Inlining | None:
-        """One slice; whatever it scans, copies go."""
+        """One slice; copies of scanned inputs are replaced in any case."""
         reasons: list[str] = []
         try:
             loop = repeated(node)
@@ -44,7 +44,7 @@ def _direction(loop: Repeated, kind: str, position: int) -> int:
 
 
 def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None:
-    """Let scanned inputs stand for results that put their slices together again in their order; why not for others."""
+    """Replace results that join the slices of a scanned input in order by it; add to `reasons` why others stay."""
     node = loop.node
     slices = {inner: position for position, (_, inner) in enumerate(loop.scanned_inputs)}
     for output in range(loop.states, len(node.outputs)):
@@ -75,26 +75,26 @@ def _need_one_slice(loop: Repeated) -> None:
 
 
 def _inline(loop: Repeated, context: Context) -> list[ir.Node]:
-    """Put the nodes of the body in the place of the Scan; the nodes."""
+    """Replace the Scan by the nodes of its body; returns these."""
     edit, node, body = context.edit, loop.node, loop.body
     version = opset(node)
     added: list[ir.Node] = []
-    given: dict[ir.Value, ir.Value] = {}
+    arguments: dict[ir.Value, ir.Value] = {}
     for state in range(loop.states):
         initial = loop.initial(state)
         assert initial is not None
-        given[loop.given(state)] = initial
+        arguments[loop.entry(state)] = initial
     for position, (value, inner) in enumerate(loop.scanned_inputs):
         assert value is not None
         if is_needed(inner):
             slice_ = without_axis(value, _axis(loop, "input", position), version)
             edit.insert([slice_], node, [node])
             added.append(slice_)
-            given[inner] = slice_.outputs[0]
-    for old, new in given.items():
+            arguments[inner] = slice_.outputs[0]
+    for old, new in arguments.items():
         edit.replace_uses(old, new)
     moved, returned = edit.inline(body, node, node.name or node.outputs[0].name or node.op_type)
-    results = [given.get(value, value) for value in returned]
+    results = [arguments.get(value, value) for value in returned]
     for output in range(loop.states, len(node.outputs)):
         if is_needed(node.outputs[output]):
             whole = with_axis(results[output], _axis(loop, "output", output - loop.states), version)

@@ -1,4 +1,4 @@
-"""What inference knows of a shape need not be computed in every run, even where the rest of the shape is not known."""
+"""Known elements of a shape need not be computed in every run, even where other elements are not known."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ShapeFolding(GraphTransformer):
             return False
         known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
         for node in context.cancellation.checked(tuple(context.cancellation.checked(graph))):
-            found = _known_outputs(node)
-            if found:
-                known[node] = found
+            outputs = _known_outputs(node)
+            if outputs:
+                known[node] = outputs
             elif node.op_type in SIZES and not node.domain:
                 context.refuse(node, "not all of the dimensions are known")
         changed = False
@@ -44,14 +44,14 @@ def _known_outputs(node: ir.Node) -> dict[ir.Value, np.ndarray]:
     """The outputs of a node of which every element is known."""
     if node.op_type == "Constant" and not node.domain:
         return {}
-    found: dict[ir.Value, np.ndarray] = {}
+    known: dict[ir.Value, np.ndarray] = {}
     for value in node.outputs:
         if value.dtype not in facts.INTEGERS:
             continue
         array = _array(value)
         if array is not None:
-            found[value] = array
-    return found
+            known[value] = array
+    return known
 
 
 def _array(value: ir.Value) -> np.ndarray | None:
@@ -70,7 +70,7 @@ def _array(value: ir.Value) -> np.ndarray | None:
 def _needed(
     node: ir.Node, known: dict[ir.Node, dict[ir.Value, np.ndarray]], graph: ir.Graph
 ) -> dict[ir.Value, np.ndarray]:
-    """The known outputs of a node that something else than known integers is computed from."""
+    """The known outputs of a node that are needed by nodes with unknown results."""
     if node.graph is None:
         return {}
 

@@ -1,4 +1,4 @@
-"""However a shape was computed, what it comes to can be read from the shapes of what is there."""
+"""Computed integers that are dimensions of values can be read from the shapes of these values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_PLACES = 16
 
 
 class Part(NamedTuple):
-    """Some of a value's dimensions: from the first to before the end."""
+    """Some of a value's dimensions: from `first` to before `end`."""
 
     source: ir.Value
     first: int
@@ -67,7 +67,7 @@ class ShapeRebuilding(GraphTransformer):
 
 
 def _is_arithmetic(node: ir.Node) -> bool:
-    """Whether a node computes what inference knows anyway, and not numbers alone, which are folded."""
+    """Whether inference knows a node's result, in symbols; numbers alone are folded elsewhere."""
     if node.domain or node.op_type == "Constant" or node.op_type in CONTROL_FLOW:
         return False
     symbols = False
@@ -82,7 +82,7 @@ def _is_arithmetic(node: ir.Node) -> bool:
 
 
 def _groups(nodes: Collection[ir.Node], token: CancellationToken) -> list[list[ir.Node]]:
-    """Nodes that depend on one another, in the graph's order: what saves in one group costs nothing in another."""
+    """Nodes that depend on one another, in the graph's order; a rewrite in one group changes nothing in another."""
     group_of: dict[ir.Node, list[ir.Node]] = {}
     for node in token.checked(nodes):
         merged = [node]
@@ -105,7 +105,7 @@ def _groups(nodes: Collection[ir.Node], token: CancellationToken) -> list[list[i
 
 @dataclass
 class _Plan:
-    """How the results of a group that others need can be built anew.
+    """A plan to build the results of a group that other nodes need.
 
     Args:
         graph: The graph.
@@ -113,8 +113,8 @@ class _Plan:
 
     Attributes:
         shapes: The pieces of each result that can be rebuilt.
-        parts: What has been made of a part so far.
-        saves: By how many nodes it gets less.
+        parts: The values of the parts that have been built so far.
+        saves: The number of nodes that it saves.
     """
 
     graph: ir.Graph
@@ -152,19 +152,19 @@ def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
 
 def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node], most: int = sys.maxsize) -> dict[ir.Node, None]:
     """Some nodes of a group, and those of it that they depend on, as far as they are not too many."""
-    found: dict[ir.Node, None] = {}
+    chosen: dict[ir.Node, None] = {}
     pending = list(nodes)
-    while pending and len(found) < most:
+    while pending and len(chosen) < most:
         node = pending.pop()
-        if node in found:
+        if node in chosen:
             continue
-        found[node] = None
+        chosen[node] = None
         pending.extend(p for v in node.inputs if v is not None and (p := v.producer()) is not None and p in members)
-    return found
+    return chosen
 
 
 def _interface(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs of the graph and of those around it: their dimensions can be read from everywhere in it."""
+    """The inputs of a graph and of those around it, whose dimensions can be read everywhere in it."""
     inputs: list[ir.Value] = [*graph.inputs]
     while (parent := scope.of(graph).parent) is not None:
         graph = scope.graph_of(parent)
@@ -173,26 +173,26 @@ def _interface(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:
-    """What some nodes take the shapes of."""
-    found: dict[ir.Value, None] = {}
+    """The values of which some nodes take the shape or size."""
+    sources: dict[ir.Value, None] = {}
     for node in nodes:
         if node.op_type in SIZES and node.inputs and node.inputs[0] is not None:
-            found[node.inputs[0]] = None
-    return list(found)
+            sources[node.inputs[0]] = None
+    return list(sources)
 
 
 def _places(values: Iterable[ir.Value]) -> Places:
-    """Where the dimensions of some values are, but for numbers."""
-    found: Places = {}
+    """The symbolic dimensions of some values, with the values and axes where they are."""
+    places: Places = {}
     for value in values:
         for axis, dim in enumerate(facts.dims_of(value) or ()):
             if not isinstance(dim, int) and dim.value is not None:
-                found.setdefault(dim.value, []).append((value, axis))
-    return found
+                places.setdefault(dim.value, []).append((value, axis))
+    return places
 
 
 def _pieces(value: ir.Value, places: Places) -> list[Piece] | None:
-    """The pieces that an int64 tensor of rank 0 or 1 is put together from; None where one is nowhere to be read."""
+    """The pieces that make up an int64 tensor of rank 0 or 1; None where a dimension is nowhere to be read."""
     dims = shape_of(value)
     if value.dtype != ir.DataType.INT64 or dims is None or len(dims) > 1 or value.is_graph_output():
         return None
@@ -218,7 +218,7 @@ def _pieces(value: ir.Value, places: Places) -> list[Piece] | None:
 
 
 def _longest(elements: tuple[Dim, ...], places: Places) -> Part | None:
-    """The part of a shape that the most elements begin with; of equal ones the first."""
+    """The longest part of a shape that some elements begin with; of equal ones the first."""
     best: Part | None = None
     first = elements[0]
     assert not isinstance(first, int)
@@ -233,7 +233,7 @@ def _longest(elements: tuple[Dim, ...], places: Places) -> Part | None:
 
 
 def _cost(shapes: dict[ir.Value, list[Piece]], version: int) -> int:
-    """How many nodes it takes to build some shapes."""
+    """The number of nodes that it takes to build some shapes."""
     steps: set[object] = set()
     for value, pieces in shapes.items():
         for part in pieces:
@@ -253,17 +253,17 @@ def _whole(source: ir.Value) -> Part:
 
 
 def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context) -> bool:
-    """Put a shape together in front of the node that computed it."""
+    """Build a shape in front of the node that computed it."""
     node = value.producer()
     if node is None or node.graph is None or not is_needed(value):
         return False
 
     def change() -> list[ir.Node]:
         operands = [_built(piece, plan) for piece in pieces]
-        made = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
+        result = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
         if not shape_of(value):
-            made = ir.node("Squeeze", [made]).outputs[0]
-        return context.replace({value: made}, before=node, origin=(node,))
+            result = ir.node("Squeeze", [result]).outputs[0]
+        return context.replace({value: result}, before=node, origin=(node,))
 
     done = context.attempt((node,), change, f"it is {', '.join(map(_text, pieces))}")
     if not done:
@@ -272,21 +272,21 @@ def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context
 
 
 def _built(piece: Piece, plan: _Plan) -> ir.Value:
-    """The value of a piece, made where it is asked for first."""
+    """The value of a piece, built when it is needed first."""
     if not isinstance(piece, Part):
         return constant(np.array(piece, np.int64))
     if piece in plan.parts:
         return plan.parts[piece]
     whole = _whole(piece.source)
     if piece == whole:
-        made = ir.node("Shape", [piece.source])
+        part = ir.node("Shape", [piece.source])
     elif scope.of(plan.graph).opset_imports.get("", 1) >= SHAPE_HAS_BOUNDS:
-        made = ir.node("Shape", [piece.source], {"start": piece.first, "end": piece.end})
+        part = ir.node("Shape", [piece.source], {"start": piece.first, "end": piece.end})
     else:
         axes = constant(np.arange(piece.first, piece.end, dtype=np.int64))
-        made = ir.node("Gather", [_built(whole, plan), axes], {"axis": 0})
-    plan.parts[piece] = made.outputs[0]
-    return made.outputs[0]
+        part = ir.node("Gather", [_built(whole, plan), axes], {"axis": 0})
+    plan.parts[piece] = part.outputs[0]
+    return part.outputs[0]
 
 
 def _text(piece: Piece) -> str:

@@ -1,4 +1,4 @@
-"""Exporters compute the same sizes anew in every layer; one computation of ``(batch, 12, past + seq, 64)`` will do."""
+"""Exporters compute the same sizes, as ``(batch, 12, past + seq, 64)``, in every layer; one computation is enough."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShapeSharing(GraphTransformer):
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Share the sizes of a graph and of those nested in it, which see what stands before them outside."""
+        """Share the sizes of a graph and of those nested in it, where the values before them are visible."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
         if not context.edit.index.has_any_anywhere(SIZES):
@@ -59,7 +59,7 @@ class ShapeSharing(GraphTransformer):
 
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
-    """The nodes of a graph that are still there when their turn comes, and behind each the graphs below it."""
+    """The nodes of a graph that have not been removed meanwhile, and after each the nodes of its nested graphs."""
     for node in token.checked(tuple(token.checked(graph))):
         if node.graph is None:
             continue
@@ -69,7 +69,7 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Gr
 
 
 def _key(value: ir.Value) -> Hashable:
-    """Equal for values that provably hold the same; None where an element is not known, or all are numbers."""
+    """A key that is equal for provably equal values; None where an element is not known, or all are numbers."""
     if value.dtype not in facts.INTEGERS:
         return None
     contents = facts.all_contents(value)

@@ -1,4 +1,4 @@
-"""Three small products of one value, as of queries, keys and values, keep a processor less busy than one wide one."""
+"""Several small products of one value, as for queries, keys and values, use a processor less well than a wide one."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class SiblingMatmulFusion(GraphTransformer):
 
 
 def _siblings(nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
-    """The products of each value with constant matrices that can stand side by side."""
-    found: dict[tuple[object, ...], list[ir.Node]] = {}
+    """The products of each value with constant matrices that can be joined."""
+    families: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in nodes:
         if not is_op(node, "MatMul") or not use_count(node.outputs[0]) or node.outputs[0].is_graph_output():
             continue
         matrix = constant_tensor(node.inputs[1])
         if matrix is None or matrix.dtype not in FLOATS or len(matrix.shape) != 2 or 0 in matrix.shape.numpy():
             continue
-        found.setdefault((node.inputs[0], matrix.dtype, matrix.shape[0]), []).append(node)
-    yield from found.values()
+        families.setdefault((node.inputs[0], matrix.dtype, matrix.shape[0]), []).append(node)
+    yield from families.values()
 
 
 def _join(siblings: list[ir.Node], context: Context) -> list[ir.Node]:

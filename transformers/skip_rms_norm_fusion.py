@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import attribute, inputs
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.layer_normalization import Skip, skip_above, skip_node
+from ortopt.patterns.skip_normalization import Skip, skip_above, skip_node
 from ortopt.rule import RewriteRule
 
 

@@ -1,4 +1,4 @@
-"""A Slice from the first element to the last, one by one, only copies."""
+"""A Slice from the first element to the last, with steps of 1, only copies."""
 
 import onnx_ir as ir
 
@@ -13,6 +13,7 @@ class SliceElimination(RewriteRule[Forwarded]):
     """``Slice`` that takes everything in order → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("slice_merging",)  # of two Slices, the bounds of both together are looked at
     roots = ("Slice",)
 
     def match(self, root: ir.Node) -> Forwarded:

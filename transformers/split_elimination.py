@@ -1,4 +1,4 @@
-"""A Split into one part, or into all and nothing, only copies."""
+"""A Split into one part, beside empty ones, only copies."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The Split, the part that is all, and what it is all of."""
+    """The Split, the output that is the whole input, and the input."""
 
     nodes: tuple[ir.Node, ...]
     part: ir.Value

@@ -1,4 +1,4 @@
-"""An attribute's default that ONNX's own shape inference takes for another is spelled out."""
+"""The default of an attribute, which onnx's shape inference reads wrongly, is written out."""
 
 from typing import NamedTuple
 

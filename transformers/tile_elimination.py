@@ -1,4 +1,4 @@
-"""A Tile that repeats everything once only copies."""
+"""A Tile with repeats of 1 only copies."""
 
 import onnx_ir as ir
 

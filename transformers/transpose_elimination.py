@@ -1,4 +1,4 @@
-"""A Transpose in the order of the axes moves nothing."""
+"""A Transpose that keeps the order of the axes moves nothing."""
 
 import onnx_ir as ir
 
@@ -11,6 +11,7 @@ class TransposeElimination(RewriteRule[Forwarded]):
     """``Transpose`` in the order of the axes → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
+    after = ("transpose_merging",)  # of two Transposes, the order of both together is looked at
     roots = ("Transpose",)
 
     def match(self, root: ir.Node) -> Forwarded:

@@ -27,7 +27,7 @@ class TransposeOptimizer(GraphTransformer):
         "noop_elimination",
         "reshape_fusion",
         "shape_folding",
-        "transpose_chain",
+        "transpose_merging",
         "transpose_elimination",
     )
     numerics = Numerics.REORDERED

@@ -1,4 +1,4 @@
-"""A quantized kernel wants its weight and its bias as integers; where they are floats, they can be made integers."""
+"""A quantized kernel needs its weight and its bias as integers; where they are floats, they can be quantized."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WeightBiasQuantization(RewriteRule[Found]):
         bias = optional(root, 2)
         weight_is_float, bias_is_float = _is_float(w), bias is not None and _is_float(bias)
         need(weight_is_float or bias_is_float, "weight and bias are dequantized already", root)
-        weight = _of_weight(root, array_of(w)) if weight_is_float else _given(w)
+        weight = _of_weight(root, array_of(w)) if weight_is_float else _of_quantized_weight(w)
         return Found(
             (root,),
             weight if weight_is_float else None,
@@ -110,8 +110,8 @@ def _channels(root: ir.Node, rank: int) -> int | None:
     return 1 if rank == 2 else None
 
 
-def _given(weight: ir.Value) -> Integers:
-    """The scales of a weight that is dequantized already."""
+def _of_quantized_weight(weight: ir.Value) -> Integers:
+    """The scales of a weight that is quantized already."""
     mapping = scaling(dequantizer(weight))
     need(mapping.block == 0, "the weight has blocks of scales", weight)
     need(mapping.numbers == FLOAT, "the weight is not of float32", weight)

@@ -1,4 +1,4 @@
-"""A quantized kernel of Where wants two DequantizeLinear; where one operand is a number, it can be made one."""
+"""A quantized kernel of Where needs two DequantizeLinear; a constant operand can be written as one."""
 
 from typing import NamedTuple
 

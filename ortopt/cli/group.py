@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import click
 
 import ortopt
-from ortopt.errors import OptimizationCancelled, OrtoptError
+from ortopt.cli.warning import warn
+from ortopt.errors import FormerNameWarning, OptimizationCancelled, OrtoptError
 from ortopt.graph.text import one_line
 
 COMMANDS = ("optimize", "verify", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
@@ -38,11 +39,12 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what libraries warn of is not the user's business, unless he asks Python for it."""
+        """Run a command; of warnings, only those about former names of passes are shown, unless Python is told to."""
         try:
             with warnings.catch_warnings():
                 if not sys.warnoptions:
                     warnings.simplefilter("ignore")
+                _show_former_names()
                 outcome = super().invoke(ctx)
             sys.stdout.flush()
         except KeyboardInterrupt:  # before click makes an empty line of it
@@ -95,6 +97,20 @@ class LazyGroup(click.Group):
             except OSError:  # which has been said; when the interpreter ends it is no news
                 _forget_stdout()
         sys.exit(code or 0)
+
+
+def _show_former_names() -> None:
+    """Show warnings about former names of passes as lines of ours on stderr; other warnings as Python does."""
+    show = warnings.showwarning
+
+    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, FormerNameWarning):
+            warn(message)
+        else:
+            show(message, category, *where, **more)
+
+    warnings.simplefilter("always", FormerNameWarning)
+    warnings.showwarning = show_warning
 
 
 def _forget_stdout() -> None:

@@ -1,1 +1,1 @@
-"""What several passes recognize, by family."""
+"""Patterns that several passes recognize, a file for each family."""

@@ -1,4 +1,4 @@
-"""What a BatchNormalization does at inference: it scales and shifts channels."""
+"""BatchNormalization at inference: the factor and the summand of each channel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def scale_and_shift(node: ir.Node, channels: int) -> tuple[np.ndarray, np.ndarra
 
     Args:
         node: A BatchNormalization of opset 7 or later.
-        channels: How many.
+        channels: The number of channels.
 
     Raises:
         Refusal: If it is training, or a parameter is no constant of one number a channel.

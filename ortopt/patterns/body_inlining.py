@@ -1,4 +1,4 @@
-"""Nodes that give way to the nodes of a graph that they hold: the walk over them is the same for all ops."""
+"""The base of passes that replace a control flow node by the nodes of its body."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ortopt.transformer import GraphTransformer
 
 
 class Inlining(NamedTuple):
-    """What is to become of a node.
+    """How a node is replaced by the nodes of its body.
 
     Attributes:
-        inline: Puts nodes in its place, and returns them; it may raise `Conflict`.
-        why: For people; empty where the formula says it.
+        inline: Replaces the node, and returns the nodes in its place; it may raise `Conflict`.
+        why: The reason, for people; empty where the formula says it.
     """
 
     inline: Callable[[], list[ir.Node]]
@@ -27,45 +27,45 @@ class Inlining(NamedTuple):
 
 
 class BodyInlining(GraphTransformer):
-    """Offers each node of an op, puts others in its place, and looks at those of the op that come by that."""
+    """Offers to replace each node of an op, and each node of the op among the replacements."""
 
     offers_rewrites = True
     op: ClassVar[str]
 
     @abc.abstractmethod
     def decide(self, node: ir.Node, context: Context) -> Inlining | None:
-        """What is to become of a node; None if it has gone meanwhile.
+        """How a node is replaced; None if it has been removed meanwhile.
 
         Args:
             node: A node of the op.
-            context: The run, for what is rewritten beside.
+            context: The run, for rewrites beside this one.
 
         Raises:
-            Refusal: If it stays.
+            Refusal: If the node stays.
         """
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
-        """Go over the op's nodes in a graph, and over those that come into it."""
+        """Visit the op's nodes in a graph, and those that come into it by the replacements."""
         begin = context.edit.version
         pending = list(reversed(context.edit.index.nodes(graph, self.op)))
         while pending:
             node = pending.pop()
             try:
-                found = self.decide(node, context)
+                inlining = self.decide(node, context)
             except Refusal as refusal:
                 context.refuse(node, refusal)
                 continue
-            if found is None:
+            if inlining is None:
                 continue
             moved: list[ir.Node] = []
-            if context.attempt((node,), partial(_inlined, found, moved), found.why):
+            if context.attempt((node,), partial(_inlined, inlining, moved), inlining.why):
                 pending.extend(inner for inner in reversed(moved) if is_op(inner, self.op))
         return context.edit.version != begin
 
 
-def _inlined(found: Inlining, moved: list[ir.Node]) -> list[ir.Node]:
-    """Do it, and write down the nodes that come."""
-    moved += found.inline()
+def _inlined(inlining: Inlining, moved: list[ir.Node]) -> list[ir.Node]:
+    """Replace a node, and add the nodes in its place to `moved`."""
+    moved += inlining.inline()
     return moved
 
 

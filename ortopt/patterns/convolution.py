@@ -1,4 +1,4 @@
-"""What follows a convolution channel by channel, folded into its weights and bias."""
+"""Convolutions into whose weights and bias a factor and a summand of each channel are folded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Array = np.ndarray
 
 
 class Folded(NamedTuple):
-    """A convolution with new weights and bias, and all nodes that it stands for.
+    """A convolution with new weights and bias, and the nodes that it replaces.
 
     Attributes:
         nodes: The convolution, and the node that is folded into it.
         weight: The new weights, or None where they stay.
-        bias: The new bias, one element an output channel.
+        bias: The new bias, one element for each output channel.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -104,20 +104,20 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
     Args:
         convolution: A Conv or ConvTranspose (see `channels_of`).
         after: The node that scales and shifts.
-        scale: One number an output channel; None is 1.
-        shift: One number an output channel; None is 0.
+        scale: One number for each output channel; None is 1.
+        shift: One number for each output channel; None is 0.
 
     Raises:
-        Refusal: If the bias is no constant, a number is not finite in the weights' type, or what the convolution gives
-            may overflow or vanish long before what stays.
+        Refusal: If the bias is no constant, a number is not finite in the weights' type, or the convolution's
+            result may overflow or vanish long before the folded one.
     """
     channels = channels_of(convolution)
-    old = optional(convolution, 2)
-    need(old is None or is_constant(old), "the bias is not a constant", old)
+    old_bias = optional(convolution, 2)
+    need(old_bias is None or is_constant(old_bias), "the bias is not a constant", old_bias)
     kind = tensor_of(convolution.inputs[1]).dtype
     dtype = kind.numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        given = bias = np.zeros(channels) if old is None else vector(old, channels)
+        before = bias = np.zeros(channels) if old_bias is None else vector(old_bias, channels)
         if scale is not None:
             bias = bias * scale
         if shift is not None:
@@ -128,7 +128,7 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
     need(finite and (weight is None or _is_finite(weight)), "a folded number would not be finite", convolution)
     if scale is not None:
         need_scaled_near(lambda: _gain(convolution), scale, kind, convolution)
-    need_no_larger(np.abs(given), (1.0, bias, lambda: _gain(convolution)), kind, old)
+    need_no_larger(np.abs(before), (1.0, bias, lambda: _gain(convolution)), kind, old_bias)
     return Folded((convolution, after), weight, rounded)
 
 

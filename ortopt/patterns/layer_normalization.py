@@ -1,12 +1,11 @@
-"""What layer and root-mean-square normalizations have in common, in the spellings of exporters and people.
+"""Layer and root-mean-square normalizations that are spelled out in nodes, as exporters and people write them.
 
-The root of a pattern is its square root: there are few of them in a graph, and the rest is found above and below it.
+A pattern is matched from its square root, because graphs have few of them; the rest is above and below it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +19,7 @@ from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     FLOATS,
-    Dim,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -31,18 +28,14 @@ from ortopt.graph.match import (
     is_op,
     is_scalar,
     is_used_once,
-    is_vector_of,
     keeps_rank,
     need,
     only_user,
     opset,
     optional,
     producer,
-    same_dim,
     scalar,
-    shape_of,
 )
-from ortopt.graph.onnx_ir_internals import use_count
 
 ROOTS = ("Sqrt", "Pow")
 
@@ -52,7 +45,7 @@ class Mean(NamedTuple):
 
     Attributes:
         node: The ReduceMean.
-        of: What it is the mean of.
+        of: The value that it is the mean of.
         axis: The first axis that it is taken over, counted from the front.
     """
 
@@ -82,7 +75,7 @@ class Quotient(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """``scale * Cast(y) + bias`` below a quotient, as far as it is there.
+    """``scale * Cast(y) + bias`` below a quotient; Cast, scale and bias may each be missing.
 
     Attributes:
         nodes: All nodes of it.
@@ -100,7 +93,7 @@ class Affine(NamedTuple):
 
 
 class Normalization(NamedTuple):
-    """A layer or root-mean-square normalization that is spelled out, and what one op takes and gives in its place.
+    """A layer or root-mean-square normalization that is spelled out, with the operands and the result of one op for it.
 
     Attributes:
         nodes: All nodes of it, the root among them.
@@ -134,20 +127,20 @@ def layer_normalization(root: ir.Node) -> Normalization:
     Raises:
         Refusal: If it is none.
     """
-    found = quotient(root)
+    division = quotient(root)
     nodes: list[ir.Node] = []
-    mean = _deviation(found.base, nodes)
-    need(mean.axis == found.axis, "the means are over different axes", mean.node)
-    if found.numerator is not found.base:
-        other = _deviation(found.numerator, nodes)
-        need(other[1:] == mean[1:], "another difference is divided", found.numerator)
-    below = affine(found, mean.of, with_bias=True)
+    mean = _deviation(division.base, nodes)
+    need(mean.axis == division.axis, "the means are over different axes", mean.node)
+    if division.numerator is not division.base:
+        other = _deviation(division.numerator, nodes)
+        need(other[1:] == mean[1:], "another difference is divided", division.numerator)
+    below = affine(division, mean.of, with_bias=True)
     return Normalization(
-        tuple(dict.fromkeys((*nodes, *found.nodes, *below.nodes))),
+        tuple(dict.fromkeys((*nodes, *division.nodes, *below.nodes))),
         below.x,
         below.scale,
         below.bias,
-        found.epsilon,
+        division.epsilon,
         static_dims_from(below.x, mean.axis),
         below.y,
     )
@@ -161,19 +154,19 @@ def rms_normalization(root: ir.Node) -> Normalization:
     Raises:
         Refusal: If it is none.
     """
-    found = quotient(root)
-    x = found.base
-    if found.numerator is not x:
-        need(cast_source(x) is found.numerator, "something else is divided", found.numerator)
-        x = found.numerator
-    below = affine(found, x, with_bias=False)
-    nodes = tuple(dict.fromkeys((*found.nodes, *below.nodes)))
-    dims_ = static_dims_from(below.x, found.axis)
-    return Normalization(nodes, below.x, below.scale, None, found.epsilon, dims_, below.y)
+    division = quotient(root)
+    x = division.base
+    if division.numerator is not x:
+        need(cast_source(x) is division.numerator, "something else is divided", division.numerator)
+        x = division.numerator
+    below = affine(division, x, with_bias=False)
+    nodes = tuple(dict.fromkeys((*division.nodes, *below.nodes)))
+    dims_ = static_dims_from(below.x, division.axis)
+    return Normalization(nodes, below.x, below.scale, None, division.epsilon, dims_, below.y)
 
 
 def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
-    """The mean of x behind ``x - mean(x)``; takes up the nodes."""
+    """The mean of x in ``x - mean(x)``; its nodes are added to `nodes`."""
     node = producer(uncast(value, nodes), "Sub")
     x, average = inputs(node, 2)
     mean = mean_over_last_axes(average)
@@ -182,23 +175,25 @@ def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
     return mean
 
 
-def attributes_of(found: Normalization) -> dict[str, int | float]:
-    """The attributes of LayerNormalization or RMSNormalization in the place of what was found."""
-    attributes: dict[str, int | float] = {"axis": -len(found.dims), "epsilon": found.epsilon}
-    if dtype(found.x) == DOUBLE:
+def attributes_of(normalization: Normalization) -> dict[str, int | float]:
+    """The attributes of the LayerNormalization or RMSNormalization that replaces a normalization."""
+    attributes: dict[str, int | float] = {"axis": -len(normalization.dims), "epsilon": normalization.epsilon}
+    if dtype(normalization.x) == DOUBLE:
         attributes["stash_type"] = DOUBLE.value
-    elif scope.of(scope.graph_of(found.nodes[0])).in_function:
+    elif scope.of(scope.graph_of(normalization.nodes[0])).in_function:
         attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
     return attributes
 
 
-def scale_of(found: Normalization) -> ir.Value:
-    """The scale, which the op must have; ones where there is none."""
-    return constant(np.ones(found.dims), dtype(found.x)) if found.scale is None else found.scale
+def scale_of(normalization: Normalization) -> ir.Value:
+    """The scale of the op, which needs one: ones where the normalization has none."""
+    if normalization.scale is not None:
+        return normalization.scale
+    return constant(np.ones(normalization.dims), dtype(normalization.x))
 
 
 def mean_over_last_axes(value: ir.Value) -> Mean:
-    """The mean behind a value, which keeps the rank.
+    """The mean that a value is; it keeps the rank.
 
     Raises:
         Refusal: If it is none, or over other axes than the last ones.
@@ -208,8 +203,8 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
     (of,) = inputs(node, 1)
     rank = len(dims(of))
     if opset(node) >= 18:
-        given = optional(node, 1)
-        axes = () if given is None else integers(given)
+        axes_value = optional(node, 1)
+        axes = () if axes_value is None else integers(axes_value)
     else:
         axes = attribute(node, "axes", ())
     need(bool(axes) or not attribute(node, "noop_with_empty_axes", 0), "the mean is over no axis", node)
@@ -219,7 +214,7 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
 
 
 def quotient(root: ir.Node) -> Quotient:
-    """What is divided by the square root that a node takes.
+    """The division by the square root that a node computes.
 
     Args:
         root: A Sqrt, or a Pow with an exponent of ½ or -½.
@@ -251,7 +246,7 @@ def quotient(root: ir.Node) -> Quotient:
 
 
 def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value]:
-    """What is divided by the root, or multiplied with its reciprocal; and the result."""
+    """The value that is divided by the root, or multiplied with its reciprocal; and the result."""
     value = _cast_below(root.outputs[0], nodes)
     user = only_user(value, "Mul" if inverse else "Div", "Div" if inverse else "Reciprocal")
     if not inverse:
@@ -271,11 +266,11 @@ def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Val
     return (b if a is value else a), user.outputs[0]
 
 
-def affine(found: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
-    """Scale and bias below a quotient, and a Cast before them that narrows it to the type of what is normalized.
+def affine(division: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
+    """Scale and bias below a quotient, and a Cast before them back to the type of the normalized value.
 
     Args:
-        found: The quotient.
+        division: The quotient.
         x: What is normalized, in any type.
         with_bias: Whether a bias may follow.
 
@@ -283,9 +278,9 @@ def affine(found: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
         Refusal: If the result has another type than what is normalized, or something is computed in a narrower one.
     """
     need(dtype(x) in FLOATS, "it is no float", x)
-    shape = static_dims_from(x, found.axis)
+    shape = static_dims_from(x, division.axis)
     nodes: list[ir.Node] = []
-    y, scale, bias = found.y, None, None
+    y, scale, bias = division.y, None, None
     source = cast_source(x)
     narrow = _user(y, "Cast")
     if narrow is not None and narrow.outputs[0].dtype in {dtype(x), source and source.dtype} - {None}:
@@ -305,10 +300,11 @@ def affine(found: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
         nodes.append(shifting)
         y = shifting.outputs[0]
     allowed = {dtype(x)} | ({FLOAT} if dtype(x) in (FLOAT16, BFLOAT16) else set())
-    for node in (*found.nodes, *nodes):
+    for node in (*division.nodes, *nodes):
         need(node.outputs[0].dtype in allowed, "something is computed in another type", node)
     if dtype(x) == DOUBLE:
-        need(float(np.float32(found.epsilon)) == found.epsilon, "epsilon is no single-precision number", found.y)
+        epsilon = division.epsilon
+        need(float(np.float32(epsilon)) == epsilon, "epsilon is no single-precision number", division.y)
     return Affine(tuple(nodes), x, scale, bias, y)
 
 
@@ -326,7 +322,7 @@ def static_dims_from(x: ir.Value, axis: int) -> tuple[int, ...]:
 
 
 def cast_source(value: ir.Value) -> ir.Value | None:
-    """What a Cast between float types has made a value from, or None."""
+    """The operand of the Cast between float types that a value comes from, or None."""
     node = value.producer()
     source = node.inputs[0] if node is not None and is_op(node, "Cast") else None
     return source if source is not None and source.dtype in FLOATS and value.dtype in FLOATS else None
@@ -337,7 +333,7 @@ def uncast(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
 
     Args:
         value: Any value.
-        nodes: Takes up the Cast.
+        nodes: The Cast is added to it.
     """
     source, node = cast_source(value), value.producer()
     if source is None or node is None:
@@ -373,113 +369,12 @@ def _parameter(node: ir.Node, value: ir.Value, shape: tuple[int, ...]) -> ir.Val
     return other if own == shape else None
 
 
-class Skip(NamedTuple):
-    """``x + skip + bias`` above a normalization over the last axis.
-
-    Attributes:
-        nodes: The additions.
-        x: Has the sum's shape.
-        skip: Has it too, or lacks the first dimension, or has 1 there.
-        bias: Has the last dimension only; None if there is none.
-        total: The sum.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    skip: ir.Value
-    bias: ir.Value | None
-    total: ir.Value
-
-
-def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
-    """The sum that a normalization normalizes, if ONNX Runtime's Skip kernels take its operands.
-
-    Args:
-        root: The normalization; its first input is the sum.
-        parameters: Its scale, and its bias if there may be one.
-
-    Raises:
-        Refusal: If they do not.
-    """
-    (total, *_) = inputs(root, 1)
-    addition = producer(total, "Add")
-    need(addition.graph is root.graph, "the sum is computed in another graph", total)
-    shape = dims(total)
-    need(len(shape) in (2, 3), "the kernel takes two or three dimensions", total)
-    need(axis(root, len(shape), -1) == len(shape) - 1, "it is not over the last axis alone", root)
-    need(
-        not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
-        "its statistics are used",
-        root,
-    )
-    for parameter in parameters:
-        need(
-            parameter is None or is_vector_of(parameter, shape[-1]), "a parameter has not the last dimension", parameter
-        )
-        # Else it could depend on the sum, which is about to come out of the normalization itself.
-        early = parameter is None or parameter.producer() is None or is_constant(parameter)
-        need(early, "a parameter is computed", parameter)
-    a, b = inputs(addition, 2)
-    biased = [(x, found) for x in (a, b) if (found := _biased(x, shape)) is not None and _skips(b if x is a else a, x)]
-    if biased:
-        x, (inner, plain, bias) = biased[0]
-        return Skip((inner, addition), plain, b if x is a else a, bias, total)
-    if not _has_shape(a, shape):
-        a, b = b, a
-    need(_has_shape(a, shape) and _skips(b, a), "the kernel does not broadcast the operands so", addition)
-    return Skip((addition,), a, b, None, total)
-
-
-def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, ir.Value] | None:
-    """The addition of a row to what has the whole shape, its operand and the row; None if it is not that."""
-    node = value.producer()
-    if node is None or not is_op(node, "Add") or not is_used_once(value):
-        return None
-    a, b = inputs(node, 2)
-    if not is_vector_of(b, shape[-1]):
-        a, b = b, a
-    early = b.producer() is None or is_constant(b)
-    return (node, a, b) if early and is_vector_of(b, shape[-1]) and _has_shape(a, shape) else None
-
-
-def _has_shape(value: ir.Value, shape: Sequence[Dim]) -> bool:
-    own = shape_of(value)
-    return own is not None and len(own) == len(shape) and all(map(same_dim, own, shape))
-
-
-def _skips(skip: ir.Value, x: ir.Value) -> bool:
-    """Whether the kernel broadcasts a skip to x: it looks at the last two dimensions alone, and at the first for 1."""
-    own, whole = shape_of(skip), shape_of(x)
-    if own is None or whole is None or len(own) < 2 or not all(map(same_dim, own[-2:], whole[-2:])):
-        return False
-    return len(own) == 2 or (len(own) == len(whole) and (own[0] == 1 or same_dim(own[0], whole[0])))
-
-
-def skip_node(op: str, found: Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
-    """One of ONNX Runtime's Skip kernels, with the sum as its fourth output if that is needed.
-
-    Args:
-        op: Its op type.
-        found: What it adds.
-        parameters: Scale, and bias where the op has one.
-        epsilon: Of the normalization.
-    """
-    inputs = [found.x, found.skip, *parameters, found.bias]
-    while inputs[-1] is None:
-        inputs.pop()
-    outputs = [ir.Value()]
-    if not is_used_once(found.total):
-        outputs += [ir.Value(name=""), ir.Value(name=""), ir.Value()]
-    return ir.node(op, inputs, {"epsilon": epsilon}, domain="com.microsoft", outputs=outputs)
-
-
 __all__ = [
     "ROOTS",
     "Affine",
     "Mean",
     "Normalization",
     "Quotient",
-    "Skip",
     "affine",
     "attributes_of",
     "cast_source",
@@ -488,8 +383,6 @@ __all__ = [
     "quotient",
     "rms_normalization",
     "scale_of",
-    "skip_above",
-    "skip_node",
     "static_dims_from",
     "uncast",
 ]

@@ -1,4 +1,4 @@
-"""Loop and Scan, read alike: which input of the node feeds which input of the body, and what comes back where."""
+"""Loop and Scan in one form: which inputs and outputs of the node belong to which of the body."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOOPS = ("Loop", "Scan")
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A Loop, or a Scan since opset 9, whose parts fit one another.
+    """A Loop, or a Scan since opset 9, with as many inputs and outputs as its body needs.
 
     A state is what one iteration hands to the next; a scanned input gives each iteration a slice, and a scanned output
     collects one of each.
 
     Attributes:
         node: The node.
-        body: What it repeats.
+        body: The graph that it repeats.
         states: How many states there are.
         before: How many inputs, of the node as of the body, stand before the states: 2 of a Loop, none of a Scan.
     """
@@ -37,15 +37,15 @@ class Repeated:
         return 1 if self.before else 0
 
     def initial(self, state: int) -> ir.Value | None:
-        """What a state is before the first iteration."""
+        """The value of a state before the first iteration."""
         return self.node.inputs[self.before + state]
 
-    def given(self, state: int) -> ir.Value:
-        """What an iteration gets as a state."""
+    def entry(self, state: int) -> ir.Value:
+        """The value of a state in the body, when an iteration begins."""
         return self.body.inputs[self.before + state]
 
     def returned(self, output: int) -> ir.Value:
-        """What an iteration returns for an output of the node: the states first, then what is scanned."""
+        """The result of the body for an output of the node: the states first, then the scanned outputs."""
         return self.body.outputs[self.before_results + output]
 
     @property
@@ -75,15 +75,15 @@ def repeated(node: ir.Node) -> Repeated:
         states, before = len(node.inputs) - attribute(node, "num_scan_inputs", 0), 0
         need(0 <= states < len(node.inputs), "it scans nothing", node)
         need(len(body.inputs) == len(node.inputs), "the body has another number of inputs", node)
-    found = Repeated(node, body, states, before)
-    need(len(body.outputs) == len(node.outputs) + found.before_results, "the body has another number of results", node)
+    loop = Repeated(node, body, states, before)
+    need(len(body.outputs) == len(node.outputs) + loop.before_results, "the body has another number of results", node)
     need(len(node.outputs) >= states, "the body has too few results", node)
     need(all(value is not None for value in node.inputs[before:]), "an input is left out", node)
-    return found
+    return loop
 
 
 def copied(value: ir.Value) -> ir.Value:
-    """What a value is a copy of, through any number of Identity nodes."""
+    """The value that a value is a copy of, through any number of Identity nodes."""
     while is_op(node := value.producer(), "Identity"):
         assert node is not None
         if not node.inputs or node.inputs[0] is None:
@@ -96,10 +96,10 @@ AXES_ARE_INPUT_SINCE = 13
 
 
 def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
-    """A new node that takes an axis of size 1 away.
+    """A new node that removes an axis of size 1.
 
     Args:
-        value: A value.
+        value: The value to reshape.
         axis: The axis.
         version: The opset of ai.onnx where the node will stand.
     """
@@ -107,7 +107,7 @@ def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
 
 
 def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
-    """A new node that puts an axis of size 1 in (see `without_axis`)."""
+    """A new node that inserts an axis of size 1 (see `without_axis`)."""
     return _reshaped("Unsqueeze", value, axis, version)
 
 

@@ -1,4 +1,4 @@
-"""Questions about QuantizeLinear and DequantizeLinear that several passes ask: which numbers map to which integers."""
+"""QuantizeLinear and DequantizeLinear: which numbers they map to which integers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scaling(NamedTuple):
     Attributes:
         integers: The type of the integers.
         numbers: The type of the numbers.
-        scale: As the model has it: one, one for each index of the axis, or one for each block.
+        scale: As in the model: one for the whole tensor, one for each index of the axis, or one for each block.
         zero_point: In the shape of `scale`, as int64.
         axis: The axis of the scales; 0 where there is one scale.
         block: The size of a block; 0 where there are none.
@@ -70,7 +70,7 @@ def is_dequantizer(node: ir.Node | None) -> bool:
 
 
 def dequantizer(value: ir.Value | None) -> ir.Node:
-    """The DequantizeLinear behind a value.
+    """The DequantizeLinear that computes a value.
 
     Raises:
         Refusal: If the value comes from elsewhere.
@@ -82,7 +82,7 @@ def dequantizer(value: ir.Value | None) -> ir.Node:
 
 
 def quantizer(value: ir.Value | None) -> ir.Node:
-    """The QuantizeLinear behind a value.
+    """The QuantizeLinear that computes a value.
 
     Raises:
         Refusal: If the value comes from elsewhere.
@@ -94,11 +94,11 @@ def quantizer(value: ir.Value | None) -> ir.Node:
 
 
 def is_unit(first: ir.Node, result: ir.Value) -> bool:
-    """Whether a quantized kernel may stand for some nodes: their first operands are dequantized, the result quantized.
+    """Whether a quantized kernel may replace some nodes: first operands are dequantized, and the result is quantized.
 
     Args:
         first: The first of the nodes.
-        result: What the last of them gives.
+        result: The result of the last of them.
     """
     users = [use.node for use in result.uses()]
     if not users or result.is_graph_output() or not all(is_quantizer(user) for user in users):
@@ -142,7 +142,7 @@ def scaling(node: ir.Node) -> Scaling:
 
 
 def same_scale(a: Scaling, b: Scaling) -> bool:
-    """Whether the integers of two mappings are as far apart from one another, bit for bit, everywhere."""
+    """Whether two mappings have the same scales, bit for bit."""
     return (
         a.numbers == b.numbers
         and (a.axis, a.block) == (b.axis, b.block)
@@ -152,7 +152,7 @@ def same_scale(a: Scaling, b: Scaling) -> bool:
 
 
 def is_faithful(mapping: Scaling) -> bool:
-    """Whether every integer that becomes a number becomes the same integer again (see `FAITHFUL`)."""
+    """Whether every integer that is dequantized and quantized again stays the same (see `FAITHFUL`)."""
     bits, least, most = FAITHFUL[mapping.numbers]
     scales = mapping.scale.astype(np.float64)
     return mapping.integers.bitwidth <= bits and bool(np.all((scales >= least) & (scales <= most)))

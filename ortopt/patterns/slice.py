@@ -1,4 +1,4 @@
-"""What a Slice takes, in the spelling of every opset."""
+"""The bounds of a Slice, of any opset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
 
 
 class Cut(NamedTuple):
-    """What a Slice takes along one axis, which is counted from the front; bounds as they are written."""
+    """The bounds of a Slice along one axis, as they are written; the axis is counted from the front."""
 
     axis: int
     start: Dim
@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
 
 def cuts(node: ir.Node) -> tuple[Cut, ...]:
-    """What a Slice takes, axis by axis.
+    """The bounds of a Slice, axis by axis.
 
     Args:
         node: A Slice, of any opset.
@@ -44,33 +44,33 @@ def cuts(node: ir.Node) -> tuple[Cut, ...]:
     axes = _list(node, "axes") or tuple(range(len(starts)))
     steps = _list(node, "steps") or (1,) * len(starts)
     need(len(starts) == len(ends) == len(axes) == len(steps), "the bounds do not fit one another", node)
-    found = []
+    result = []
     for axis, *bounds in zip(axes, starts, ends, steps, strict=True):
         if not isinstance(axis, int) or not -size <= axis < size:
             raise Refusal("an axis is not known", node)
-        found.append(Cut(axis % size, *bounds))
-    need(len({cut.axis for cut in found}) == len(found), "an axis is named twice", node)
-    return tuple(found)
+        result.append(Cut(axis % size, *bounds))
+    need(len({cut.axis for cut in result}) == len(result), "an axis is named twice", node)
+    return tuple(result)
 
 
 def block(node: ir.Node) -> tuple[int, Dim, Dim]:
-    """The axis, the first element and the one after the last of a Slice along one axis, without gaps.
+    """The axis of a Slice along one axis with steps of 1, its first element, and the one after its last.
 
     Both are counted from the front; they are numbers where the dimension is one.
 
     Raises:
         Refusal: If it takes anything else, or what it takes is not known.
     """
-    given = cuts(node)
-    need(len(given) == 1, "it is along several axes", node)
-    (axis, start, end, step) = given[0]
+    along = cuts(node)
+    need(len(along) == 1, "it is along several axes", node)
+    ((axis, start, end, step),) = along
     need(same_dim(step, 1), "its steps are not 1", node)
     size = dims(inputs(node, 1)[0])[axis]
     return axis, _from_front(start, size, node), size if is_endless(end) else _from_front(end, size, node)
 
 
 def _from_front(bound: Dim, size: Dim, node: ir.Node) -> Dim:
-    """A bound as Slice reads it, with steps of 1: negative ones from the end, then between 0 and the dimension."""
+    """A bound counted from the front, as a Slice with steps of 1 reads it: within 0 and the dimension."""
     if isinstance(bound, int):
         if bound >= LARGEST:
             return size
@@ -89,11 +89,11 @@ def slice_node(x: ir.Value, taken: Sequence[tuple[int, int, int, int]], version:
         taken: Axis, start, end and step, one for each axis; before opset 10 steps must be 1.
         version: The opset of the graph.
     """
-    axes, starts, ends, steps = ([one[column] for one in taken] for column in range(4))
+    axes, starts, ends, steps = ([part[column] for part in taken] for column in range(4))
     if version < BOUNDS_ARE_INPUTS:
         return ir.node("Slice", [x], {"axes": axes, "starts": starts, "ends": ends})
     lists = [starts, ends, axes] + ([steps] if any(step != 1 for step in steps) else [])
-    return ir.node("Slice", [x, *(constant(np.array(one, np.int64)) for one in lists)])
+    return ir.node("Slice", [x, *(constant(np.array(numbers, np.int64)) for numbers in lists)])
 
 
 def _list(node: ir.Node, name: str) -> tuple[Dim, ...] | None:

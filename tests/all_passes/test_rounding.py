@@ -51,7 +51,7 @@ ENDS_THE_PATH = {
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
-    "slice_concat_to_space_to_depth": "it keeps elementwise arithmetic",
+    "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "transpose_optimizer": "it keeps elementwise arithmetic",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""

@@ -45,7 +45,7 @@ USAGE = {
     "quiet and verbose": ["optimize", "m.onnx", "-q", "-v"],
     "two things to stdout": ["optimize", "m.onnx", "-o", "-", "--json", "-"],
     "no such zoo model": ["optimize", "zoo:bert_smal"],
-    "no such pass": ["passes", "matmul_add_fusio"],
+    "no such pass": ["passes", "matmul_add_fuson"],
     "two forms": ["passes", "--json", "--markdown"],
     "explain an unknown pass": ["explain", "m.onnx", "matmul_add_fusio"],
     "explain below its level": ["explain", "m.onnx", "contrib", "--level", "1"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,58 @@ from ortopt.testing import parse
 
 
 def test_passes_are_listed_with_their_formulas(ortopt: Any) -> None:
-    done = ortopt("passes")
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("matmul_add_fusion"))
-    assert line.split()[1:4] == ["1", "reordered", "on"]
-    assert "Gemm(a, b, c)" in line
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("approximation"))
-    assert line.split()[1:4] == ["1", "approximate", "off"]
+    lines = ortopt("passes").stdout.splitlines()
+    assert re.split("  +", lines[0].strip()) == ["pass", "what becomes what", "levels", "marks"]
+    rows = {cells[0]: cells[1:] for line in lines if (cells := re.split("  +", line.strip()))}
+    assert rows["matmul_add_fusion"] == ["`Add(MatMul(a, b), c)` → `Gemm(a, b, c)`", "1", "reordered"]
+    assert rows["gelu_fusion"][1:] == ["1, 2", "reordered"]
+    assert rows["identity_elimination"][1:] == ["1"]
+    assert rows["approximation"][1:] == ["1", "approximate, off"]
+    assert "off: runs only if --enable names it" in lines
+
+
+def test_passes_are_listed_by_a_part_of_their_names(ortopt: Any) -> None:
+    listed = json.loads(ortopt("passes", "qdq", "--json").stdout)
+    assert [row["name"] for row in listed] == ["double_qdq_pairs_remover", "qdq_final_cleanup", "qdq_propagation"]
+    assert json.loads(ortopt("passes", "QdqPro", "--json").stdout)[0]["name"] == "qdq_propagation"
+    names = [line.split()[0] for line in ortopt("passes", "reshape_").stdout.splitlines() if line.startswith("reshape")]
+    assert names == ["reshape_elimination", "reshape_fusion", "reshape_merging", "reshape_transpose_fusion"]
+    assert "pre_shape_node_elimination" not in ortopt("passes", "reshape").stdout
+    assert ortopt("passes", "gelu_fusion").stdout.startswith("gelu_fusion: "), "a whole name is one pass"
+    assert "there is no transformer named 'no_such_part'" in ortopt("passes", "no_such_part", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("level", {"level 1": ["rms_norm_fusion"], "level 2": ["rms_norm_fusion", "skip_rms_norm_fusion"]}),
+        (
+            "root",
+            {
+                "Pow": ["rms_norm_fusion"],
+                "RMSNormalization": ["skip_rms_norm_fusion"],
+                "SimplifiedLayerNormalization": ["skip_rms_norm_fusion"],
+                "Sqrt": ["rms_norm_fusion"],
+            },
+        ),
+        ("numerics", {"reordered": ["rms_norm_fusion", "skip_rms_norm_fusion"]}),
+    ],
+)
+def test_passes_are_listed_in_groups(ortopt: Any, by: str, expected: dict[str, list[str]]) -> None:
+    data = json.loads(ortopt("passes", "rms_norm", "--by", by, "--json").stdout)
+    groups = {group["group"]: [row["name"] for row in group["passes"]] for group in data}
+    assert groups == expected
+    shown = re.findall("^(.*): [0-9]+$", ortopt("passes", "rms_norm", "--by", by).stdout, re.MULTILINE)
+    assert shown == list(expected)
+    markdown = ortopt("passes", "rms_norm", "--by", by, "--markdown").stdout
+    assert re.findall("^## (.*)$", markdown, re.MULTILINE) == list(expected)
+
+
+def test_every_pass_is_in_a_group(ortopt: Any) -> None:
+    names = {row["name"] for row in json.loads(ortopt("passes", "--json").stdout)}
+    for by in ("level", "root", "numerics"):
+        data = json.loads(ortopt("passes", "--by", by, "--json").stdout)
+        assert {row["name"] for group in data for row in group["passes"]} == names
 
 
 @pytest.mark.parametrize("name", ["matmul_add_fusion", "MatMulAddFusion"])
@@ -171,3 +218,21 @@ def test_a_zoo_model_is_grown(ortopt: Any, tmp_path: Path) -> None:
     ortopt("zoo", "grow", "lstm_tagger__ts13", tmp_path, code=2)
     streamed = ortopt("zoo", "grow", "zoo:lstm_tagger__ts13", "-").stdout_bytes
     assert streamed == (tmp_path / "grown.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("optimize", "m.onnx", "--no-verify", "--disable", "reshape_chain@1"),
+        ("optimize", "m.onnx", "--no-verify", "--enable", "reshape_chain"),
+        ("optimize", "m.onnx", "--no-verify", "--only", "ReshapeChain"),
+        ("optimize", "m.onnx", "--no-verify", "--passes", "reshape_chain{},identity_elimination"),
+        ("bisect", "m.onnx", "--only", "reshape_chain"),
+        ("explain", "m.onnx", "reshape_chain"),
+        ("passes", "reshape_chain"),
+    ],
+    ids=" ".join,
+)
+def test_a_former_name_of_a_pass_is_understood(ortopt: Any, model: Path, arguments: tuple[str, ...]) -> None:
+    hint = "ortopt: warning: reshape_chain is called reshape_merging now"
+    assert ortopt(*arguments).stderr.splitlines()[0] == hint

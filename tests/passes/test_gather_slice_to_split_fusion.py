@@ -129,7 +129,7 @@ SLICED = HALVES.replace("int64[1] one = {1}", "int64[1] one = {1}, int64[1] none
 def test_slices_of_all_parts_can_take_both() -> None:
     text = SLICED.replace("y = Neg (a) z = Abs (b)", "y = Slice (a, one, long, none) z = Slice (b, one, long, none)")
     check_keeps(PASS, text, because="Slices of the parts can take more away")
-    check_rewrites("slice_chain", text, ops={"Slice": 2})
+    check_rewrites("slice_merging", text, ops={"Slice": 2})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ops that only rename a value's axes can be one op: the last one decides."""
+"""Of several ops in a row that only change a value's shape, the last one decides the result."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,7 +33,7 @@ FLATTENS_ALL_TYPES = 9
 
 
 class Found(NamedTuple):
-    """The last op, what the first reads, and the op that does what both do (none if that is nothing).
+    """The last op, the input of the first, and the op that replaces both (none if they change nothing together).
 
     `target` is a Reshape's shape or the axes of a Squeeze or Unsqueeze; a value where it is kept.
     """
@@ -45,7 +45,7 @@ class Found(NamedTuple):
     attributes: tuple[tuple[str, int], ...] = ()
 
 
-class ReshapeChain(RewriteRule[Found]):
+class ReshapeMerging(RewriteRule[Found]):
     """``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` of one another → one of them, or ``x``.
 
     A ``Transpose`` that only moves dimensions of 1 is as good as a Reshape before another.
@@ -139,16 +139,16 @@ def _numbers(dims: Sequence[Dim]) -> tuple[int, ...] | None:
 def _positions(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
     """Axes from the front, sorted; None if they cannot be told or make no sense."""
     if rank is None:
-        found = sorted(axes)
-        valid = all(axis >= 0 for axis in found)
+        positions = sorted(axes)
+        valid = all(axis >= 0 for axis in positions)
     else:
         valid = all(-rank <= axis < rank for axis in axes)
-        found = sorted(axis % rank for axis in axes) if valid else []
-    return tuple(found) if valid and len(set(found)) == len(found) else None
+        positions = sorted(axis % rank for axis in axes) if valid else []
+    return tuple(positions) if valid and len(set(positions)) == len(positions) else None
 
 
 def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:
-    """The shape of what a node makes of a value of some shape, from the node alone: not from what a file declares."""
+    """The shape of a node's result for an input of some shape, from the node alone, not from what a file declares."""
     if node.op_type == "Reshape":
         return _reshaped(node, source)
     if node.op_type == "Transpose":
@@ -232,7 +232,7 @@ def _merged(first: ir.Node, last: ir.Node, source: Sequence[Dim] | None) -> tupl
 
 
 def _reads_alike(root: ir.Node, source: Sequence[Dim] | None, between: Sequence[Dim] | None) -> bool:
-    """Whether a Reshape's target means the same for what comes before the first op."""
+    """Whether a Reshape's target means the same for the input of the first op."""
     if attribute(root, "allowzero", 0):
         return True
     target = contents(inputs(root, 2)[1])
@@ -276,7 +276,7 @@ def _infers(root: ir.Node, axis: int) -> bool:
 
 
 def _element(dim: Dim, source: Sequence[Dim], axis: int) -> int:
-    """What the target says of a dimension: a number, that it is copied, or that it is inferred."""
+    """The target's element for a dimension: a number, or that it is copied or inferred."""
     if isinstance(dim, int) and dim > 0:
         return dim
     return COPY if axis < len(source) and same_dim(dim, source[axis]) else INFER

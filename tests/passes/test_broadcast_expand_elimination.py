@@ -5,7 +5,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "expand_absorption"
+PASS = "broadcast_expand_elimination"
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max"])

@@ -1,4 +1,4 @@
-"""What the forms of GELU have in common: ``x · ½ · (1 + f)``, and polynomials of x inside of f."""
+"""The parts that the forms of GELU share: ``x · ½ · (1 + f)``, and polynomials of x inside f."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def half_of_one_plus(root: ir.Node, x: ir.Value | None, nodes: list[ir.Node]) ->
 
     Args:
         root: The node that gives f.
-        x: What f has been computed of; None if it is to be found out.
-        nodes: Takes up the nodes.
+        x: The argument of f; None if it is not known yet.
+        nodes: The nodes of the pattern are added to it.
 
     Returns:
         x and the product.
@@ -45,7 +45,7 @@ def half_of_one_plus(root: ir.Node, x: ir.Value | None, nodes: list[ir.Node]) ->
 
 
 def _one_plus(root: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, float]:
-    """``1 + f`` and 1, or ``½ + ½·f`` and ½."""
+    """The result of ``1 + f`` and 1, or of ``½ + ½·f`` and ½."""
     user = only_user(root.outputs[0], "Add", "Mul", "Div")
     share = 1.0
     if not is_op(user, "Add"):
@@ -58,7 +58,7 @@ def _one_plus(root: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, float]:
 
 
 def _product(value: ir.Value, share: float, x: ir.Value | None, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value]:
-    """The product of a value that counts `share`, of x once, and of constants that make it ½ in all."""
+    """x, and the product of it, of a value with the factor `share`, and of constants that make the factor ½ in all."""
     has_x = False
     for _ in range(MAX_FACTORS):
         need(not has_x or is_used_once(value), "the factors do not make x · ½", value)
@@ -80,7 +80,7 @@ def _product(value: ir.Value, share: float, x: ir.Value | None, nodes: list[ir.N
 
 
 def _scaled_x(value: ir.Value, x: ir.Value | None, nodes: list[ir.Node]) -> tuple[ir.Value, float]:
-    """x, and what it has been scaled with to make a factor of the product."""
+    """x, and the constant that it is multiplied by before it is a factor of the product."""
     if value is x:
         return x, 1.0
     node = value.producer()
@@ -102,7 +102,7 @@ def _other_operand(user: ir.Node, value: ir.Value) -> ir.Value:
 
 
 def _scaled(node: ir.Node) -> tuple[float, ir.Value]:
-    """By how much a Mul or Div scales its other operand, which keeps its shape; exact, for ½ and 2 are."""
+    """The factor, ½, 1 or 2, by which a Mul or Div scales an operand, and that operand, which keeps its shape."""
     a, b = inputs(node, 2)
     number, other = (b, a) if is_constant(b) else (a, b)
     need(is_op(node, "Mul") or number is b, "x divides", node)
@@ -113,12 +113,12 @@ def _scaled(node: ir.Node) -> tuple[float, ir.Value]:
 
 
 def polynomial(value: ir.Value, x: ir.Value, nodes: list[ir.Node]) -> Polynomial:
-    """What a value is as a polynomial of another: coefficient by degree.
+    """A value as a polynomial of another value: its coefficients by degree.
 
     Args:
         value: The polynomial, built of Add, Sub, Mul, Div and Pow with constants that leave the shape of x.
-        x: Of what.
-        nodes: Takes up the nodes.
+        x: The variable of the polynomial.
+        nodes: The nodes of the polynomial are added to it.
 
     Raises:
         Refusal: If it is none, or has more than `MAX_TERMS` operations.

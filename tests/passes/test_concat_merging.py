@@ -4,7 +4,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "concat_chain"
+PASS = "concat_merging"
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(1, 1), (-1, 1), (1, -1)])

@@ -4,7 +4,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "slice_concat_to_space_to_depth"
+PASS = "space_to_depth_fusion"
 LONG = 2**63 - 1
 FOCUS = f"""main (float[N,C,H,6] x) => (float[A,B,D,E] y)
     <int64[2] zero = {{0, 0}}, int64[2] row = {{1, 0}}, int64[2] column = {{0, 1}}, int64[2] both = {{1, 1}},

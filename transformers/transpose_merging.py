@@ -10,14 +10,14 @@ from ortopt.rule import RewriteRule
 
 
 class Found(NamedTuple):
-    """The second Transpose, what the first reads, and the order of both together."""
+    """The second Transpose, the input of the first, and the order of both together."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
     order: tuple[int, ...]
 
 
-class TransposeChain(RewriteRule[Found]):
+class TransposeMerging(RewriteRule[Found]):
     """``Transpose(Transpose(x))`` → one ``Transpose``, or ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)

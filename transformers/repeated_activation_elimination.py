@@ -1,4 +1,4 @@
-"""Some functions change nothing the second time, and some take themselves back."""
+"""Some functions change nothing when they are applied again, and some are their own inverses."""
 
 import onnx_ir as ir
 
@@ -10,7 +10,7 @@ IDEMPOTENT = ("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")
 INVOLUTION = ("Neg", "Not", "BitwiseNot")
 
 
-class ActivationIdempotence(RewriteRule[Forwarded]):
+class RepeatedActivationElimination(RewriteRule[Forwarded]):
     """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
 
     Exact for every input: integers wrap alike, and NaN and -0.0 come through unchanged.
@@ -20,7 +20,7 @@ class ActivationIdempotence(RewriteRule[Forwarded]):
     roots = IDEMPOTENT + INVOLUTION
 
     def match(self, root: ir.Node) -> Forwarded:
-        """The same op before; what lies between may have other users."""
+        """The same op before; the value between the two may have other users."""
         (middle,) = inputs(root, 1)
         first = producer(middle, root.op_type)
         (x,) = inputs(first, 1)

@@ -5,7 +5,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "reshape_chain"
+PASS = "reshape_merging"
 
 
 def model(source: str, result: str, body: str, **lists: tuple[int, ...]) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "slice_chain"
+PASS = "slice_merging"
 LONG = 2**63 - 1
 TWO = """main (float[{n},6] x) => (float[A,B] y)
     <int64[1] s = {{{s}}}, int64[1] e = {{{e}}}, int64[1] p = {{{p}}}, int64[1] t = {{{t}}}, int64[1] f = {{{f}}}, int64[1] q = {{{q}}},

@@ -1,4 +1,4 @@
-"""A part of a part is a part."""
+"""A Slice of a Slice is one Slice."""
 
 from typing import NamedTuple
 
@@ -16,21 +16,21 @@ Taken = tuple[int, int, int, int]
 
 
 class Found(NamedTuple):
-    """Both Slices, what the first one reads, and what they take together: axis, start, end and step."""
+    """Both Slices, the input of the first one, and the bounds of both together: axis, start, end and step."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
     taken: tuple[Taken, ...]
 
 
-class SliceChain(RewriteRule[Found]):
+class SliceMerging(RewriteRule[Found]):
     """``Slice(Slice(x))`` → one ``Slice``."""
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Slice",)
 
     def match(self, root: ir.Node) -> Found:
-        """Bounds that are numbers; on a common axis, steps forwards."""
+        """Bounds that are numbers; on a common axis, positive steps."""
         (middle,) = inputs(root, 1)
         first = producer(middle, "Slice")
         need(is_used_once(middle), "the first part is used elsewhere", middle)
@@ -40,13 +40,13 @@ class SliceChain(RewriteRule[Found]):
         outer = {cut.axis: cut for cut in cuts(root)}
         taken = []
         for axis in sorted(inner.keys() | outer.keys()):
-            one, other = inner.get(axis), outer.get(axis)
-            if one is None or other is None:
-                cut = one or other
+            first_cut, second_cut = inner.get(axis), outer.get(axis)
+            if first_cut is None or second_cut is None:
+                cut = first_cut or second_cut
                 assert cut is not None
                 taken.append((axis, *(_number(bound, root) for bound in cut[1:])))
             else:
-                taken.append(_composed(one, other, shape[axis], root))
+                taken.append(_composed(first_cut, second_cut, shape[axis], root))
         return Found((first, root), x, tuple(taken))  # type: ignore[arg-type]
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -60,19 +60,19 @@ def _number(bound: Dim, root: ir.Node) -> int:
     return bound
 
 
-def _composed(one: Cut, other: Cut, size: Dim, root: ir.Node) -> Taken:
-    """What a Slice takes of what another one took along the same axis."""
-    a, b, p = (_number(bound, root) for bound in one[1:])
-    c, d, q = (_number(bound, root) for bound in other[1:])
+def _composed(inner: Cut, outer: Cut, size: Dim, root: ir.Node) -> Taken:
+    """The bounds of two Slices along the same axis together."""
+    a, b, p = (_number(bound, root) for bound in inner[1:])
+    c, d, q = (_number(bound, root) for bound in outer[1:])
     need(p > 0 and q > 0, "it steps backwards", root)
     if isinstance(size, int):
         first = taken(size, a, b, p)
         second = taken(len(first), c, d, q)
         left = first[second.start : second.stop : second.step]
         if len(left) < 2:  # whatever the steps are: they may be beyond 64 bits together
-            return (one.axis, left[0], left[0] + 1, 1) if left else (one.axis, 0, 0, 1)
-        return one.axis, left.start, left.stop, left.step
+            return (inner.axis, left[0], left[0] + 1, 1) if left else (inner.axis, 0, 0, 1)
+        return inner.axis, left.start, left.stop, left.step
     need(min(a, b, c, d) >= 0 and p == q == 1, "the dimension is not fixed, and a bound counts from its end", root)
     need(max(a, c) < LARGEST, "the dimension is not fixed, and a start is beyond any", root)
     ends = [end for end, limit in ((b, b), (a + d, d)) if not is_endless(limit)]
-    return one.axis, a + c, min(ends, default=LAST), 1
+    return inner.axis, a + c, min(ends, default=LAST), 1

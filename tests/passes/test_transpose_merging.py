@@ -4,7 +4,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "transpose_chain"
+PASS = "transpose_merging"
 
 
 @pytest.mark.parametrize(

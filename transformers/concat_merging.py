@@ -1,4 +1,4 @@
-"""To join what has just been joined copies it twice."""
+"""A Concat of a Concat copies the inner operands twice."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Found(NamedTuple):
     operands: tuple[ir.Value, ...]
 
 
-class ConcatChain(RewriteRule[Found]):
+class ConcatMerging(RewriteRule[Found]):
     """``Concat(Concat(a, b), c)`` along one axis → ``Concat(a, b, c)``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -28,7 +28,7 @@ class ConcatChain(RewriteRule[Found]):
     lookback = 1
 
     def match(self, root: ir.Node) -> Found:
-        """An operand that is joined along the same axis, for nobody else."""
+        """An operand that is a Concat along the same axis, and that no other node uses."""
         operands: list[ir.Value] = []
         inner: list[ir.Node] = []
         for value in inputs(root, len(root.inputs)):

@@ -5,7 +5,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 
-PASS = "activation_idempotence"
+PASS = "repeated_activation_elimination"
 SPECIAL = {"x": np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -2.5], np.float32)}
 
 

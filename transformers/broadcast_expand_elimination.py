@@ -1,4 +1,4 @@
-"""Elementwise ops broadcast by themselves: what only repeats elements for them need not be computed."""
+"""Elementwise ops broadcast their operands: an Expand before them repeats elements for nothing."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ Shapes = dict[ir.Value, tuple[Dim, ...]]
 
 
 class Found(NamedTuple):
-    """What is spread, its narrow form, and the elementwise nodes below it, down to those that spread by themselves."""
+    """The expanding node, its operand, and the elementwise nodes below whose operands or results are expanded."""
 
     nodes: tuple[ir.Node, ...]
     narrow: ir.Value | np.ndarray
     replaced: tuple[ir.Value, ...]
 
 
-class ExpandAbsorption(RewriteRule[Found]):
+class BroadcastExpandElimination(RewriteRule[Found]):
     """``f(x, Expand(y))`` → ``f(x, y)`` where f broadcasts, through further elementwise ops.
 
-    A ConstantOfShape is the Expand of one number; an And with what is always true (``Range(0, n, 1) >= 0``, as in the
-    masks of transformer exports), or an Or with what never is, may only expand too.
+    A ConstantOfShape expands one number. An And with an operand that is always true (``Range(0, n, 1) >= 0``, as in the
+    masks of transformer exports), or an Or with one that is always false, may only expand its other operand.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -73,7 +73,7 @@ class ExpandAbsorption(RewriteRule[Found]):
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
-        """Elementwise users only, and each path ends in an op whose result has the same shape without it."""
+        """Only elementwise users, and each path ends in an op whose result has the same shape without the expansion."""
         need(bool(users(root.outputs[0])), "nobody uses it", root)
         narrow, shape = _narrow(root)
         wide = dims(root.outputs[0])
@@ -122,7 +122,7 @@ class ExpandAbsorption(RewriteRule[Found]):
 
 
 def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
-    """What a node repeats, and its dimensions."""
+    """The value that a node expands, and its dimensions."""
     if is_op(root, "ConstantOfShape"):
         return splat(root.outputs[0]), ()
     if is_op(root, "Expand"):

@@ -1,4 +1,4 @@
-"""YOLO's "focus" takes every other row and column four times and joins them: a SpaceToDepth."""
+"""YOLO's "focus" layer takes every other row and column in four ways and joins them: that is a SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Found(NamedTuple):
         return (self.nodes[-1].outputs[0],)
 
 
-class SliceConcatToSpaceToDepth(RewriteRule[Found]):
+class SpaceToDepthFusion(RewriteRule[Found]):
     """``Concat`` of ``x[:, :, i::b, j::b]`` for all i, j → ``SpaceToDepth(x)``.
 
     SpaceToDepth joins the blocks row by row; YOLO joins them column by column. A Conv behind it then gets its weights
@@ -59,7 +59,7 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
-    after = ("slice_chain",)
+    after = ("slice_merging",)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)
     lookback = 2
@@ -71,10 +71,10 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
         size = math.isqrt(len(operands))
         need(size > 1 and size * size == len(operands), "its operands are no blocks", root)
         need(axis(root, len(dims(root.outputs[0], 4)), 0) == CHANNELS, "it does not join channels", root)
-        found = [_offsets(operand, size) for operand in operands]
-        source = found[0][0]
-        need(all(one[0] is source for one in found), "the blocks come from several values", root)
-        order = tuple(row * size + column for _, row, column in found)
+        offsets = [_offsets(operand, size) for operand in operands]
+        source = offsets[0][0]
+        need(all(value is source for value, *_ in offsets), "the blocks come from several values", root)
+        order = tuple(row * size + column for _, row, column in offsets)
         need(sorted(order) == list(range(size * size)), "a block is missing", root)
         _, channels, height, width = dims(source, 4)
         divides = all(not isinstance(dim, int) or dim % size == 0 for dim in (height, width))
@@ -113,7 +113,7 @@ class SliceConcatToSpaceToDepth(RewriteRule[Found]):
 
 
 def _offsets(operand: ir.Value, size: int) -> tuple[ir.Value, int, int]:
-    """What an operand is a block of, its first row and its first column."""
+    """The value that an operand is a block of, the block's first row and its first column."""
     starts: dict[int, int] = {}
     at = operand
     while len(starts) < 2:

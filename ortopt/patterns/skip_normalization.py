@@ -1,0 +1,129 @@
+"""The sum above a normalization, ``x + skip + bias``, that ONNX Runtime's Skip kernels compute with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import (
+    Dim,
+    axis,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    is_vector_of,
+    need,
+    producer,
+    same_dim,
+    shape_of,
+)
+from ortopt.graph.onnx_ir_internals import use_count
+
+
+class Skip(NamedTuple):
+    """``x + skip + bias`` above a normalization over the last axis.
+
+    Attributes:
+        nodes: The additions.
+        x: An operand that has the sum's shape.
+        skip: The other operand: of the sum's shape, or with a first dimension of 1 or none.
+        bias: A vector of the last dimension; None if there is none.
+        total: The sum.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    skip: ir.Value
+    bias: ir.Value | None
+    total: ir.Value
+
+
+def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
+    """The sum that a normalization normalizes, if ONNX Runtime's Skip kernels take its operands.
+
+    Args:
+        root: The normalization; its first input is the sum.
+        parameters: Its scale, and its bias if there may be one.
+
+    Raises:
+        Refusal: If they do not.
+    """
+    (total, *_) = inputs(root, 1)
+    addition = producer(total, "Add")
+    need(addition.graph is root.graph, "the sum is computed in another graph", total)
+    shape = dims(total)
+    need(len(shape) in (2, 3), "the kernel takes two or three dimensions", total)
+    need(axis(root, len(shape), -1) == len(shape) - 1, "it is not over the last axis alone", root)
+    need(
+        not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
+        "its statistics are used",
+        root,
+    )
+    for parameter in parameters:
+        need(
+            parameter is None or is_vector_of(parameter, shape[-1]), "a parameter has not the last dimension", parameter
+        )
+        # Else it could depend on the sum, which is about to come out of the normalization itself.
+        early = parameter is None or parameter.producer() is None or is_constant(parameter)
+        need(early, "a parameter is computed", parameter)
+    a, b = inputs(addition, 2)
+    biased = [
+        (x, addends) for x in (a, b) if (addends := _biased(x, shape)) is not None and _skips(b if x is a else a, x)
+    ]
+    if biased:
+        x, (inner, plain, bias) = biased[0]
+        return Skip((inner, addition), plain, b if x is a else a, bias, total)
+    if not _has_shape(a, shape):
+        a, b = b, a
+    need(_has_shape(a, shape) and _skips(b, a), "the kernel does not broadcast the operands so", addition)
+    return Skip((addition,), a, b, None, total)
+
+
+def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, ir.Value] | None:
+    """The addition of a vector to a value of the whole shape, that value and the vector; None if it is not that."""
+    node = value.producer()
+    if node is None or not is_op(node, "Add") or not is_used_once(value):
+        return None
+    a, b = inputs(node, 2)
+    if not is_vector_of(b, shape[-1]):
+        a, b = b, a
+    early = b.producer() is None or is_constant(b)
+    return (node, a, b) if early and is_vector_of(b, shape[-1]) and _has_shape(a, shape) else None
+
+
+def _has_shape(value: ir.Value, shape: Sequence[Dim]) -> bool:
+    own = shape_of(value)
+    return own is not None and len(own) == len(shape) and all(map(same_dim, own, shape))
+
+
+def _skips(skip: ir.Value, x: ir.Value) -> bool:
+    """Whether the kernel broadcasts a skip to x: it looks at the last two dimensions alone, and at the first for 1."""
+    own, whole = shape_of(skip), shape_of(x)
+    if own is None or whole is None or len(own) < 2 or not all(map(same_dim, own[-2:], whole[-2:])):
+        return False
+    return len(own) == 2 or (len(own) == len(whole) and (own[0] == 1 or same_dim(own[0], whole[0])))
+
+
+def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
+    """A new node of one of ONNX Runtime's Skip ops, with the sum as its fourth output if that is needed.
+
+    Args:
+        op: Its op type.
+        skip: The sum that it normalizes.
+        parameters: Scale, and bias where the op has one.
+        epsilon: Of the normalization.
+    """
+    inputs = [skip.x, skip.skip, *parameters, skip.bias]
+    while inputs[-1] is None:
+        inputs.pop()
+    outputs = [ir.Value()]
+    if not is_used_once(skip.total):
+        outputs += [ir.Value(name=""), ir.Value(name=""), ir.Value()]
+    return ir.node(op, inputs, {"epsilon": epsilon}, domain="com.microsoft", outputs=outputs)
+
+
+__all__ = ["Skip", "skip_above", "skip_node"]

@@ -1,0 +1,56 @@
+"""The name of a pass is ``<subject>_<kind>``: a stranger finds a pass by it, and sees what it does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ortopt import registry
+from ortopt.former_names import FORMER_NAMES
+from ortopt.transformer import PASSES_PACKAGE, name_key
+
+KINDS = (
+    *("canonicalization", "conversion", "decomposition", "elimination", "folding", "fusion", "hoisting", "inlining"),
+    *("merging", "packing", "propagation", "quantization", "reassociation", "rebuilding", "reordering", "sharing"),
+    "unrolling",
+)
+GRAMMAR = re.compile(rf"[a-z][a-z0-9]*(_[a-z0-9]+)*_({'|'.join(KINDS)})")
+
+OF_ONNXRUNTIME = "ONNX Runtime has a pass of this name, and people search for it"
+OF_COMPILERS = "compilers have a pass of this name, and people search for it"
+EXCEPTIONS = {
+    "double_qdq_pairs_remover": OF_ONNXRUNTIME,
+    "ensure_unique_dq": OF_ONNXRUNTIME,
+    "loop_invariant_code_motion": OF_COMPILERS,
+    "qdq_final_cleanup": OF_ONNXRUNTIME,
+    "transpose_optimizer": OF_ONNXRUNTIME,
+    "where_dummy_dq": OF_ONNXRUNTIME,
+}
+"""Names that break the grammar, with the reason."""
+
+NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "transformers").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_subject_and_a_kind(name: str) -> None:
+    assert name in EXCEPTIONS or GRAMMAR.fullmatch(name), f"{name} must end in one of {', '.join(KINDS)}"
+
+
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_an_exception_exists_and_is_one(name: str) -> None:
+    assert name in NAMES, f"{name} is gone: so is its exception"
+    assert not GRAMMAR.fullmatch(name), f"{name} needs no exception"
+
+
+def test_the_registry_names_a_pass_as_its_file() -> None:
+    named = {kind.__module__.rpartition(".")[2]: kind.name for kind in registry.installed()
+             if kind.__module__.startswith(PASSES_PACKAGE)}  # fmt: skip
+    assert named == {name: name for name in NAMES}
+
+
+def test_no_name_is_both_former_and_present() -> None:
+    keys = {name_key(name) for name in NAMES}
+    assert not {name_key(former) for former in FORMER_NAMES} & keys
+    assert set(FORMER_NAMES.values()) <= set(NAMES)
