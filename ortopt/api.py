@@ -21,7 +21,8 @@ from ortopt.cancellation import NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, UsageError, VerificationError
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach
-from ortopt.observers import HistoryEntry, Observer, RetryRequested, RewriteLimit
+from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.observers import HistoryEntry, Observer, RetryRequested
 from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, Replay, RewriteKey, StopPointReached
 from ortopt.options import Options, Target, whole_number
 from ortopt.transformer import GraphTransformer

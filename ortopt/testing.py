@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ortopt import registry
 from ortopt.api import figures
 from ortopt.graph import scope
+from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
-from ortopt.observers import Explanation
 from ortopt.options import Options, Target
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load

@@ -12,7 +12,7 @@ import click
 from ortopt.cli.optimize import make_options, run_options, strict_option
 
 if TYPE_CHECKING:
-    from ortopt.observers import Explanation
+    from ortopt.instrumentation.explanation import Explanation
 
 
 @click.command("explain", short_help="Show what a pass rewrites and refuses, and why.")
@@ -35,7 +35,7 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     from ortopt.cli.interrupt import cancels
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
-    from ortopt.observers import Explanation
+    from ortopt.instrumentation.explanation import Explanation
     from ortopt.reporting.report import shape_arithmetic
 
     kind = registry.installed().find(name)

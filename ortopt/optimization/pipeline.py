@@ -14,9 +14,10 @@ from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
+from ortopt.graph.text import node_name
 from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
-from ortopt.observers import Observer, node_name
+from ortopt.observers import Observer
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected

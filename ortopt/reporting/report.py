@@ -13,8 +13,7 @@ import ortopt
 from ortopt.analysis.shape_demand import SIZES, Demand, demands
 from ortopt.api import OptimizeResult, Repair
 from ortopt.graph import scope
-from ortopt.graph.text import one_line, quoted
-from ortopt.observers import node_name
+from ortopt.graph.text import node_name, one_line, quoted
 from ortopt.serialization.load import SOURCE_KEY
 
 if TYPE_CHECKING:
