@@ -136,3 +136,24 @@ class Workspace:
         own.metadata_props.clear()
         own.metadata_props.update(metadata)
         own.ir_version = ir_version
+
+
+class CloneWorkspace(Workspace):
+    """A clone that a transformer edits directly: it has no editor of its own, and shares the run's options and counts.
+
+    Args:
+        model: The clone.
+        workspace: The workspace of the original.
+    """
+
+    def __init__(self, model: ir.Model, workspace: Workspace) -> None:
+        self.model = model
+        self.options = workspace.options
+        self.allowance = workspace.allowance
+        self.offered = workspace.offered
+        self.too_large = workspace.too_large
+        self.left_out = workspace.left_out
+        self.edit = workspace.edit
+
+
+__all__ = ["CloneWorkspace", "Workspace"]

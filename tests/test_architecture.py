@@ -21,7 +21,7 @@ LAYERS = (
     "transformer context workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion",
     "transformers",
-    "registry manager instrumentation",
+    "registry rule_batch manager instrumentation",
     "verification",
     "optimization",
     "api",
