@@ -19,7 +19,8 @@ from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import clone
 from ortopt.instrumentation.check_each import what_is_broken
 from ortopt.observers import HistoryEntry, InvalidGraph, Observer, Observers, RetryRequested
-from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
+from ortopt.option_kinds import whole_number
+from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
 from ortopt.rule import RewriteRule, RuleFailure, check_rule
 from ortopt.rule_batch import Clock, RuleBatch, in_batches, in_order
 from ortopt.transformer import GraphTransformer, check_contract, check_instance, name_key

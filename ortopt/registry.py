@@ -8,13 +8,13 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
-import math
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
+from ortopt.option_kinds import parse_size
 from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.rule import RewriteRule, check_rule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_instance, name_key
@@ -303,23 +303,6 @@ def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:
             raise UsageError(f"{kind.name} does not take {part!r}; its options: {known}")
         values[name] = _typed(kind.name, name, value, str(fields[name].type))
     return values
-
-
-_UNITS = {"": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def parse_size(text: str) -> int:
-    """A number of bytes, e.g. ``1MB`` or ``65536``.
-
-    Raises:
-        UsageError: If the text is none.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    nbytes = math.inf if found is None or unit is None else float(found[1]) * unit
-    if math.isinf(nbytes):
-        raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
-    return int(nbytes)
 
 
 def _typed(transformer: str, name: str, text: str, kind: str) -> object:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors options cancellation _version",
+    "errors option_kinds options cancellation _version",
     "system semantics",
     "graph",
     "serialization analysis",

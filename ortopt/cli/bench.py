@@ -11,6 +11,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import THREADS, Finite
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     from ortopt.benchmarking.benchmark import Effort, Figures, Spread, Version
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 )
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name, for a single model.  [default: drawn]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
-@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
-@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("providers")
 @click.option("--threads", type=THREADS, default=0, help="Within an op.  [default: one a core]")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Processes of each version.")
 @click.option("--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each.")
@@ -43,8 +44,8 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     from ortopt.analysis.providers import normalize, usable
     from ortopt.benchmarking import benchmark
     from ortopt.cli import files, models
-    from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
+    from ortopt.option_kinds import commas
     from ortopt.serialization.load import load
 
     for option in ("inputs", "trace_file"):
@@ -60,7 +61,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
         given["repeat"],
         given["seconds"],
         given["threads"],
-        tuple(dict.fromkeys(normalize(name) for name in commas(given["provider"]) or ("cpu",))),
+        tuple(dict.fromkeys(normalize(name) for name in commas(given["providers"]) or ("cpu",))),
     )
     for provider in effort.providers:
         works, reason = usable(provider)
@@ -96,12 +97,14 @@ def _levels(text: str) -> tuple[int, ...]:
 def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, given: dict[str, Any]) -> list[Figures]:
     from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays, files
-    from ortopt.cli.optimize import dims
+    from ortopt.option_kinds import named_sizes
     from ortopt.serialization.load import load
     from ortopt.system.temporary_files import temporary_folder
 
     loaded = load(argument.source)
-    candidates = arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"]))
+    candidates = arrays.candidates(
+        argument, loaded, given["inputs"], given["seed"], named_sizes("--dim", given["dims"])
+    )
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
         inputs = folder / "inputs.npz"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.optimize import make_options, run_options
+from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
     from ortopt.api import Optimization
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @click.command("bisect", short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
 @click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
-@click.option("-O", "level", type=click.IntRange(0, 4), default=3, show_default=True, help="-O0 to -O4.")
+@run_option("level")
 @run_options
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
 @click.option("--json", "as_json", is_flag=True, help="As data.")
-def command(model: str, output: str | None, level: int, as_json: bool, **given: Any) -> None:
+def command(model: str, output: str | None, as_json: bool, **given: Any) -> None:
     """Find the first single rewrite after which the result of "ortopt optimize" differs from the original.
 
     Exits with 0 if there is none: the result verifies. Else with 3, and FOLDER holds the smallest model around the
@@ -44,7 +44,7 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
 
     if output == "":
         raise UsageError("-o is given an empty name")
-    options = dataclasses.replace(make_options(level=level, **given), repair=False)
+    options = dataclasses.replace(make_options(**given), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer.check_folder(folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.optimize import make_options, run_options, strict_option
+from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
     from ortopt.instrumentation.explanation import Explanation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one]")
 @click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
 @run_options
-@strict_option
+@run_option("strict")
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **given: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.

@@ -28,10 +28,10 @@ def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
 
 def _parsed(text: str) -> int | None:
     from ortopt.errors import UsageError
-    from ortopt.registry import parse_size
+    from ortopt.option_kinds import UNLIMITED, parse_size
     from ortopt.system import memory
 
-    if text.strip().lower() == "unlimited":
+    if text.strip().lower() == UNLIMITED:
         return None
     nbytes = min(parse_size(text), sys.maxsize)  # no system knows of more
     if nbytes < memory.LEAST:

@@ -14,6 +14,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import THREADS
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     from ortopt.cli.models import ModelArgument
@@ -26,8 +27,8 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @click.argument("model")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
-@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
-@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("providers")
 @click.option(
     "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
 )
@@ -47,9 +48,9 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
     """
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.optimize import commas, dims
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
+    from ortopt.option_kinds import commas, named_sizes
     from ortopt.serialization.load import load
 
     if given["export_specialized"] == files.STREAM:
@@ -67,8 +68,10 @@ def command(model: str, as_json: bool, **given: Any) -> None:
     files.check_not_read(written, {"external data of the model": models.external_data(loaded)})
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
-        run = _Run(argument, commas(given["provider"]), given)
-        outputs = run.first(arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"])))
+        run = _Run(argument, commas(given["providers"]), given)
+        outputs = run.first(
+            arrays.candidates(argument, loaded, given["inputs"], given["seed"], named_sizes("--dim", given["dims"]))
+        )
         run.again(given["repeat"] - 1)
     for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
         warn(text)

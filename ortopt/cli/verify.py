@@ -11,6 +11,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import Finite
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     from ortopt.verification.comparison import OutputRow
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 @click.argument("original", metavar="A")
 @click.argument("result", metavar="B")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
-@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
+@run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--thorough", is_flag=True, help="Draw many more input sets.")
 @click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
-@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@run_option("providers")
 @click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
@@ -41,8 +42,8 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     click.get_current_context().with_resource(start.early())
     from ortopt.analysis.providers import normalize
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.optimize import commas, dims
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
+    from ortopt.option_kinds import commas, named_sizes
     from ortopt.serialization.load import load
     from ortopt.verification.inputs import Interface
     from ortopt.verification.verify import verify
@@ -51,9 +52,9 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
         raise UsageError("--thorough draws inputs: leave out --inputs")
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
-    providers = [normalize(name) for name in commas(given["provider"]) or ("cpu",)]
+    providers = [normalize(name) for name in commas(given["providers"]) or ("cpu",)]
     first, second = models.resolve(original), models.resolve(result)
-    sizes = dims(given["dim"])
+    sizes = named_sizes("--dim", given["dims"])
     loaded, _ = [load(argument.source) for argument in (first, second)]  # what is broken is said of the file that is
     arrays.check_sizes(Interface(loaded), sizes, given["inputs"])
     inputs = models.verification_inputs(given["inputs"], first, sizes)

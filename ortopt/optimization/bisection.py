@@ -14,7 +14,8 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.observers import Observer
-from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, RewriteKey, Run
+from ortopt.optimization.pipeline import Pipeline, Run
+from ortopt.optimization.replay import NumberedRewrite, RewriteKey
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.verify import Reference, Verification
 
@@ -124,11 +125,11 @@ class Bisection:
             after = search.probe(different)
             if after[1].status != "differs":
                 raise NotFound("it did not come out again: a transformer does not do the same each time")
-        attempt, verification = after
-        if attempt.last is None or attempt.last.number != different:
+        run, verification = after
+        if run.last is None or run.last.number != different:
             raise NotFound(f"it comes with rewrite {different}, which nobody made")
         error_before = 0.0 if before is None else before.worst
-        return Culprit(attempt.last, verification, error_before, search.probes, search.outputs, search.sets)
+        return Culprit(run.last, verification, error_before, search.probes, search.outputs, search.sets)
 
     def show(self, culprit: Culprit, left_out: Collection[str] = ()) -> Blame:
         """The models around a culprit, and inputs that tell them apart.
@@ -153,17 +154,17 @@ class Bisection:
             self._observers, limit=limit, left_out=left_out, without=without, token=self._token
         )
 
-    def compare(self, attempt: Run, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+    def compare(self, run: Run, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
         """Compare what a replay has reached with the original.
 
         Raises:
             DeadlinePassed: It took longer than there is time.
             NotFound: It cannot be compared.
         """
-        outcome = self._reference.compare(attempt.model, outputs=outputs, sets=sets, timeout=self._token.left)
+        outcome = self._reference.compare(run.model, outputs=outputs, sets=sets, timeout=self._token.left)
         if outcome.status == "impossible":
             self._token.check()
-            raise NotFound(f"after {attempt.offered} rewrites it cannot be compared: {outcome.reason}")
+            raise NotFound(f"after {run.offered} rewrites it cannot be compared: {outcome.reason}")
         return outcome
 
     def check(self) -> None:
@@ -194,12 +195,12 @@ class _Search:
         self._bisection.check()
         self.probes += 1
         try:
-            attempt = self._bisection.replay(limit, self._left_out, self._without)
+            run = self._bisection.replay(limit, self._left_out, self._without)
         except OptimizationCancelled:
             raise
         except OrtoptError as error:
             raise NotFound(f"the run could not be repeated: {error}") from error
-        return attempt, self._bisection.compare(attempt, self.outputs, self.sets)
+        return run, self._bisection.compare(run, self.outputs, self.sets)
 
 
 __all__ = ["Bisection", "Blame", "Culprit", "NotFound"]
