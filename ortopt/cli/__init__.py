@@ -13,6 +13,8 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from ortopt._deferred_sympy import defer_sympy
+
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
     """Leave as after Ctrl-C, without temporary files and child processes; the second time at once."""
@@ -37,6 +39,7 @@ def main() -> NoReturn:
     # A process of one command makes next to no garbage, and ends soon: collections would only walk over the graph, the
     # last of them, when the interpreter ends, as well.
     gc.disable()
+    defer_sympy()
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
