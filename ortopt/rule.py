@@ -242,18 +242,12 @@ class RuleDriver:
             OptimizationCancelled: If the run has been asked to stop; every completed rewrite stands.
         """
         statistics = {rule.name: RuleStatistics() for rule in self.rules}
-        imports = scope.of(graph).opset_imports
-        table = {
-            root: live
-            for root, entries in self.roots.items()
-            if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
-        }
-        anyone = next(iter(contexts.values()))
-        cancellation = anyone.cancellation
-        queue = deque(self.seeds(graph, anyone.edit.index, near, cancellation))
+        table = self._live(graph)
+        context = next(iter(contexts.values()))
+        cancellation = context.cancellation
+        queue = deque(self.seeds(graph, context.edit.index, near, cancellation))
         queued = set(queue)
         modified = False
-        clock = time.perf_counter
         countdown = VISITS_BETWEEN_CHECKS
         left = MAX_REWRITES + MAX_REWRITES_A_NODE * len(graph)
         while queue and left:
@@ -267,31 +261,49 @@ class RuleDriver:
                 continue
             name = node.op_type
             rules = table.get(f"{node.domain}::{name}" if node.domain else name)
-            if rules is None:
+            changed = None if rules is None else self._visit(rules, node, contexts, statistics)
+            if changed is None:
                 continue
-            for rule in rules:
-                started = clock()
-                context = contexts[rule]
-                try:
-                    changed = self._try(rule, node, context)
-                except OptimizationCancelled:
-                    raise
-                except Exception as error:
-                    raise RuleFailure(rule, error) from error
-                figures = statistics[rule.name]
-                figures.visits += 1
-                figures.seconds += clock() - started
-                if changed is None:
-                    continue
-                figures.rewrites += 1
-                left -= 1
-                modified = True
-                for other in changed:
-                    if other not in queued and other.graph is graph:
-                        queued.add(other)
-                        queue.append(other)
-                break
+            left -= 1
+            modified = True
+            for other in changed:
+                if other not in queued and other.graph is graph:
+                    queued.add(other)
+                    queue.append(other)
         return DriverResult(modified, statistics, bounded=bool(queue))
+
+    def _live(self, graph: ir.Graph) -> dict[str, list[RewriteRule[Any]]]:
+        """The rules for a graph's opsets, by root."""
+        imports = scope.of(graph).opset_imports
+        return {
+            root: live
+            for root, entries in self.roots.items()
+            if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
+        }
+
+    def _visit(
+        self,
+        rules: Sequence[RewriteRule[Any]],
+        node: ir.Node,
+        contexts: Mapping[RewriteRule[Any], Context],
+        statistics: Mapping[str, RuleStatistics],
+    ) -> list[ir.Node] | None:
+        """Offer a node to rules, in order; the nodes to visit again once one has rewritten it, else None."""
+        for rule in rules:
+            started = time.perf_counter()
+            try:
+                changed = self._try(rule, node, contexts[rule])
+            except OptimizationCancelled:
+                raise
+            except Exception as error:
+                raise RuleFailure(rule, error) from error
+            figures = statistics[rule.name]
+            figures.visits += 1
+            figures.seconds += time.perf_counter() - started
+            if changed is not None:
+                figures.rewrites += 1
+                return changed
+        return None
 
     def _try(self, rule: RewriteRule[Any], root: ir.Node, context: Context) -> list[ir.Node] | None:
         """Offer a node to a rule; the nodes to visit again if it was rewritten, else None."""
