@@ -17,7 +17,7 @@ from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import clone
-from ortopt.instrumentation.check_each import what_is_broken
+from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import HistoryEntry, InvalidGraph, Observer, Observers, RetryRequested
 from ortopt.option_kinds import whole_number
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
@@ -316,7 +316,7 @@ class GraphTransformerManager:
         """Leave out a transformer that failed; whether its batch must run again."""
         if isinstance(cause, RetryRequested) and restored:
             return True
-        if restored and (invalid := what_is_broken(step.workspace.model)) is not None:
+        if restored and (invalid := invalidity(step.workspace.model)) is not None:
             raise InvalidModelError(f"{culprit.name} found the model broken: {invalid}") from cause
         self._fail(culprit, cause, graph, step, corrupted=not restored)
         return batch.is_rules
@@ -366,9 +366,9 @@ class GraphTransformerManager:
         version = edit.version
         entry = step.entry(transformer.name, scope.label(graph))
         if transformer.offers_rewrites or context.offer((), transformer.formula):
-            said = transformer.apply(graph, context)
+            returned = transformer.apply(graph, context)
             context._end()
-            check_edits(transformer, edit, graph, said=said, logged=edit.version != version)
+            check_edits(transformer, edit, graph, returned=returned, logged=edit.version != version)
         modified = edit.version != version  # what it did counts, not what it returned
         return [dataclasses.replace(entry, modified=modified, rewrites=context._rewrites)]
 

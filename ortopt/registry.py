@@ -1,4 +1,4 @@
-"""Which transformers there are, and which of them a run wants: discovery, names, selection, pipelines as text."""
+"""The installed transformers, and those that a run selects: discovery, names, selection, pipelines as text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Registry:
         self._by_key: dict[str, Registration] = {}
 
     def add(self, kind: Kind, origin: str) -> None:
-        """Take up a class.
+        """Register a class.
 
         Args:
             kind: A concrete transformer.
@@ -58,7 +58,7 @@ class Registry:
         try:
             transformer = kind()
         except Exception as error:
-            raise RegistrationError(f"{origin}: {kind.__qualname__} cannot be made: {error}") from error
+            raise RegistrationError(f"{origin}: {kind.__qualname__} cannot be instantiated: {error}") from error
         check_contract(transformer)
         if isinstance(transformer, RewriteRule):
             check_rule(transformer)
@@ -89,11 +89,11 @@ class Registry:
         return self._registration(name).origin
 
     def _registration(self, name: str) -> Registration:
-        found = self._by_key.get(name_key(name))
-        if found is None:
+        registration = self._by_key.get(name_key(name))
+        if registration is None:
             names = [kind.name for kind in self]
             raise UnknownTransformerError(name, tuple(difflib.get_close_matches(name.lower(), names, 3, 0.5)))
-        return found
+        return registration
 
 
 @functools.cache
@@ -142,18 +142,18 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selected:
-    """A transformer that a run wants, and the levels at which it wants it."""
+    """A transformer that a run selects, and the levels at which it runs."""
 
     transformer: GraphTransformer
     levels: tuple[TransformerLevel, ...]
 
 
 def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Selected]:
-    """The transformers that a run wants.
+    """The transformers that a run selects.
 
     Args:
-        options: What the run wants.
-        extra: Instances that the user brings; they run without being named, unless ``options.disable`` names them.
+        options: Options of the run.
+        extra: Instances of the user's; they run without being named, unless ``options.disable`` names them.
 
     Returns:
         Instances with their levels; in the order of ``options.passes`` if that is given, else by name.
@@ -161,15 +161,15 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     Raises:
         UnknownTransformerError: If a name is unknown.
         UsageError: If a pipeline cannot be read, a transformer does not take an option, or one that is asked for, by
-            name or by being handed over, does not run.
-        RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or bears a taken name.
+            name or as an instance, does not run.
+        RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or its name is taken.
     """
     registry = Registry()
     for kind in installed():
         registry.add(kind, installed().origin(kind.name))
     own = _instances(extra)
     for transformer in own:
-        registry.add(_handed_over(transformer), "the call")
+        registry.add(_class_of_instance(transformer), "the call")
     disabled = _level_names(options.disable, registry)
     enabled = {name_key(registry.find(name).name) for name in options.enable}
     only = {name_key(registry.find(name).name) for name in options.only}
@@ -213,10 +213,10 @@ def _why_idle(kind: Kind, options: Options) -> str:
 
 
 def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransformer]:
-    """What a caller has handed over, if these are instances of transformers.
+    """The caller's transformers as a list.
 
     Raises:
-        RegistrationError: If one is something else; the message says what to pass.
+        RegistrationError: If one is no instance; the message says what to pass.
     """
     if isinstance(transformers, GraphTransformer) or inspect.isclass(transformers):
         raise RegistrationError("transformers takes a list of instances, e.g. [MyRule()]")
@@ -226,19 +226,19 @@ def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransforme
     return instances
 
 
-def _handed_over(transformer: GraphTransformer) -> Kind:
-    """A class that stands for an instance whose constructor may want arguments."""
+def _class_of_instance(transformer: GraphTransformer) -> Kind:
+    """A class for an instance whose own class may need arguments: it returns the instance's state."""
     kind = type(transformer)
 
-    class Handed(kind):  # type: ignore[misc, valid-type]
+    class Instance(kind):  # type: ignore[misc, valid-type]
         __doc__ = kind.__doc__
         name = transformer.name
 
         def __init__(self, **_: object) -> None:
             self.__dict__.update(transformer.__dict__)
 
-    Handed.__module__, Handed.__qualname__ = kind.__module__, kind.__qualname__
-    return Handed
+    Instance.__module__, Instance.__qualname__ = kind.__module__, kind.__qualname__
+    return Instance
 
 
 def _level_names(names: Iterable[str], registry: Registry) -> dict[str, frozenset[TransformerLevel]]:
@@ -267,7 +267,7 @@ def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
 
     Args:
         text: Names with options in braces, separated by commas.
-        registry: Where the names are looked up.
+        registry: The registry that resolves the names.
 
     Returns:
         Instances, in the text's order.
@@ -276,16 +276,16 @@ def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
         UnknownTransformerError: If a name is unknown.
         UsageError: If the text cannot be read, or an option is unknown or of another type.
     """
-    found: list[GraphTransformer] = []
+    transformers: list[GraphTransformer] = []
     position = 0
     while position < len(text):
         item = _ITEM.match(text, position)
         if item is None:
             raise UsageError(f"cannot read the pipeline at {text[position : position + 30]!r}")
         kind = registry.find(item["name"])
-        found.append(kind(**parse_settings(kind, item["settings"] or "")))
+        transformers.append(kind(**parse_settings(kind, item["settings"] or "")))
         position = item.end()
-    return found
+    return transformers
 
 
 def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:

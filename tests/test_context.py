@@ -300,8 +300,8 @@ DIRECT = {
     puts_in: "put nodes into the graph",
     exchanges: "changed nodes of the graph",
     changes_an_op: "changed nodes of the graph",
-    rewires: "the editor has seen nothing",
-    changes_and_takes_back: "the editor has seen nothing",
+    rewires: "the editor has recorded no change",
+    changes_and_takes_back: "the editor has recorded no change",
 }
 
 

@@ -96,13 +96,13 @@ def archive(values: Mapping[str, Any]) -> bytes:
 
     arrays: dict[str, Any] = {}
     for name, value in values.items():
-        parts = {f"{name}.{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
-        for key, one in parts.items():
-            if one is None:
+        parts = {f"{name}.{i}": item for i, item in enumerate(value)} if isinstance(value, list) else {name: value}
+        for key, item in parts.items():
+            if item is None:
                 continue
-            if not isinstance(one, np.ndarray) or key in arrays:
+            if not isinstance(item, np.ndarray) or key in arrays:
                 raise UsageError(f"an .npz file holds arrays: {name!r} cannot be written")
-            arrays[key] = one
+            arrays[key] = item
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:  # numpy.savez knows no array named "file"
         for key, array in arrays.items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @run_options
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
 @click.option("--json", "as_json", is_flag=True, help="As data.")
-def command(model: str, output: str | None, as_json: bool, **given: Any) -> None:
+def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None:
     """Find the first single rewrite after which the result of "ortopt optimize" differs from the original.
 
     Exits with 0 if there is none: the result verifies. Else with 3, and FOLDER holds the smallest model around the
@@ -45,11 +45,11 @@ def command(model: str, output: str | None, as_json: bool, **given: Any) -> None
 
     if output == "":
         raise UsageError("-o is given an empty name")
-    options = dataclasses.replace(make_options(**given), repair=False)
+    options = dataclasses.replace(make_options(**flags), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer_folder.check_folder(folder)
-    inputs = models.verification_inputs(given["inputs"], argument, options.dims)
+    inputs = models.verification_inputs(flags["inputs"], argument, options.dims)
     token = CancellationToken()
     run = Optimization(argument.source, options, cancellation=token)
     with contextlib.closing(run), cancels(token):

@@ -75,19 +75,19 @@ def command(
     files.check_not_read({"--draw": picture}, {"external data of the model": models.external_data(loaded)})
     partitioning.group(loaded, options)
     partitioning.prepare(loaded)
-    found = quotient.quotients(loaded)
+    quotients = quotient.quotients(loaded)
     if picture is not None:
-        files.write_text(picture, quotient.as_svg(found[0]))
+        files.write_text(picture, quotient.as_svg(quotients[0]))
         if picture == files.STREAM:
             return
     if as_json:
-        data = {"schema": 1, "model": argument.label, "graphs": [describe(one) for one in found]}
+        data = {"schema": 1, "model": argument.label, "graphs": [describe(graph) for graph in quotients]}
         click.echo(json.dumps(data, indent=2))
     elif dot:
-        click.echo("".join(map(quotient.as_dot, found)), nl=False)
+        click.echo("".join(map(quotient.as_dot, quotients)), nl=False)
     else:
-        for one in found:
-            _show(one)
+        for graph in quotients:
+            _show(graph)
 
 
 def describe(quotient: Quotient) -> dict[str, Any]:

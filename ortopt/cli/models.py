@@ -105,11 +105,11 @@ def verification_inputs(
                 raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
             file.seek(0)
             arrays = np.load(file, allow_pickle=False)
-            found = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
-        if not found or not all(isinstance(array, np.ndarray) for array in found.values()):
+            inputs = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
+        if not inputs or not all(isinstance(array, np.ndarray) for array in inputs.values()):
             raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
     except OSError as error:
         raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
     except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
         raise InvalidModelError(f"{quoted(path)}: no .npz file of plain arrays ({error})") from error
-    return found
+    return inputs

@@ -33,15 +33,15 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 @click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
 @click.option("-v", "--verbose", is_flag=True, help="List passes that changed nothing too.")
 @click.option("-q", "--quiet", is_flag=True, help="No report, no progress; warnings and errors only.")
-def command(model: str, **given: Any) -> None:
+def command(model: str, **flags: Any) -> None:
     """Optimize a model, verify the result against the original, and write it.
 
     IN is a file, "-" for stdin, or zoo:NAME. OUT may be "-" for stdout; the report then goes to stderr.
     """
-    if given["verify"]:
+    if flags["verify"]:
         from ortopt.verification import start
 
         click.get_current_context().with_resource(start.early())
     from ortopt.cli.optimization import Run
 
-    Run(model, make_options(**given), **given).all()
+    Run(model, make_options(**flags), **flags).all()

@@ -29,9 +29,9 @@ class ModelFigures:
 
     Attributes:
         ops: Node count by op, as ``Add`` or ``com.microsoft::Gelu``; subgraphs and functions included.
-        initializers: How many constants, Constant nodes apart.
+        initializers: Number of initializers.
         nbytes: Bytes of all constants, Constant nodes included.
-        functions: How many local functions.
+        functions: Number of local functions.
     """
 
     ops: Mapping[str, int]
@@ -41,7 +41,7 @@ class ModelFigures:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return sum(self.ops.values())
 
 
@@ -51,9 +51,9 @@ class PassTotal:
 
     Attributes:
         transformer: Its name.
-        rewrites: How many rewrites it made.
-        seconds: How long it ran.
-        visits: How many nodes a rule was offered.
+        rewrites: Number of rewrites that it made.
+        seconds: Its duration in all.
+        visits: Number of nodes that a rule was offered.
     """
 
     transformer: str
@@ -64,12 +64,12 @@ class PassTotal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeRefusal:
-    """What one transformer left as it is because the file would have grown by more than it may.
+    """What one transformer left as it is because the file would have grown by more than is allowed.
 
     Attributes:
         transformer: Its name.
-        count: How many candidates.
-        nbytes: What they would have added in all.
+        count: Number of candidates.
+        nbytes: Bytes that they would have added in all.
     """
 
     transformer: str
@@ -86,11 +86,11 @@ class Summary:
         after: The size of the result.
         passes: Totals by transformer, the most rewrites first; those that did nothing left out.
         seconds: Seconds by phase: ``load``, ``optimize``, ``verify``.
-        bound_reached: The levels whose fixed-point loop ended at its bound.
+        bound_reached: The levels that ended at a limit of steps or rewrites.
         failures: Transformers that raised and were left out, with the reasons.
-        rewrites: How many rewrites were offered.
-        too_large: What transformers left as it is because the file would have grown too much.
-        requires: What the result needs to be loaded.
+        rewrites: Number of rewrites that were offered.
+        too_large: What was left as it is because the file would have grown too much.
+        requires: The runtimes that can load the result.
     """
 
     before: ModelFigures
@@ -115,8 +115,8 @@ class Repair:
         output: The output that differs most.
         error: Its error after the rewrite, relative to its scale; infinite where it is not comparable.
         error_before: The worst error before it.
-        probes: How many models were compared to find it.
-        seconds: How long that took.
+        probes: Number of models that were compared to find it.
+        seconds: Duration of the search.
     """
 
     rewrite: NumberedRewrite
@@ -138,8 +138,8 @@ class OptimizeResult:
         history: Every run of every transformer.
         summary: What changed.
         verification: How the result compares with the original; None if it was not asked for.
-        stopped: Whether the deadline cut the run short.
-        repairs: What was left out because the result differed from the original, in the order in which it was found.
+        stopped: Whether the deadline ended the run.
+        repairs: What was left out because the result differed from the original, in order.
     """
 
     model: ir.Model
@@ -160,7 +160,7 @@ class OptimizeResult:
         """Write the model, atomically.
 
         Args:
-            path: Where to.
+            path: The file.
             external_data: Where weights go: inside the file, copied beside it, or left in the original's files.
 
         Raises:
