@@ -10,7 +10,7 @@ from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 REMEDY = "edit through the context (substitute, attempt, edit), or declare bypasses_editor = True"
 
 
-class DirectEdit(Exception):  # noqa: N818 -- what a transformer did, told by its reason
+class DirectEdit(Exception):  # noqa: N818 -- a misuse, which the manager reports by its reason
     """A transformer without ``bypasses_editor`` has changed a graph past the editor: it cannot be taken back."""
 
 

@@ -123,7 +123,7 @@ def check_rule(rule: RewriteRule[Any]) -> None:
         raise RegistrationError(f"{where}: opsets must be (first, last)")
 
 
-class RuleFailure(Exception):  # noqa: N818 -- carries a rule's exception to the manager, which tells it as its own
+class RuleFailure(Exception):  # noqa: N818 -- carries a rule's exception to the manager
     """A rule raised.
 
     Args:
@@ -366,7 +366,7 @@ class RuleDriver:
         changed = dict.fromkeys(nodes)
         layer = [node for node in (changed if token is NEVER else token.checked(changed)) if node.graph is not None]
         seen = set(layer)
-        found = list(layer)
+        reached = list(layer)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
             for at in layer if token is NEVER else token.checked(layer):
@@ -379,13 +379,13 @@ class RuleDriver:
                             following.append(use.node)
             if not following:
                 break
-            found.extend(
+            reached.extend(
                 user
                 for user in following
                 if lookback.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance
             )
             layer = following
-        return found
+        return reached
 
 
 class Changes:

@@ -137,21 +137,21 @@ def around(blame: Blame, options: Options) -> Excerpt | None:
     Returns:
         The part; None where only the whole model shows the difference.
     """
-    one, other = _Outline(blame.before), _Outline(blame.after)
-    chosen = _changed(one, other)
+    old, new = _Outline(blame.before), _Outline(blame.after)
+    chosen = _changed(old, new)
     grown = 0
     for radius in RADII:
         while grown < radius:
-            keys = {side.keys[i] for side, set_ in zip((one, other), chosen, strict=True) for i in side.around(set_)}
+            keys = {side.keys[i] for side, set_ in zip((old, new), chosen, strict=True) for i in side.around(set_)}
             chosen = tuple(  # type: ignore[assignment]
                 set_ | {i for i, key in enumerate(side.keys) if key in keys}
-                for side, set_ in zip((one, other), chosen, strict=True)
+                for side, set_ in zip((old, new), chosen, strict=True)
             )
             grown += 1
-        if len(chosen[0]) == len(one.nodes) and len(chosen[1]) == len(other.nodes):
+        if len(chosen[0]) == len(old.nodes) and len(chosen[1]) == len(new.nodes):
             return None
         try:
-            excerpt = _cut(one, other, chosen, blame.inputs, options)
+            excerpt = _cut(old, new, chosen, blame.inputs, options)
             outcome = verify(excerpt.before, excerpt.after, inputs=excerpt.inputs, providers=options.providers)
         except (Unfit, OrtoptError, ValueError, TypeError):
             continue
@@ -160,16 +160,16 @@ def around(blame: Blame, options: Options) -> Excerpt | None:
     return None
 
 
-def _changed(one: _Outline, other: _Outline) -> tuple[set[int], set[int]]:
+def _changed(old: _Outline, new: _Outline) -> tuple[set[int], set[int]]:
     """The nodes that only one of the two has, or whose constants differ."""
     differing = {
         name
-        for name, value in one.model.graph.initializers.items()
-        if name in other.model.graph.initializers
-        and not same_content(value.const_value, other.model.graph.initializers[name].const_value)
+        for name, value in old.model.graph.initializers.items()
+        if name in new.model.graph.initializers
+        and not same_content(value.const_value, new.model.graph.initializers[name].const_value)
     }
     changed = []
-    for side, keys in ((one, set(other.keys)), (other, set(one.keys))):
+    for side, keys in ((old, set(new.keys)), (new, set(old.keys))):
         changed.append(
             {i for i, key in enumerate(side.keys) if key not in keys or not differing.isdisjoint(side.needs[i])}
         )
@@ -177,21 +177,21 @@ def _changed(one: _Outline, other: _Outline) -> tuple[set[int], set[int]]:
 
 
 def _cut(
-    one: _Outline, other: _Outline, chosen: tuple[set[int], set[int]], feeds: Mapping[str, Any], options: Options
+    old: _Outline, new: _Outline, chosen: tuple[set[int], set[int]], feeds: Mapping[str, Any], options: Options
 ) -> Excerpt:
-    computed, recomputed = one.results(chosen[0]), other.results(chosen[1])
+    computed, recomputed = old.results(chosen[0]), new.results(chosen[1])
     outputs = [name for name, needed in computed.items() if name in recomputed and (needed or recomputed[name])]
     if not outputs:
         raise Unfit("nothing of it is needed outside")
     inputs: dict[str, None] = {}
-    for side, set_ in ((one, chosen[0]), (other, chosen[1])):
+    for side, set_ in ((old, chosen[0]), (new, chosen[1])):
         own = side.results(set_)
         for index in sorted(set_):
             inputs.update((n, None) for n in side.needs[index] if n not in own and not _is_constant(side.values[n]))
-    captured = _capture(one, list(inputs), feeds, options)
-    before = section(one.model, [one.nodes[i] for i in sorted(chosen[0])], outputs, [one.values[n] for n in inputs])
-    inputs_after = [other.values.get(name, one.values[name]) for name in inputs]
-    after = section(other.model, [other.nodes[i] for i in sorted(chosen[1])], outputs, inputs_after)
+    captured = _capture(old, list(inputs), feeds, options)
+    before = section(old.model, [old.nodes[i] for i in sorted(chosen[0])], outputs, [old.values[n] for n in inputs])
+    inputs_after = [new.values.get(name, old.values[name]) for name in inputs]
+    after = section(new.model, [new.nodes[i] for i in sorted(chosen[1])], outputs, inputs_after)
     if before is None or after is None:
         raise Unfit("it is no model by itself")
     return Excerpt(before, after, captured)
@@ -201,18 +201,18 @@ def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer() and value.const_value is not None
 
 
-def _capture(one: _Outline, names: Sequence[str], feeds: Mapping[str, Any], options: Options) -> dict[str, Any]:
+def _capture(outline: _Outline, names: Sequence[str], feeds: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """The content of some values when the model runs on its inputs."""
     missing = [name for name in names if name not in feeds]
-    if any(name not in one.producer for name in missing):
+    if any(name not in outline.producer for name in missing):
         raise Unfit("it needs a value that the model before the rewrite does not have")
     captured: Mapping[str, Any] = {}
     if missing:
-        graph = one.model.graph
+        graph = outline.model.graph
         count = len(graph.outputs)
         try:
-            graph.outputs.extend(one.values[name] for name in missing if name not in one.outputs)
-            captured = outputs_of(one.model, dict(feeds), providers=options.providers)
+            graph.outputs.extend(outline.values[name] for name in missing if name not in outline.outputs)
+            captured = outputs_of(outline.model, dict(feeds), providers=options.providers)
         finally:
             del graph.outputs[count:]
     values = {name: feeds[name] if name in feeds else captured[name] for name in names}

@@ -88,8 +88,8 @@ def replace_weights(models: Sequence[ir.Model], survives: Callable[[], bool]) ->
         The names of the weights that were replaced, and of those that were kept.
     """
     tables = [_weights(model) for model in models]
-    one, other = tables[0], tables[-1]
-    keys = [key for key, weight in one.items() if key not in other or same_content(weight.tensor, other[key].tensor)]
+    first, last = tables[0], tables[-1]
+    keys = [key for key, weight in first.items() if key not in last or same_content(weight.tensor, last[key].tensor)]
     pending = [keys] if keys else []
     replaced: list[str] = []
     tries = 0
@@ -99,10 +99,10 @@ def replace_weights(models: Sequence[ir.Model], survives: Callable[[], bool]) ->
         for seed, key in enumerate(chosen):
             for weights in tables:
                 if key in weights:
-                    weights[key].put(_noise(one[key].tensor, seed))
+                    weights[key].put(_noise(first[key].tensor, seed))
         tries += 1
         if survives():
-            replaced += [one[key].name for key in chosen]
+            replaced += [first[key].name for key in chosen]
             for weights in tables:
                 for key in chosen:
                     weights.pop(key, None)
