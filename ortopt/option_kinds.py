@@ -8,7 +8,6 @@ import operator
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ortopt.errors import UsageError
@@ -118,12 +117,17 @@ class Switch(Kind):
         return [flag if value else f"--no-{flag.removeprefix('--')}"]
 
 
-@dataclass(frozen=True, slots=True)
 class Count(Kind):
-    """A whole number within bounds, or None where that is the default."""
+    """A whole number within bounds, or None where that is the default.
 
-    least: int
-    most: int | None = None
+    Args:
+        least: The smallest valid number.
+        most: The largest, or None.
+    """
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self.least = least
+        self.most = most
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it is a whole number within the bounds."""
@@ -167,22 +171,25 @@ class Seconds(Kind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class Choice(Kind):
-    """One of the values of an enumeration."""
+    """One of the values of an enumeration.
 
-    kind: type[enum.Enum]
+    Args:
+        kind: The enumeration.
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The values, as text."""
-        return tuple(member.value for member in self.kind)
+    Attributes:
+        values: Its values.
+    """
+
+    def __init__(self, kind: type[enum.Enum]) -> None:
+        self.values = tuple(member.value for member in kind)
+        self._kind = kind
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it is one of the values."""
         if value not in self.values:
             raise UsageError(f"the {name} must be {' or '.join(self.values)}, not {value!r}")
-        return self.kind(value)
+        return self._kind(value)
 
     def arguments(self, flag: str, value: Any) -> list[str]:
         """The value."""

@@ -63,23 +63,23 @@ GROWTH_SHARE = 0.01
 DEFAULT_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True)
 class Declaration:
     """All that is declared of an option beside its name, type and default.
 
-    Attributes:
+    Args:
         kind: The values that it takes.
-        help: Its meaning, in a sentence.
+        help_: Its meaning, in a sentence.
         flag: Its flag on the command line; empty where it has none.
         metavar: The placeholder for its value in the command line's help.
         default: The default in words, where None does not say it.
     """
 
-    kind: Kind
-    help: str
-    flag: str = ""
-    metavar: str = ""
-    default: str = ""
+    def __init__(self, kind: Kind, help_: str, flag: str = "", metavar: str = "", default: str = "") -> None:
+        self.kind = kind
+        self.help = help_
+        self.flag = flag
+        self.metavar = metavar
+        self.default = default
 
 
 def _option(default: Any, kind: Kind, flag: str, help_: str, *, metavar: str = "", says: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""``--max-memory``: what a command may take."""
+"""``--max-memory``: the limit on the memory of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def memory_option(function: Any) -> Any:
-    """The option; the limit holds as long as the command runs."""
+    """The option; the limit holds while the command runs."""
     return click.option(
         "--max-memory",
         metavar="SIZE",
@@ -33,7 +33,7 @@ def _parsed(text: str) -> int | None:
 
     if text.strip().lower() == UNLIMITED:
         return None
-    nbytes = min(parse_size(text), sys.maxsize)  # no system knows of more
+    nbytes = min(parse_size(text), sys.maxsize)  # the largest limit that systems take
     if nbytes < memory.LEAST:
         raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {text}")
     return nbytes

@@ -27,7 +27,7 @@ class ModelArgument:
     Attributes:
         label: As the user named it.
         source: What `ortopt.optimize` takes.
-        output: Where the result goes if the user does not say.
+        output: The default path of the result.
         zoo: The name of a model of the zoo, or None.
     """
 
@@ -52,7 +52,7 @@ def resolve(text: str) -> ModelArgument:
         UsageError: If the name is empty, or the zoo has no such model.
         InvalidModelError: If the stream holds none.
     """
-    if not text:  # a variable that nobody has set
+    if not text:  # an unset variable of the shell
         raise UsageError("the model is given an empty name")
     if text == STREAM:
         from ortopt.serialization.load import load
@@ -81,7 +81,7 @@ def verification_inputs(
     """The arrays to verify with: from a file, from the zoo's manifest, or None for seeded ones.
 
     Args:
-        path: An .npz file with one array an input, or None.
+        path: An .npz file with an array for each input, or None.
         argument: The model.
         sizes: Sizes of symbolic dimensions in the zoo's.
 

@@ -1,4 +1,4 @@
-"""One run of ``ortopt optimize``, from the argument to the report."""
+"""One run of ``ortopt optimize``, from its arguments to the report."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from ortopt.serialization.save import Saved, save
 
 
 class Run:
-    """What the user asked for, and the way from the model to the report.
+    """A run from the model to the report.
 
     Args:
         model: The model argument.
-        options: What transforms it.
+        options: Options of the run.
         flags: The command's flags, by name.
 
     Raises:
-        OrtoptError: If something cannot be; nothing has been written then.
+        OrtoptError: If a flag makes no sense; nothing has been written then.
     """
 
     def __init__(self, model: str, options: Options, **flags: Any) -> None:
@@ -73,14 +73,14 @@ class Run:
         self._inputs = None
         if flags["verify"]:
             self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
-        self._talk = sys.stderr if streams else sys.stdout
+        self._report_stream = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
 
     def all(self) -> None:
         """Transform, verify, write, report.
 
         Raises:
-            OrtoptError: If something cannot be; nothing stands under the output's name that was not there before.
+            OrtoptError: If it fails; the output file is as it was before.
         """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -110,7 +110,7 @@ class Run:
             for repair in data["repairs"]:
                 warn(report.describe_repair(repair))
             raise error
-        self._speak(result, data)
+        self._show(result, data)
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         token = CancellationToken()
@@ -131,7 +131,7 @@ class Run:
             self._check_dumps(self._flags["dump_dir"], data)
 
     def _check_dumps(self, folder: str, read: Iterable[str | Path]) -> None:
-        """Refuse to write over what is read: a dump of an earlier run, for one."""
+        """Refuse to write dumps over inputs, e.g. a dump of an earlier run."""
         for path in read:
             if is_dump(path, folder):
                 raise UsageError(f"--dump-dir would write over {quoted(str(path))}, which is read")
@@ -165,7 +165,7 @@ class Run:
             self._seconds["save"] = time.perf_counter() - started
         return run.result(outcome), saved, None
 
-    def _speak(self, result: OptimizeResult, data: dict[str, Any]) -> None:
+    def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:
             warn(f"{failure}; the run went on without it")
         for repair in data["repairs"]:
@@ -175,7 +175,7 @@ class Run:
         if result.stopped:
             warn("stopped by the time limit; what was reached has been written")
         if not self._flags["quiet"]:
-            report.show(data, report.console(self._talk), everything=self._flags["verbose"])
+            report.show(data, report.console(self._report_stream), everything=self._flags["verbose"])
 
     def _write_trace(self) -> None:
         if self._trace is not None:
