@@ -8,19 +8,17 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt.analysis import kernels, releases
+from ortopt import placement
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.match import Refusal, with_claims
-from ortopt.options import Numerics, Options, Target, TransformerLevel
-from ortopt.semantics import STANDARD_DOMAINS
+from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.workspace import Workspace
 
 T = TypeVar("T")
 
 EXACT_PATH = "it is computed from integers, and its rounding decides about a discrete step"
-CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
 
 
 class Declarations(Protocol):
@@ -407,8 +405,8 @@ class Context:
         def accept(nodes: Sequence[ir.Node]) -> None:
             for node in nodes:
                 if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
-                    self._check_defined(node)
-                self._check_runnable(node, matched, origin)
+                    placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)
+                placement.check_runnable(node, matched, origin, self.options.providers)
 
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
@@ -416,69 +414,10 @@ class Context:
         self._new += nodes
         return nodes
 
-    def _check_defined(self, node: ir.Node) -> None:
-        """Refuse a new node of an op that the level, the target or the model's opset does not have."""
-        if node.op_identifier() in self.model.functions:
-            return
-        version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
-        if kernels.is_official(node.domain, node.op_type, version):
-            return
-        if (node.domain, node.op_type) not in self.transformer.produces:
-            if node.domain in STANDARD_DOMAINS:
-                raise Conflict(f"opset {version} has no {node.op_type}")
-            raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
-        if self.level == TransformerLevel.LEVEL1 or self.options.target is Target.ONNX:
-            raise Conflict(f"{node.op_type} is no op of the ONNX specification")
-        needed, least = releases.of_op(node.domain, node.op_type), releases.least(self.options)
-        if needed > least:
-            raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}")
-
-    def _check_runnable(self, node: ir.Node, matched: Sequence[ir.Node], origin: Sequence[ir.Node]) -> None:
-        """Refuse a new node that can run neither where the replaced nodes run, nor on a more preferred provider."""
-        if types_unknown(node):
-            return
-        version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
-        place, how = next(
-            (
-                (place, answer)
-                for place, provider in enumerate(self.options.providers)
-                if (answer := kernels.support(provider, node, version)) is not None
-            ),
-            (None, None),
-        )
-        expanded = how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS
-        if place is not None and not expanded and (not place or place <= self._place(node, matched)):
-            return
-        if any(
-            self.provider_of(old) is None for old in origin
-        ):  # asked last: one that is replaced may have many inputs
-            return
-        if expanded:
-            raise Conflict(f"the provider would take {node.op_type} apart again")
-        types = ", ".join(
-            "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
-        )
-        if place is None:
-            raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
-        there = self.options.providers[self._place(node, matched)]
-        raise Conflict(f"{there}, where it is to run, has no kernel of {node.op_type} for {types}")
-
-    def _place(self, node: ir.Node, matched: Sequence[ir.Node]) -> int:
-        """The last place in the list of providers where a new node may run.
-
-        It is the last place of the matched nodes of the same op, or, if there are none, the first of all.
-        """
-        providers = self.options.providers
-        peers = [old for old in matched if old.op_identifier() == node.op_identifier()]
-        places = [providers.index(name) for old in peers or matched if (name := self.provider_of(old)) is not None]
-        if not places:
-            return len(providers)
-        return max(places) if peers else min(places)
-
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports
         if node.domain not in imports:
-            self.edit.set_opset(imports, node.domain, CONTRIB_VERSION)
+            self.edit.set_opset(imports, node.domain, placement.CONTRIB_VERSION)
 
     def provider_of(self, node: ir.Node) -> str | None:
         """The first of the chosen providers that can run a node, or None.
@@ -486,18 +425,8 @@ class Context:
         Args:
             node: A node of a graph.
         """
-        imports = scope.of(scope.graph_of(node)).opset_imports
-        version = imports.get(node.domain, 1)
-        for provider in self.options.providers:
-            if kernels.support(provider, node, version) is not None:
-                return provider
-        return None
+        return placement.provider_of(node, self.options.providers)
 
 
 def _still_there(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     return [node for node in nodes if node.graph is not None]
-
-
-def types_unknown(node: ir.Node) -> bool:
-    """Whether an element type that the choice of a kernel depends on is unknown."""
-    return any(value is not None and value.type is None for value in node.inputs)

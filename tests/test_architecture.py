@@ -21,7 +21,7 @@ LAYERS = (
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer context workspace observers rule adapters direct_edits",
+    "transformer context placement workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion",
     "transformers",
     "registry rule_batch manager instrumentation",
