@@ -24,7 +24,7 @@ LAYERS = (
     "transformer context placement workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion",
     "transformers",
-    "registry rule_batch manager instrumentation",
+    "registry rule_batch batch_runner manager instrumentation",
     "verification",
     "optimization",
     "api",
