@@ -13,11 +13,13 @@ import pytest
 from ortopt.api import make_options, optimize
 from ortopt.cli.bisect import command as bisect_command
 from ortopt.cli.explain import command as explain_command
+from ortopt.cli.groups import command as groups_command
 from ortopt.cli.optimize import command as optimize_command
 from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
 from ortopt.option_kinds import parse_size
 from ortopt.options import Options, Target, as_arguments, declarations
+from ortopt.partition.settings import PartitionOptions
 from tools import document_options
 
 SIGNATURE = inspect.signature(optimize).parameters
@@ -151,6 +153,17 @@ WRONG: dict[str, object] = {
 def test_values_that_make_no_sense_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
         make_options(**{name: WRONG[name]})
+
+
+def test_the_flags_of_the_pass_that_groups_have_its_options_and_defaults() -> None:
+    plain = PartitionOptions(providers=("CPUExecutionProvider",))
+    declared = {"group_policy": plain.policy, "group_arg_limit": plain.argument_limit}
+    flags = {option.name: option for option in groups_command.params}
+    assert {name: flags[name].default for name in declared} == declared
+    shown = {option.name: option.help for option in optimize_command.params if isinstance(option, click.Option)}
+    assert all(f"[default: {default}]" in (shown[name] or "") for name, default in declared.items())
+    settings = options_of_arguments(**arguments_of(["--group-policy", "literal", "--group-arg-limit", "9"])).settings
+    assert settings == {"group_fusion": {"policy": "literal", "argument_limit": 9}}
 
 
 def test_the_documented_table_is_the_generated_one() -> None:
