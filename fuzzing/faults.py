@@ -47,13 +47,7 @@ _WIDTH: Final = 256
 
 
 def _options(**values: Any) -> Options:
-    plain: dict[str, Any] = {
-        "level": 3, "providers": ("cpu",), "target": "ort", "native": False, "opset": None, "dims": {},
-        "disable": (), "enable": (), "only": (), "passes": None, "settings": {}, "limit": None, "max_growth": None,
-        "steps": 10, "timeout": None, "strict": True, "check_each": False, "repair": True, "keep_pass": False,
-        "provenance": False, "keep_functions": False,
-    }  # fmt: skip
-    return make_options(**plain | values)
+    return make_options(**{"strict": True} | values)
 
 
 # -- kill -9 ----------------------------------------------------------------------------------------------------------

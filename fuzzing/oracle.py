@@ -23,7 +23,7 @@ from fuzzing.protos import nodes_of, watched
 from fuzzing.writer import Array
 from ortopt import optimize, registry, semantics
 from ortopt.errors import OrtoptError
-from ortopt.observers import Explanation
+from ortopt.instrumentation.explanation import Explanation
 from ortopt.options import Numerics
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes

@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ortopt import _deferred_sympy
 from ortopt._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ortopt._deferred_sympy import defer_sympy
     from ortopt.adapters import OnnxIrPass, OnnxScriptRules
     from ortopt.api import OptimizeResult, Summary, optimize
     from ortopt.cancellation import CancellationToken
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ortopt.rule import RewriteRule
     from ortopt.runtime.session import InferenceSession
     from ortopt.transformer import GraphTransformer
-
-_deferred_sympy.install()
 
 _HOMES = {
     "CancellationToken": "cancellation",
@@ -62,6 +60,7 @@ _HOMES = {
     "UnknownTransformerError": "errors",
     "UsageError": "errors",
     "VerificationError": "errors",
+    "defer_sympy": "_deferred_sympy",
     "optimize": "api",
 }
 
@@ -105,5 +104,6 @@ __all__ = [
     "UnknownTransformerError",
     "UsageError",
     "VerificationError",
+    "defer_sympy",
     "optimize",
 ]

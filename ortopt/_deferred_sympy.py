@@ -1,7 +1,10 @@
-"""onnx-ir imports sympy (2 s) for arithmetic on symbolic dimensions that ortopt does with its own expressions.
+"""onnx-ir without sympy, for processes that ask for it: the command line, its child processes, and whoever wants it.
 
-`install` makes the first import of ``onnx_ir`` see a stand-in for sympy that loads the real one on first use. The
-stand-in is in ``sys.modules`` only while onnx-ir is being imported: whoever else imports sympy gets sympy.
+onnx-ir imports sympy, which takes half a second, for arithmetic on symbolic dimensions that ortopt does with its own
+expressions. `defer_sympy` makes the first import of ``onnx_ir`` see a stand-in for sympy that loads the real one on
+first use. The stand-in is in ``sys.modules`` only while onnx-ir is being imported: whoever else imports sympy gets
+sympy. It takes a finder on ``sys.meta_path``, which belongs to the process: importing ortopt, or calling it, installs
+none.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _IMPORTING = threading.local()
 
 
 class _Deferred(ModuleType):
-    """Stands for sympy inside onnx-ir until an attribute of it is really needed."""
+    """Stands for sympy inside onnx-ir until an attribute of it is needed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -79,7 +82,11 @@ class _Finder:
         return spec
 
 
-def install() -> None:
-    """Arm the stand-in for the first import of onnx-ir; does nothing where onnx-ir is loaded already."""
+def defer_sympy() -> None:
+    """Spare this process the import of sympy by onnx-ir; before the first import of ``onnx_ir``, else without effect.
+
+    It puts a finder in front of ``sys.meta_path``, which goes when ``onnx_ir`` is imported. sympy itself is imported
+    when somebody does arithmetic on onnx-ir's symbolic dimensions.
+    """
     if _NAME not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class _Adapter(GraphTransformer):
     """Works on a clone of the whole model: what it calls edits onnx-ir directly.
 
-    So the framework is not asked before a change, and keeps it away from nothing: what it rounds otherwise it rounds
-    otherwise on the way from integers to a discrete step, too.
+    It offers no single rewrites, so the framework can refuse none: what it rounds differently, it also rounds
+    differently between integers and a discrete step.
     """
 
     bypasses_editor = True
@@ -90,10 +90,10 @@ class OnnxScriptRules(_Adapter):
     ) -> None:
         from onnxscript.rewriter import RewriteRuleSet
 
-        one: Any = rules
-        if not isinstance(one, RewriteRuleSet):
-            one = RewriteRuleSet(list(one) if isinstance(one, Sequence) else [one])
-        self._rules = one
+        rule_set: Any = rules
+        if not isinstance(rule_set, RewriteRuleSet):
+            rule_set = RewriteRuleSet(list(rule_set) if isinstance(rule_set, Sequence) else [rule_set])
+        self._rules = rule_set
         super().__init__(name, f"onnxscript's rewrite rules {name}", levels)
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

@@ -13,19 +13,18 @@ from ortopt.errors import OptimizationCancelled
 T = TypeVar("T")
 
 BETWEEN_CHECKS: Final = 64
-"""How many items `CancellationToken.checked` lets pass: at most a few milliseconds of work."""
-
+"""Number of items between two checks in `CancellationToken.checked`: at most a few milliseconds of work."""
 
 BETWEEN_LOOKS: Final = 0.02
-"""Seconds that who waits for another process, or a thread, lets pass before it asks again."""
+"""Seconds between two checks of the token while another process or thread is waited for."""
 
 
 class DeadlinePassed(OptimizationCancelled):
-    """The deadline of a run has passed: the best so far is what it returns."""
+    """The deadline of a run has passed: it returns the best result so far."""
 
 
 class DeadlineForced(DeadlinePassed):
-    """The deadline has passed long ago, and the run had to be stopped in the midst of an edit: its graph is torn."""
+    """The deadline passed some time ago, and the run was interrupted in mid-edit: its graph is corrupted."""
 
 
 class CancellationToken:
@@ -41,7 +40,7 @@ class CancellationToken:
         self.deadline = None if timeout is None else time.monotonic() + timeout
 
     def with_timeout(self, timeout: float | None) -> CancellationToken:
-        """A token that `cancel` of this one stops too, with a deadline of its own.
+        """A token that is cancelled with this one, but has a deadline of its own.
 
         Args:
             timeout: Seconds until its deadline, from now; None is none.
@@ -65,33 +64,33 @@ class CancellationToken:
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
 
     def checked(self, items: Iterable[T]) -> Iterator[T]:
-        """Some items, with a `check` now and then: for loops over all nodes of a graph.
+        """The items, with a `check` now and then: for loops over all nodes of a graph.
 
         Raises:
             OptimizationCancelled: As `check` does.
         """
-        return chain.from_iterable(self._stretches(_once(items)))
+        return chain.from_iterable(self._checked_runs(_once(items)))
 
     def batched(self, items: Iterable[T]) -> Iterator[list[T]]:
-        """Some items, as many at a time as may be handled in one go, with a `check` before each time.
+        """The items in batches, with a `check` before each batch.
 
         Raises:
             OptimizationCancelled: As `check` does.
         """
         left = _once(items)
-        while portion := list(islice(left, BETWEEN_CHECKS)):
+        while batch := list(islice(left, BETWEEN_CHECKS)):
             self.check()
-            yield portion
+            yield batch
 
-    def _stretches(self, items: Iterator[T]) -> Iterator[Iterable[T]]:
-        """The items in stretches; none is taken before its turn, for what is iterated over may change meanwhile."""
+    def _checked_runs(self, items: Iterator[T]) -> Iterator[Iterable[T]]:
+        """The items in runs; none is taken ahead of time, for the collection may change during the iteration."""
         for first in items:
             self.check()
             yield (first,)
             yield islice(items, BETWEEN_CHECKS - 1)
 
     def check(self) -> None:
-        """Go on only if nobody has asked to stop.
+        """Raise if the run is to stop.
 
         Raises:
             DeadlinePassed: If the deadline has passed.
@@ -104,15 +103,15 @@ class CancellationToken:
 
 
 def _once(items: Iterable[T]) -> Iterator[T]:
-    """An iterator that goes on wherever it is taken up; those of onnx-ir begin again each time."""
+    """An iterator that continues where it was left; those of onnx-ir begin again each time."""
     return chain(items)
 
 
 class _Never(CancellationToken):
-    """The token of those who were given none."""
+    """A token that is never cancelled."""
 
     def cancel(self) -> None:
-        raise ValueError("this token is everybody's: nobody may set it")
+        raise ValueError("NEVER is shared by everybody: it cannot be cancelled")
 
     def checked(self, items: Iterable[T]) -> Iterator[T]:
         return iter(items)
@@ -122,6 +121,6 @@ class _Never(CancellationToken):
 
 
 NEVER: Final[CancellationToken] = _Never()
-"""What is asked where nobody has given a token, or where what has been begun must come to its end."""
+"""Stands in where there is no token, and for work that must run to its end."""
 
 __all__ = ["BETWEEN_CHECKS", "BETWEEN_LOOKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]

@@ -1,4 +1,4 @@
-"""What a transformer changes past the editor can be neither taken back nor seen: it must say that it does so."""
+"""Detection of edits past the editor: they can be neither rolled back nor tracked, and must be declared."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 REMEDY = "edit through the context (substitute, attempt, edit), or declare bypasses_editor = True"
 
 
-class DirectEdit(Exception):  # noqa: N818 -- what a transformer did, told by its reason
+class DirectEdit(Exception):  # noqa: N818 -- a misuse, which the manager reports by its reason
     """A transformer without ``bypasses_editor`` has changed a graph past the editor: it cannot be taken back."""
 
 
-def check_edits(transformer: GraphTransformer, edit: Editor, graph: ir.Graph, *, said: object, logged: bool) -> None:
-    """Refuse what a transformer has done to a graph without the editor, as far as it can be seen.
+def check_edits(
+    transformer: GraphTransformer, edit: Editor, graph: ir.Graph, *, returned: object, logged: bool
+) -> None:
+    """Refuse what a transformer has done to a graph past the editor, as far as it can be detected.
 
-    Nodes that came or went are seen at once, whatever else has been edited. Where nothing was edited through the
-    editor, so are a transformer that says that it changed something, and nodes that have become other ones, or have
-    changed their ops: this looks at each node, and is not asked of ortopt's own passes, which tests hold to it. What is
-    not seen: other inputs, attributes, names, and changes of graphs that it was not given, by a transformer that
-    returns False or has used the editor as well.
+    Nodes that were added or removed are always detected. Where nothing was edited through the editor, a transformer
+    that returned True is detected as well, and so are nodes that were exchanged or have changed their ops: this looks
+    at each node, and is skipped for ortopt's own passes, which tests check. Not detected are changes of inputs,
+    attributes, names and other graphs, by a transformer that returns False or has used the editor as well.
 
     Args:
-        transformer: Who has run.
+        transformer: The transformer that has run.
         edit: The editor of the model.
-        graph: The graph that it was given.
-        said: What `apply` returned.
-        logged: Whether the editor has seen any change.
+        graph: The graph that `apply` was called with.
+        returned: What `apply` returned.
+        logged: Whether the editor has recorded any change.
 
     Raises:
         DirectEdit: With what is wrong, and what to do about it.
@@ -39,8 +40,8 @@ def check_edits(transformer: GraphTransformer, edit: Editor, graph: ir.Graph, *,
         raise DirectEdit(f"it put nodes into the graph, or took some out, past the editor: {REMEDY}")
     if logged:
         return
-    if said:
-        raise DirectEdit(f"it says that it changed something, and the editor has seen nothing: {REMEDY}")
+    if returned:
+        raise DirectEdit(f"it returned True, and the editor has recorded no change: {REMEDY}")
     own = type(transformer).__module__.startswith(f"{PASSES_PACKAGE}.")
     if known and not own and not index.holds_exactly(graph):
         raise DirectEdit(f"it changed nodes of the graph past the editor: {REMEDY}")

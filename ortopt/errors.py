@@ -4,13 +4,13 @@
 
     OrtoptError
     ├── UsageError                     exit 1: an option, a name or a value that makes no sense
-    │   ├── UnknownTransformerError    a transformer's name that nobody registered
+    │   ├── UnknownTransformerError    a transformer's name that is not registered
     │   └── RegistrationError          a name registered twice, a plug-in or a pass file that does not load
     ├── InvalidModelError              exit 2: the file is missing, broken or hostile
     ├── OutputError                    exit 2: the result cannot be written where it should go
     ├── VerificationError              exit 3: the result does not compute what the original computes
-    ├── TransformerError               exit 4: a pass raised, or broke a promise
-    └── OptimizationCancelled          exit 130: somebody set the cancellation token
+    ├── TransformerError               exit 4: a pass raised, or broke its contract
+    └── OptimizationCancelled          exit 130: the cancellation token was set
 
 Beside them stands one warning: `FormerNameWarning`, of a pass that is named by a former name.
 """
@@ -32,11 +32,11 @@ class UsageError(OrtoptError):
 
 
 class UnknownTransformerError(UsageError):
-    """A transformer's name that nobody registered.
+    """A transformer's name that is not registered.
 
     Args:
-        name: What was asked for.
-        nearest: Registered names that are spelled alike, best first.
+        name: The name.
+        nearest: Registered names that are spelled similarly, best first.
     """
 
     def __init__(self, name: str, nearest: tuple[str, ...] = ()) -> None:
@@ -73,18 +73,18 @@ class VerificationError(OrtoptError):
 
 
 class TransformerError(OrtoptError):
-    """A transformer that raised or broke a promise; the model is as it was before that transformer.
+    """A transformer that raised or broke its contract; the model is as it was before that transformer.
 
     Args:
         transformer: The transformer's name.
         level: Its level, 1 to 4.
         step: The step of the fixed-point loop, from 1.
         graph: The graph it worked on.
-        reason: What went wrong.
+        reason: The reason.
 
     Attributes:
-        corrupted: Whether it changed the graph past the editor, so that it could not be taken back: then the model is
-            not as it was.
+        corrupted: Whether it changed the graph past the editor, which cannot be rolled back: then the model is not as
+            it was.
     """
 
     exit_code = 4
@@ -106,7 +106,7 @@ class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what ha
     """The cancellation token was set.
 
     Args:
-        message: Why.
+        message: The reason.
     """
 
     exit_code = 130
@@ -120,15 +120,15 @@ class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what ha
     def result(self) -> Any:
         """The ``ortopt.OptimizeResult`` reached: valid, equivalent to the input, with the rewrites that had completed.
 
-        None when nothing had been loaded yet. It is made when it is first asked for: whoever cancels waits for nothing.
-        Errors are below everything that can fail, so the type is not named here.
+        None where nothing had been loaded yet. It is computed on first access, so that cancelling is immediate. Errors
+        are below everything that can fail, so the type is not named here.
         """
         if self._make_result is not None:
             self._result, self._make_result = self._make_result(), None
         return self._result
 
     def leave(self, result: Callable[[], Any]) -> None:
-        """Say how to make the result."""
+        """Set how the result is computed, when it is asked for."""
         self._make_result = result
 
 

@@ -1,14 +1,14 @@
-"""Who watches a run, from outside: hooks after TVM's PassInstrument. None of them costs anything when off."""
+"""Hooks into a run from outside, after TVM's PassInstrument. A hook that no observer overrides costs nothing."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from ortopt.former_names import present_name, warn_former_name
 from ortopt.transformer import GraphTransformer
 
 
@@ -20,13 +20,13 @@ class HistoryEntry:
         level: 1 to 4.
         step: From 1.
         transformer: Its name.
-        graph: The graph, for people.
+        graph: The graph's label.
         modified: Whether it changed anything.
-        seconds: How long it took.
+        seconds: Its duration.
         nodes_before: The graph's nodes before.
-        nodes_after: The graph's nodes after. The rules of one slot share a sweep: they share these two figures.
-        rewrites: How many rewrites it made.
-        visits: How many nodes a rule was offered; 0 for other transformers.
+        nodes_after: The graph's nodes after. The rules of one batch share a sweep, and these two figures.
+        rewrites: Number of rewrites that it made.
+        visits: Number of nodes that a rule was offered; 0 for other transformers.
     """
 
     level: int
@@ -41,16 +41,16 @@ class HistoryEntry:
     visits: int = 0
 
 
-class RetryRequested(Exception):  # noqa: N818 -- not an error: a wish
-    """What `Observer.inspect` raises to have a run taken back and done again, under closer watch."""
+class RetryRequested(Exception):  # noqa: N818 -- a request, no error
+    """Raised by `Observer.inspect` to have a run taken back and repeated, with closer inspection."""
 
 
-class InvalidGraph(Exception):  # noqa: N818 -- what is wrong with a graph, not with the one who says it
-    """What `Observer.inspect` finds wrong.
+class InvalidGraph(Exception):  # noqa: N818 -- a state of the graph, not an error of the observer
+    """Raised by `Observer.inspect` where a transformer has left an invalid graph.
 
     Args:
-        reason: What.
-        transformer: The name of the one who did it; None where only one has run, or nobody knows.
+        reason: What is invalid.
+        transformer: Name of the transformer that did it; None where only one has run, or it is not known.
     """
 
     def __init__(self, reason: str, transformer: str | None = None) -> None:
@@ -59,13 +59,13 @@ class InvalidGraph(Exception):  # noqa: N818 -- what is wrong with a graph, not 
 
 
 class Observer:
-    """Watches a run; every hook may be overridden, and does nothing by itself.
+    """Observes a run; every hook may be overridden, and does nothing by default.
 
     Attributes:
-        listens_to_refusals: Whether `refused` is to be called; reasons are built only if somebody listens.
-        decides: Whether it shapes the run, by `should_run`, `offer` or `inspect`: it is then called again, and must
-            answer alike, when a run is replayed to find out what went wrong in it. A class that overrides one of these
-            decides, unless it says otherwise.
+        listens_to_refusals: Whether `refused` is called; reasons are built only for observers that listen.
+        decides: Whether it influences the run, by `should_run`, `offer` or `inspect`: it is then called again, and must
+            give the same answers, when a run is replayed to find what went wrong in it. A class that overrides one of
+            these decides unless it sets this to False.
     """
 
     listens_to_refusals = False
@@ -90,15 +90,15 @@ class Observer:
         """A transformer has run on a graph."""
 
     def inspect(self, model: ir.Model, changed: bool) -> None:
-        """What a transformer, or a sweep of rules, has done to a graph, before it is taken for good.
+        """Check what a transformer, or a sweep of rules, has done to a graph, before it is accepted.
 
         Args:
-            model: The model: of a transformer that edits onnx-ir directly, the clone that it worked on.
-            changed: Whether it said that it changed something.
+            model: The model; for a transformer that edits onnx-ir directly, the clone that it worked on.
+            changed: Whether something changed.
 
         Raises:
-            Defect: To have it taken back, and the transformer left out, as though it had raised.
-            Again: To have it taken back and done again.
+            InvalidGraph: To have it taken back and the transformer left out, as if it had raised.
+            RetryRequested: To have it taken back and repeated.
         """
 
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
@@ -109,181 +109,82 @@ class Observer:
         """A rewrite has been made, and stays; `nodes` are those that are new, or have changed, none of them gone."""
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
-        """A candidate has been left as it is."""
+        """A candidate has been refused: it stays as it is."""
 
     def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
-        """A transformer raised; what it did has been taken back, and the run goes on without it."""
+        """A transformer raised; its changes have been taken back, and the run continues without it."""
 
 
 class Observers:
     """Several observers as one.
 
     Args:
-        observers: Who watches, in order.
+        observers: The observers, in the order in which they are called.
     """
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self.all = tuple(observers)
         self.listens_to_refusals = any(observer.listens_to_refusals for observer in self.all)
         self._deciders = [o for o in self.all if type(o).offer is not Observer.offer]
-        self._announced_to = [o for o in self.all if type(o).rewrote is not Observer.rewrote]
+        self._notified = [o for o in self.all if type(o).rewrote is not Observer.rewrote]
         self._inspectors = [o for o in self.all if type(o).inspect is not Observer.inspect]
 
     def begin(self) -> None:
-        """Tell everybody."""
+        """Call every observer."""
         for observer in self.all:
             observer.begin()
 
     def should_run(self, transformer: GraphTransformer, graph: ir.Graph) -> bool:
-        """Whether nobody is against a transformer's run."""
+        """Whether every observer lets a transformer run."""
         return all(observer.should_run(transformer, graph) for observer in self.all)
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """Tell everybody."""
+        """Call every observer."""
         for observer in self.all:
             observer.before(transformer, level, step, graph)
 
     def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
-        """Tell everybody."""
+        """Call every observer."""
         for observer in self.all:
             observer.after(entry, graph)
 
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
-        """Ask everybody; all are asked, so that each sees every number."""
+        """Whether every observer accepts a rewrite; all are asked, so that each sees every number."""
         accepted = True
         for observer in self._deciders:
             accepted &= observer.offer(transformer, nodes, number, why)
         return accepted
 
     def inspect(self, model: ir.Model, changed: bool) -> None:
-        """Let everybody look who does."""
+        """Call every observer that inspects."""
         for observer in self._inspectors:
             observer.inspect(model, changed)
 
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
-        """Tell everybody who listens."""
-        for observer in self._announced_to:
+        """Call every observer that overrides it."""
+        for observer in self._notified:
             observer.rewrote(transformer, nodes, number)
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
-        """Tell those who listen."""
+        """Call every observer that listens to refusals."""
         for observer in self.all:
             if observer.listens_to_refusals:
                 observer.refused(transformer, node, reason)
 
     def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
-        """Tell everybody."""
+        """Call every observer."""
         for observer in self.all:
             observer.failed(transformer, graph, reason)
 
 
-class RewriteLimit(Observer):
-    """Stops after a number of rewrites, as LLVM's opt-bisect-limit does.
-
-    Args:
-        limit: The last rewrite that is made.
-        without: Numbers of rewrites that are left out.
-    """
-
-    def __init__(self, limit: int | None = None, without: frozenset[int] = frozenset()) -> None:
-        self.limit = limit
-        self.without = without
-
-    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
-        """Whether the number is within the limit."""
-        return (self.limit is None or number <= self.limit) and number not in self.without
+_SHIPPED = {"Explanation": "explanation", "RewriteLimit": "limit"}
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedCandidate:
-    """A candidate that a transformer left as it was.
-
-    Attributes:
-        transformer: Whose candidate.
-        node: The node's name, or its first result's where it has none.
-        op: The node's op.
-        reason: Why.
-    """
-
-    transformer: str
-    node: str
-    op: str
-    reason: str
+def __getattr__(name: str) -> Any:
+    """Observers that ship with ortopt, under the name that plug-ins import them by."""
+    if name not in _SHIPPED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"ortopt.instrumentation.{_SHIPPED[name]}"), name)
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedRewrite:
-    """A rewrite that a transformer offered.
-
-    Attributes:
-        number: Its number in the run.
-        transformer: Whose rewrite.
-        nodes: The nodes that go or change, as (name or first result's name, op).
-        why: What for.
-    """
-
-    number: int
-    transformer: str
-    nodes: tuple[tuple[str, str], ...]
-    why: str
-
-
-class Explanation(Observer):
-    """Collects what transformers refused and what they rewrote.
-
-    Args:
-        transformers: The names to listen to; all if empty.
-    """
-
-    listens_to_refusals = True
-    decides = False
-
-    def __init__(self, transformers: Iterable[str] = ()) -> None:
-        names = frozenset(transformers)
-        for name in sorted(names):
-            warn_former_name(name)
-        self._names = names | set(map(present_name, names))
-        self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
-        self._latest: tuple[str, Sequence[ir.Node]] | None = None
-        self.rewrites: list[OfferedRewrite] = []
-
-    def begin(self) -> None:
-        """Forget what another run did."""
-        self._refusals.clear()
-        self._latest = None
-        self.rewrites.clear()
-
-    @property
-    def refusals(self) -> list[RefusedCandidate]:
-        """The candidates that were not rewritten later; of one that was refused twice, the last reason."""
-        return list(self._refusals.values())
-
-    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """What was offered has been done."""
-        self._latest = None
-
-    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
-        """Write down a rewrite."""
-        if not self._names or transformer.name in self._names:
-            names = tuple((node_name(node), node.op_type) for node in nodes)
-            self.rewrites.append(OfferedRewrite(number, transformer.name, names, why or transformer.formula))
-            self._latest = (transformer.name, nodes)
-            for node in nodes:
-                self._refusals.pop((transformer.name, node), None)
-        return True
-
-    def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
-        """Write down a refusal; one that follows the node's own offer takes that back."""
-        if self._names and transformer.name not in self._names:
-            return
-        if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
-            self.rewrites.pop()
-            self._latest = None
-        self._refusals[transformer.name, node] = RefusedCandidate(
-            transformer.name, node_name(node), node.op_type, reason
-        )
-
-
-def node_name(node: ir.Node) -> str:
-    """A node's name for people: where it has none, its first result's."""
-    return node.name or (node.outputs[0].name or "" if node.outputs else "")
+__all__ = ["HistoryEntry", "InvalidGraph", "Observer", "Observers", "RetryRequested"]

@@ -1,13 +1,33 @@
-"""What a user can ask of an optimization: levels, targets, and the one frozen record that travels with a run."""
+"""The options of a run, each declared once: its name and type, default, help, flag, and the values that it takes.
+
+`Options` is the frozen record that travels with a run. Its fields carry their declarations: the command line's flags,
+the check of values, the arguments that reproduce a run and docs/options.md derive from them, and a test holds the
+signature and the documentation of `ortopt.optimize` to them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-import operator
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from ortopt.errors import UsageError
+from ortopt.option_kinds import (
+    Choice,
+    Count,
+    Kind,
+    Names,
+    Release,
+    Seconds,
+    Settings,
+    Size,
+    Sizes,
+    Switch,
+    Text,
+    whole_number,
+)
 
 
 class TransformerLevel(enum.IntEnum):
@@ -38,82 +58,152 @@ class Numerics(enum.Enum):
     APPROXIMATE = "approximate"
 
 
-def whole_number(option: str, value: object, *, least: int = 0) -> int:
-    """An option's value, if it is a whole number; a bool is none.
-
-    Args:
-        option: Its name, for messages.
-        value: What was passed.
-        least: The smallest that makes sense.
-
-    Raises:
-        UsageError: If it is none, or too small.
-    """
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None:
-        raise UsageError(f"{option} must be a whole number, not {value!r}")
-    if number < least:
-        raise UsageError(f"{option} must be at least {least}, not {number}")
-    return number
-
-
 MEGABYTE = 1_000_000
 GROWTH_SHARE = 0.01
 DEFAULT_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Everything that shapes a run, apart from the model.
+class Declaration:
+    """All that is declared of an option beside its name, type and default.
 
-    Attributes:
-        level: 0 to 4; levels above it do not run.
-        providers: Execution providers by ONNX Runtime's names, in order of preference.
-        target: What will run the result.
-        native: Whether the result may be tied to this very processor.
-        opset: The opset of ai.onnx that the result should have; None keeps the model's.
-        min_onnxruntime: The oldest release of ONNX Runtime that the result must run on, as (major, minor); None is the
-            installed one.
-        dims: Values for symbolic dimensions of the inputs, by name or denotation.
-        disable: Transformers left out, as ``NAME`` or ``NAME@LEVEL``.
-        enable: Transformers put in that are off unless asked for.
-        only: If not empty, nothing else runs.
-        passes: A pipeline spelled out, e.g. ``"constant_folding{max_growth=1MB},matmul_add_fusion"``.
-        limit: Stop after this many rewrites; None is no limit.
-        max_growth: Bytes by which the result may exceed the original; None is max(1 MB, 1 %).
-        steps: The bound of each level's fixed-point loop.
-        timeout: Seconds until the run returns the best so far; None is no limit.
-        strict: Whether a transformer that raises ends the run.
-        check_each: Whether the model is looked at after every transformer; one that breaks it fails.
-        repair: Whether what makes the result differ from the original is found and left out.
-        keep_pass: Whether a repair leaves out single rewrites instead of their passes.
-        provenance: Whether the file says which transformer made each node, and from what.
-        keep_functions: Whether local functions stay functions.
-        settings: Options of single transformers: name to option to value.
+    Args:
+        kind: The values that it takes.
+        help_: Its meaning, in a sentence.
+        flag: Its flag on the command line; empty where it has none.
+        metavar: The placeholder for its value in the command line's help.
+        default: The default in words, where None does not say it.
     """
 
-    level: int = 3
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    target: Target = Target.ORT
-    native: bool = False
-    opset: int | None = None
-    min_onnxruntime: tuple[int, int] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    disable: tuple[str, ...] = ()
-    enable: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    passes: str | None = None
-    limit: int | None = None
-    max_growth: int | None = None
-    steps: int = DEFAULT_STEPS
-    timeout: float | None = None
-    strict: bool = False
-    check_each: bool = False
-    repair: bool = True
-    keep_pass: bool = False
-    provenance: bool = False
-    keep_functions: bool = False
-    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    def __init__(self, kind: Kind, help_: str, flag: str = "", metavar: str = "", default: str = "") -> None:
+        self.kind = kind
+        self.help = help_
+        self.flag = flag
+        self.metavar = metavar
+        self.default = default
+
+
+def _option(default: Any, kind: Kind, flag: str, help_: str, *, metavar: str = "", says: str = "") -> Any:
+    """A field of `Options` with its declaration.
+
+    Args:
+        default: The default; a callable makes it.
+        kind: See `Declaration`.
+        flag: See `Declaration`.
+        help_: See `Declaration`.
+        metavar: See `Declaration`.
+        says: The default in words.
+    """
+    metadata = {"declaration": Declaration(kind, help_, flag, metavar, says)}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that shapes a run, apart from the model; `declarations` documents each attribute."""
+
+    level: int = _option(3, Count(0, 4), "-O", "Optimization level, 0 to 4.")
+    providers: tuple[str, ...] = _option(
+        ("CPUExecutionProvider",),
+        Names(),
+        "--provider",
+        "Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.",
+        metavar="NAME",
+        says="cpu",
+    )
+    target: Target = _option(  # noqa: RUF009 -- a field, as dataclasses.field gives one
+        Target.ORT,
+        Choice(Target),
+        "--target",
+        "Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).",
+    )
+    native: bool = _option(False, Switch(), "--native", "Allow what is tied to this very processor.")
+    opset: int | None = _option(
+        None, Count(1), "--opset", "Convert to this opset of ai.onnx, and raise it no further.", says="the model's"
+    )
+    min_onnxruntime: tuple[int, int] | None = _option(
+        None,
+        Release(),
+        "--min-onnxruntime",
+        "Oldest ONNX Runtime that the result must run on.",
+        metavar="VERSION",
+        says="the installed one",
+    )
+    dims: Mapping[str, int] = _option(
+        dict, Sizes(), "--dim", "Sizes of symbolic input dimensions, by name or denotation.", metavar="NAME=VALUE"
+    )
+    disable: tuple[str, ...] = _option(
+        (), Names(), "--disable", "Passes to leave out: NAME, or NAME@LEVEL at one level only.", metavar="A,B"
+    )
+    enable: tuple[str, ...] = _option((), Names(), "--enable", "Passes to add that are off by default.", metavar="A,B")
+    only: tuple[str, ...] = _option((), Names(), "--only", "The only passes to run.", metavar="A,B", says="all")
+    passes: str | None = _option(
+        None, Text(), "--passes", "Pipeline of passes with options: 'NAME{option=value},NAME'.", metavar="TEXT"
+    )
+    limit: int | None = _option(None, Count(0), "--limit", "Stop after this number of rewrites.", says="none")
+    max_growth: int | None = _option(
+        None,
+        Size(),
+        "--max-growth",
+        "Bytes by which the file may grow.",
+        metavar="SIZE",
+        says="max(1 MB, 1 %)",
+    )
+    steps: int = _option(DEFAULT_STEPS, Count(1), "--steps", "Limit on the steps of each level.")
+    timeout: float | None = _option(
+        None,
+        Seconds(),
+        "--timeout",
+        "Seconds after which the run ends with the best result so far.",
+        metavar="SECONDS",
+        says="none",
+    )
+    enforce_timeout: bool = _option(
+        False, Switch(), "", "Interrupt a pass that does not return in time, by an exception raised in its thread."
+    )
+    strict: bool = _option(False, Switch(), "--strict", "End the run where a pass fails.")
+    check_each: bool = _option(
+        False, Switch(), "--check-each", "Check the model after every pass; one that breaks it has failed."
+    )
+    repair: bool = _option(True, Switch(), "--repair", "Leave out what makes the result differ from the original.")
+    keep_pass: bool = _option(False, Switch(), "--keep-pass", "Repair by leaving out single rewrites, not their pass.")
+    provenance: bool = _option(
+        False, Switch(), "--provenance", "Write into each new node which pass made it, from which nodes."
+    )
+    keep_functions: bool = _option(False, Switch(), "--keep-functions", "Do not inline local functions.")
+    settings: Mapping[str, Mapping[str, object]] = _option(
+        dict, Settings(), "", "Options of single passes: name to option to value."
+    )
+
+
+@functools.cache
+def declarations() -> Mapping[str, Declaration]:
+    """The declaration of each option, by name, in order."""
+    return {field.name: field.metadata["declaration"] for field in dataclasses.fields(Options)}
+
+
+def as_arguments(options: Options) -> list[str]:
+    """The arguments of the command line that ask for these options, as far as there are flags for them."""
+    default = Options()
+    return [
+        argument
+        for name, declared in declarations().items()
+        if declared.flag and (value := getattr(options, name)) != getattr(default, name)
+        for argument in declared.kind.arguments(declared.flag, value)
+    ]
+
+
+__all__ = [
+    "DEFAULT_STEPS",
+    "GROWTH_SHARE",
+    "MEGABYTE",
+    "Declaration",
+    "Numerics",
+    "Options",
+    "Target",
+    "TransformerLevel",
+    "as_arguments",
+    "declarations",
+    "whole_number",
+]

@@ -1,4 +1,4 @@
-"""Which transformers there are, and which of them a run wants: discovery, names, selection, pipelines as text."""
+"""The installed transformers, and those that a run selects: discovery, names, selection, pipelines as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
-import math
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
 from ortopt.former_names import present_name, warn_former_name
+from ortopt.option_kinds import parse_size
 from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.rule import RewriteRule, check_rule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_instance, name_key
@@ -48,7 +48,7 @@ class Registry:
         self._by_key: dict[str, Registration] = {}
 
     def add(self, kind: Kind, origin: str) -> None:
-        """Take up a class.
+        """Register a class.
 
         Args:
             kind: A concrete transformer.
@@ -60,7 +60,7 @@ class Registry:
         try:
             transformer = kind()
         except Exception as error:
-            raise RegistrationError(f"{origin}: {kind.__qualname__} cannot be made: {error}") from error
+            raise RegistrationError(f"{origin}: {kind.__qualname__} cannot be instantiated: {error}") from error
         check_contract(transformer)
         if isinstance(transformer, RewriteRule):
             check_rule(transformer)
@@ -154,18 +154,18 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selected:
-    """A transformer that a run wants, and the levels at which it wants it."""
+    """A transformer that a run selects, and the levels at which it runs."""
 
     transformer: GraphTransformer
     levels: tuple[TransformerLevel, ...]
 
 
 def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Selected]:
-    """The transformers that a run wants.
+    """The transformers that a run selects.
 
     Args:
-        options: What the run wants.
-        extra: Instances that the user brings; they run without being named, unless ``options.disable`` names them.
+        options: Options of the run.
+        extra: Instances of the user's; they run without being named, unless ``options.disable`` names them.
 
     Returns:
         Instances with their levels; in the order of ``options.passes`` if that is given, else by name.
@@ -173,15 +173,15 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     Raises:
         UnknownTransformerError: If a name is unknown.
         UsageError: If a pipeline cannot be read, a transformer does not take an option, or one that is asked for, by
-            name or by being handed over, does not run.
-        RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or bears a taken name.
+            name or as an instance, does not run.
+        RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or its name is taken.
     """
     registry = Registry()
     for kind in installed():
         registry.add(kind, installed().origin(kind.name))
     own = _instances(extra)
     for transformer in own:
-        registry.add(_handed_over(transformer), "the call")
+        registry.add(_class_of_instance(transformer), "the call")
         _warn_former_order(type(transformer), "the call")
     disabled = _level_names(options.disable, registry)
     enabled = [registry.find(name).name for name in options.enable]
@@ -226,10 +226,10 @@ def _why_idle(kind: Kind, options: Options) -> str:
 
 
 def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransformer]:
-    """What a caller has handed over, if these are instances of transformers.
+    """The caller's transformers as a list.
 
     Raises:
-        RegistrationError: If one is something else; the message says what to pass.
+        RegistrationError: If one is no instance; the message says what to pass.
     """
     if isinstance(transformers, GraphTransformer) or inspect.isclass(transformers):
         raise RegistrationError("transformers takes a list of instances, e.g. [MyRule()]")
@@ -239,19 +239,19 @@ def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransforme
     return instances
 
 
-def _handed_over(transformer: GraphTransformer) -> Kind:
-    """A class that stands for an instance whose constructor may want arguments."""
+def _class_of_instance(transformer: GraphTransformer) -> Kind:
+    """A class for an instance whose own class may need arguments: it returns the instance's state."""
     kind = type(transformer)
 
-    class Handed(kind):  # type: ignore[misc, valid-type]
+    class Instance(kind):  # type: ignore[misc, valid-type]
         __doc__ = kind.__doc__
         name = transformer.name
 
         def __init__(self, **_: object) -> None:
             self.__dict__.update(transformer.__dict__)
 
-    Handed.__module__, Handed.__qualname__ = kind.__module__, kind.__qualname__
-    return Handed
+    Instance.__module__, Instance.__qualname__ = kind.__module__, kind.__qualname__
+    return Instance
 
 
 def _level_names(names: Iterable[str], registry: Registry) -> dict[str, frozenset[TransformerLevel]]:
@@ -280,7 +280,7 @@ def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
 
     Args:
         text: Names with options in braces, separated by commas.
-        registry: Where the names are looked up.
+        registry: The registry that resolves the names.
 
     Returns:
         Instances, in the text's order.
@@ -316,23 +316,6 @@ def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:
             raise UsageError(f"{kind.name} does not take {part!r}; its options: {known}")
         values[name] = _typed(kind.name, name, value, str(fields[name].type))
     return values
-
-
-_UNITS = {"": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def parse_size(text: str) -> int:
-    """A number of bytes, e.g. ``1MB`` or ``65536``.
-
-    Raises:
-        UsageError: If the text is none.
-    """
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    unit = None if parts is None else _UNITS.get(parts[2].lower())
-    nbytes = math.inf if parts is None or unit is None else float(parts[1]) * unit
-    if math.isinf(nbytes):
-        raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
-    return int(nbytes)
 
 
 def _typed(transformer: str, name: str, text: str, kind: str) -> object:

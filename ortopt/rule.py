@@ -25,19 +25,19 @@ from ortopt.transformer import GraphTransformer, is_tuple_of
 NEWEST_OPSET = 1_000
 
 MAX_REWRITES = 10_000
-"""So many rewrites one run of the driver makes on a graph, and `MAX_REWRITES_A_NODE` more for each of its nodes."""
+"""How many rewrites one run of the driver may make on a graph, and `MAX_REWRITES_A_NODE` more for each of its nodes."""
 
 MAX_REWRITES_A_NODE = 20
 
 VISITS_BETWEEN_CHECKS = 64
-"""So many nodes are offered to all rules of their op before the token is asked."""
+"""How many nodes are offered to rules between two checks of the token."""
 
 
 @runtime_checkable
 class Match(Protocol):
-    """What a match finds: at least the nodes that go away, the root among them.
+    """The result of a match: at least the nodes that are removed, the root among them.
 
-    Where the rewrite replaces results of other nodes than the root too, an attribute ``replaced`` holds these values:
+    Where the rewrite also replaces results of other nodes than the root, an attribute ``replaced`` holds these values:
     they may be used elsewhere.
     """
 
@@ -48,7 +48,7 @@ class Match(Protocol):
 
 
 class Forwarded(NamedTuple):
-    """The find of a rule that needs to know no more than the node, and perhaps a value that replaces it."""
+    """The match of a rule that needs the nodes and one value, e.g. the one that replaces the root's result."""
 
     nodes: tuple[ir.Node, ...]
     value: ir.Value
@@ -61,9 +61,9 @@ Replacement = ir.Node | ir.Value | Mapping[ir.Value, ir.Value]
 class RewriteRule(GraphTransformer, Generic[FoundT]):
     """A pattern and its replacement, tried at every node of its root ops.
 
-    What the framework does: the walk; both orders of operands (see `ortopt.graph.match`); the check that no value
-    between the matched nodes is used elsewhere or is a graph output; names, types, shapes and metadata of what is
-    replaced; the kernels of what comes; the removal of what became dead; the reasons' log.
+    The framework visits the nodes, tries both orders of operands (see `ortopt.graph.match`), checks that no value
+    between the matched nodes is used elsewhere or is a graph output, carries names, types, shapes and metadata over,
+    checks that new nodes have kernels, removes dead nodes, and records the reasons of refusals.
 
     Attributes:
         roots: The ops at which the rule is tried: ``Add``, or ``com.microsoft::Gelu``.
@@ -81,21 +81,21 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
 
     @abc.abstractmethod
     def match(self, root: ir.Node) -> FoundT:
-        """Find the pattern that ends in a node; only questions.
+        """Find the pattern that ends in a node; it asks, and changes nothing.
 
         Args:
             root: A node of one of the root ops.
 
         Returns:
-            What was found: the nodes that go, and what the rewrite needs.
+            The match: the nodes that are removed, and what the rewrite needs.
 
         Raises:
-            Refusal: If it is not there, or must stay, with the reason.
+            Refusal: If there is no match, or it must stay, with the reason.
         """
 
     @abc.abstractmethod
     def rewrite(self, found: FoundT) -> Replacement:
-        """Build what replaces the pattern; only construction.
+        """Build what replaces the pattern; it constructs, and asks nothing.
 
         Args:
             found: What `match` found.
@@ -123,12 +123,12 @@ def check_rule(rule: RewriteRule[Any]) -> None:
         raise RegistrationError(f"{where}: opsets must be (first, last)")
 
 
-class RuleFailure(Exception):  # noqa: N818 -- carries a rule's exception to the manager, which tells it as its own
+class RuleFailure(Exception):  # noqa: N818 -- carries a rule's exception to the manager
     """A rule raised.
 
     Args:
-        rule: Which.
-        cause: What.
+        rule: The rule.
+        cause: Its exception.
     """
 
     def __init__(self, rule: RewriteRule[Any], cause: Exception) -> None:
@@ -142,8 +142,8 @@ class RuleStatistics:
     """What one rule did in one run of the driver.
 
     Attributes:
-        visits: How often it was offered a node.
-        rewrites: How often it replaced something.
+        visits: Number of nodes that it was offered.
+        rewrites: Number of its rewrites.
         seconds: Time in its match and rewrite.
     """
 
@@ -159,7 +159,7 @@ class DriverResult:
     Attributes:
         modified: Whether anything changed.
         statistics: By rule name.
-        bounded: Whether it ended at the bound of rewrites: rules that rewrite one another's results never end.
+        bounded: Whether it ended at the limit of rewrites: rules that rewrite one another's results never end.
     """
 
     modified: bool
@@ -242,18 +242,12 @@ class RuleDriver:
             OptimizationCancelled: If the run has been asked to stop; every completed rewrite stands.
         """
         statistics = {rule.name: RuleStatistics() for rule in self.rules}
-        imports = scope.of(graph).opset_imports
-        table = {
-            root: live
-            for root, entries in self.roots.items()
-            if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
-        }
-        anyone = next(iter(contexts.values()))
-        cancellation = anyone.cancellation
-        queue = deque(self.seeds(graph, anyone.edit.index, near, cancellation))
+        table = self._live(graph)
+        context = next(iter(contexts.values()))
+        cancellation = context.cancellation
+        queue = deque(self.seeds(graph, context.edit.index, near, cancellation))
         queued = set(queue)
         modified = False
-        clock = time.perf_counter
         countdown = VISITS_BETWEEN_CHECKS
         left = MAX_REWRITES + MAX_REWRITES_A_NODE * len(graph)
         while queue and left:
@@ -267,31 +261,49 @@ class RuleDriver:
                 continue
             name = node.op_type
             rules = table.get(f"{node.domain}::{name}" if node.domain else name)
-            if rules is None:
+            changed = None if rules is None else self._visit(rules, node, contexts, statistics)
+            if changed is None:
                 continue
-            for rule in rules:
-                started = clock()
-                context = contexts[rule]
-                try:
-                    changed = self._try(rule, node, context)
-                except OptimizationCancelled:
-                    raise
-                except Exception as error:
-                    raise RuleFailure(rule, error) from error
-                figures = statistics[rule.name]
-                figures.visits += 1
-                figures.seconds += clock() - started
-                if changed is None:
-                    continue
-                figures.rewrites += 1
-                left -= 1
-                modified = True
-                for other in changed:
-                    if other not in queued and other.graph is graph:
-                        queued.add(other)
-                        queue.append(other)
-                break
+            left -= 1
+            modified = True
+            for other in changed:
+                if other not in queued and other.graph is graph:
+                    queued.add(other)
+                    queue.append(other)
         return DriverResult(modified, statistics, bounded=bool(queue))
+
+    def _live(self, graph: ir.Graph) -> dict[str, list[RewriteRule[Any]]]:
+        """The rules for a graph's opsets, by root."""
+        imports = scope.of(graph).opset_imports
+        return {
+            root: live
+            for root, entries in self.roots.items()
+            if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
+        }
+
+    def _visit(
+        self,
+        rules: Sequence[RewriteRule[Any]],
+        node: ir.Node,
+        contexts: Mapping[RewriteRule[Any], Context],
+        statistics: Mapping[str, RuleStatistics],
+    ) -> list[ir.Node] | None:
+        """Offer a node to rules, in order; the nodes to visit again once one has rewritten it, else None."""
+        for rule in rules:
+            started = time.perf_counter()
+            try:
+                changed = self._try(rule, node, contexts[rule])
+            except OptimizationCancelled:
+                raise
+            except Exception as error:
+                raise RuleFailure(rule, error) from error
+            figures = statistics[rule.name]
+            figures.visits += 1
+            figures.seconds += time.perf_counter() - started
+            if changed is not None:
+                figures.rewrites += 1
+                return changed
+        return None
 
     def _try(self, rule: RewriteRule[Any], root: ir.Node, context: Context) -> list[ir.Node] | None:
         """Offer a node to a rule; the nodes to visit again if it was rewritten, else None."""
@@ -354,7 +366,7 @@ class RuleDriver:
         changed = dict.fromkeys(nodes)
         layer = [node for node in (changed if token is NEVER else token.checked(changed)) if node.graph is not None]
         seen = set(layer)
-        found = list(layer)
+        reached = list(layer)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
             for at in layer if token is NEVER else token.checked(layer):
@@ -367,23 +379,23 @@ class RuleDriver:
                             following.append(use.node)
             if not following:
                 break
-            found.extend(
+            reached.extend(
                 user
                 for user in following
                 if lookback.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance
             )
             layer = following
-        return found
+        return reached
 
 
 class Changes:
-    """Tells the rules of a driver, graph by graph, what has changed since they last ran there.
+    """The nodes of each graph near what has changed since the rules of a driver last ran on it.
 
-    There may be thousands of graphs: each change is followed once, to wherever it leads, and not once for each graph.
+    There may be thousands of graphs: each change is followed once, into all graphs, and not once for each graph.
 
     Args:
-        driver: Who runs the rules.
-        edit: Who changes graphs.
+        driver: The driver of the rules.
+        edit: The editor, which records changes.
     """
 
     def __init__(self, driver: RuleDriver, edit: Editor) -> None:
@@ -401,18 +413,18 @@ class Changes:
             token: Cancellation token.
         """
         self._spread(None, token)
-        found = self._near.pop(graph, {})
-        return list(found) if graph in self._swept else None
+        near = self._near.pop(graph, {})
+        return list(near) if graph in self._swept else None
 
     def ran(self, graph: ir.Graph, token: CancellationToken) -> None:
-        """The rules have come to their end on a graph: what they changed is news to the others only."""
+        """The rules have run to their end on a graph: what they changed concerns other graphs only."""
         self._swept.add(graph)
         if len(self.edit.index) > 1:
             self._spread(graph, token)
         self._place = len(self.edit.touched)
 
     def failed(self, graph: ir.Graph) -> None:
-        """They have not come to their end there."""
+        """The rules have not run to their end on a graph."""
         self._swept.discard(graph)
 
     def _spread(self, besides: ir.Graph | None, token: CancellationToken) -> None:
@@ -423,7 +435,7 @@ class Changes:
 
 
 MAX_FOLLOWED = 64
-"""A value with more users is not followed to find roots that see a change above it: the next step's sweep does."""
+"""Values with more users are not followed to find roots that see a change above them: the next step's sweep does."""
 
 
 def as_mapping(root: ir.Node, replacement: Replacement) -> Mapping[ir.Value, ir.Value]:

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ortopt import registry
 from ortopt.api import figures
 from ortopt.graph import scope
+from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
-from ortopt.observers import Explanation
 from ortopt.options import Options, Target
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load
@@ -142,11 +142,11 @@ def run(
     Returns:
         Whether it changed anything, and what it refused and rewrote.
     """
-    one = registry.installed().find(transformer)() if isinstance(transformer, str) else transformer
+    instance = registry.installed().find(transformer)() if isinstance(transformer, str) else transformer
     explanation = Explanation()
     manager = GraphTransformerManager(options=options or Options(), observers=[explanation])
-    at = type(one).levels[0] if level is None else level
-    manager.register(one, at)
+    at = type(instance).levels[0] if level is None else level
+    manager.register(instance, at)
     manager.apply_transformers(model, at)
     return manager.is_graph_modified, explanation
 

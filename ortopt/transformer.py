@@ -16,8 +16,6 @@ from ortopt.options import Numerics, TransformerLevel
 T = TypeVar("T")
 
 PASSES_PACKAGE = "ortopt.transformers"
-EXACT_PATH = "it is computed from integers, and its rounding decides about a discrete step"
-CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
 
 _RENAMED = {
     "edits": 'bypasses_editor = True for "raw"; "log" is the default',
@@ -30,11 +28,11 @@ _RENAMED = {
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """For transformers that have nothing to choose."""
+    """The options of transformers that have none."""
 
 
 def name_key(name: str) -> str:
-    """What is alike in ``MatMulAddFusion`` and ``matmul_add_fusion``: names are looked up by it."""
+    """The key by which names are looked up: the same for ``MatMulAddFusion`` and ``matmul_add_fusion``."""
     return name.replace("_", "").lower()
 
 
@@ -49,26 +47,26 @@ class GraphTransformer(abc.ABC):
 
     The framework visits the main graph, every nested subgraph and every local function; a transformer edits only
     through `Context.substitute` and `Context.attempt`, or ``context.edit`` and `Context.replace`, so that whatever it
-    did can be taken back.
+    did can be rolled back.
 
     Attributes:
         name: The name that users know: the file's stem for passes of ortopt, else the class name in snake case.
-        levels: When it runs.
+        levels: The levels at which it runs.
         apply_once: Whether it is skipped after the first step of its level.
-        level_independent: Whether it does the same at each of its levels: it then does not look at another level at
-            what it has just left as it is.
+        level_independent: Whether it does the same at each of its levels: it then does not run at another level on
+            what it has just left unchanged.
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which the nodes that it offers must be placed; empty is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
         numerics: What it may do to numbers; approximate ones are off unless asked for. All but exact ones are kept
             away from values whose rounding decides about integers (see `Context.offer`).
         keeps_elementwise: Whether it leaves elementwise arithmetic as it is, whatever its numerics: what it may round
-            otherwise are sums and matrix products alone.
+            differently are only sums and matrix products.
         enabled: Whether it runs without being asked for.
         bypasses_editor: Whether it edits onnx-ir directly: it then works on a clone of the whole model, once per step,
             and the clone is swapped in on success.
         offers_rewrites: Whether it offers each change (see `Context`); if not, a run of it is one rewrite.
-        Options: A frozen dataclass: what can be chosen, with defaults.
+        Options: A frozen dataclass: its options, with defaults.
     """
 
     name: ClassVar[str] = ""
@@ -109,7 +107,7 @@ class GraphTransformer(abc.ABC):
 
         Args:
             graph: The graph; those nested in it get calls of their own.
-            context: What is known, and the way to edit.
+            context: The context, with the editor.
 
         Returns:
             Whether anything changed.
@@ -121,7 +119,7 @@ class GraphTransformer(abc.ABC):
 
 def is_tuple_of(declared: object, kind: type) -> bool:
     """Whether something is a tuple with elements of one type only; a forgotten comma makes something else."""
-    return isinstance(declared, tuple) and all(isinstance(one, kind) for one in declared)
+    return isinstance(declared, tuple) and all(isinstance(item, kind) for item in declared)
 
 
 def check_instance(transformer: object) -> None:

@@ -1,4 +1,4 @@
-"""A model with all that is kept about it while transformers work on it."""
+"""A model, its editor, and the state that a run keeps about it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _PATIENCE = 30.0
 
 
 class Workspace:
-    """A model with all that is kept about it while transformers work on it.
+    """A model, its editor, and the state that a run keeps about it.
 
     Args:
         model: The model; changed in place.
-        options: What the run wants.
+        options: Options of the run.
         allowance: Bytes by which its constants may grow.
-        token: Cancellation token from being made.
+        token: Cancellation token for the inference of types and shapes at the start.
 
     Attributes:
         edit: The editor: the one way to change the model.
-        offered: How many rewrites have been offered so far.
-        too_large: What was left as it is because the file would grow too much: bytes by (transformer, node).
-        left_out: Rewrites that an observer was against, as (transformer, nodes).
-        patience: Seconds that are left, in the whole run, to evaluate constants by ops that are not known to be safe.
+        offered: Number of rewrites that have been offered.
+        too_large: Candidates that were refused because the file would grow too much: bytes by (transformer, node).
+        left_out: Rewrites that an observer refused, as (transformer, nodes).
+        patience: Seconds left, in the whole run, for evaluating constants with ops that are not known to be safe.
     """
 
     def __init__(
@@ -50,41 +50,41 @@ class Workspace:
         self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
-        self._unsettled: int | None = None
+        self._stopped_at: int | None = None
         self._exactness: tuple[Editor, Exactness] | None = None
         self.edit = self._start(0, token)
 
     def refresh(self, token: CancellationToken = NEVER) -> None:
-        """Learn everything about the model anew: after edits that did not go through the editor."""
+        """Infer everything about the model again, after edits that bypassed the editor."""
         self.edit = self._start(self.edit.added_bytes, token)
 
     @property
     def exactness(self) -> Exactness:
-        """The values whose rounding decides about integers; found when first asked for, and kept current."""
+        """The values whose rounding decides about integers; computed on first use, and kept current."""
         if self._exactness is None or self._exactness[0] is not self.edit:
             self._exactness = self.edit, Exactness(self.model, self.edit.index, self.edit.touched)
         return self._exactness[1]
 
     @property
     def calls_are_outdated(self) -> bool:
-        """Whether more may be known of local functions and of their calls than when all was inferred.
+        """Whether more may be known of local functions and their calls than when all was inferred.
 
-        Edits tell nodes, but no function what it is called with now, and no call what its function gives.
+        Edits update nodes, but not the types of a function's inputs by its calls, nor those of calls by the function.
         """
         functions = self.model.functions.values()
         return self.edit.clock > 0 and any(function.domain != GROUP_DOMAIN for function in functions)
 
     def stop_at(self, version: int) -> None:
-        """Mark where a run was stopped: `roll_back_to_mark` takes back what the editor changed since."""
-        self._unsettled = version
+        """Mark the version at which a run was stopped: `roll_back_to_mark` undoes what was edited since."""
+        self._stopped_at = version
 
     def roll_back_to_mark(self) -> ir.Model:
-        """Bring the model of a stopped run in order.
+        """Restore the model of a stopped run.
 
         Returns:
             The model; it holds exactly the rewrites that had completed.
         """
-        version, self._unsettled = self._unsettled, None
+        version, self._stopped_at = self._stopped_at, None
         if version is not None:
             self.edit.rollback(version)
             self.edit.restore_order()
@@ -100,29 +100,29 @@ class Workspace:
         return edit
 
     def reinfer(self, token: CancellationToken) -> None:
-        """Infer again what has become better known through edits.
+        """Infer again where edits have made more known.
 
         Raises:
-            OptimizationCancelled: If the token was set; what is known stays true.
+            OptimizationCancelled: If the token was set; what has been inferred stays valid.
         """
         self.edit.reinfer(shapes.infer_again, token)
 
     def swap_in(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
-        """Give the model the content of another one, in place.
+        """Replace the model's content by another model's, in place.
 
         Raises:
-            OptimizationCancelled: If the token was set; the model has its own content then.
+            OptimizationCancelled: If the token was set; the model keeps its own content then.
         """
         own = self.model
         before = own.graph, dict(own.functions), dict(own.metadata_props), own.ir_version
-        self._put_in(model.graph, model.functions, model.metadata_props, model.ir_version)
+        self._set_content(model.graph, model.functions, model.metadata_props, model.ir_version)
         try:
             self.refresh(token)
         except OptimizationCancelled:
-            self._put_in(*before)
+            self._set_content(*before)
             raise
 
-    def _put_in(
+    def _set_content(
         self,
         graph: ir.Graph,
         functions: Mapping[ir.OperatorIdentifier, ir.Function],
@@ -136,3 +136,24 @@ class Workspace:
         own.metadata_props.clear()
         own.metadata_props.update(metadata)
         own.ir_version = ir_version
+
+
+class CloneWorkspace(Workspace):
+    """A clone that a transformer edits directly: it has no editor of its own, and shares the run's options and counts.
+
+    Args:
+        model: The clone.
+        workspace: The workspace of the original.
+    """
+
+    def __init__(self, model: ir.Model, workspace: Workspace) -> None:
+        self.model = model
+        self.options = workspace.options
+        self.allowance = workspace.allowance
+        self.offered = workspace.offered
+        self.too_large = workspace.too_large
+        self.left_out = workspace.left_out
+        self.edit = workspace.edit
+
+
+__all__ = ["CloneWorkspace", "Workspace"]

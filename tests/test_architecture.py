@@ -10,18 +10,21 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from ortopt.serialization.save import save
+from ortopt.testing import parse
+
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors options cancellation _version",
+    "errors option_kinds options cancellation _version",
     "system semantics",
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer former_names context workspace observers rule adapters direct_edits",
+    "transformer former_names context placement workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion",
     "transformers",
-    "registry manager instrumentation",
+    "registry rule_batch batch_runner manager instrumentation",
     "verification",
     "optimization",
     "api",
@@ -158,21 +161,47 @@ def test_importing_ortopt_loads_nothing_heavy() -> None:
     assert not loaded_by("import ortopt") & {"onnx", "onnx_ir", "numpy", "onnxruntime", "sympy", "rich", "click"}
 
 
-def test_importing_the_api_loads_neither_onnxruntime_nor_sympy_nor_networkx() -> None:
-    assert not loaded_by("from ortopt import optimize, GraphTransformerManager, RewriteRule") & {
-        "onnxruntime",
-        "sympy",
-        "networkx",
-        "rich",
-    }
+def test_importing_the_api_loads_neither_onnxruntime_nor_networkx() -> None:
+    loaded = loaded_by("from ortopt import optimize, GraphTransformerManager, RewriteRule")
+    assert not loaded & {"onnxruntime", "networkx", "rich"}
 
 
-def test_onnx_ir_after_ortopt_works_without_sympy_and_with_it_when_asked() -> None:
+def test_a_library_import_leaves_the_import_system_alone() -> None:
+    code = "before = list(sys.meta_path); from ortopt import optimize; assert sys.meta_path == before"
+    assert "sympy" in loaded_by(code), "onnx-ir imports sympy no more: drop ortopt._deferred_sympy"
+
+
+def test_who_asks_for_it_gets_the_api_without_sympy() -> None:
+    assert "sympy" not in loaded_by("import ortopt; ortopt.defer_sympy(); from ortopt import optimize")
+
+
+def test_onnx_ir_works_without_sympy_and_with_it_when_asked() -> None:
     code = (
-        "import ortopt, onnx_ir; assert 'sympy' not in sys.modules; assert str(onnx_ir.SymbolicDim('N') + 1) == 'N + 1'"
+        "import ortopt; ortopt.defer_sympy(); import onnx_ir; assert 'sympy' not in sys.modules;"
+        " assert str(onnx_ir.SymbolicDim('N') + 1) == 'N + 1'"
     )
     assert "sympy" in loaded_by(code)
-    loaded_by("import ortopt, onnx_ir, sympy; assert sympy.Symbol('x') + 0 == sympy.Symbol('x'); sympy.simplify('x+x')")
+    loaded_by(
+        "import ortopt; ortopt.defer_sympy(); import onnx_ir, sympy;"
+        " assert sympy.Symbol('x') + 0 == sympy.Symbol('x'); sympy.simplify('x+x')"
+    )
+
+
+@pytest.mark.parametrize("command", ["info", "optimize --no-verify -o OUT"])
+def test_commands_run_without_sympy(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save(parse("main (float[2] x) => (float[2] y) { y = Relu (x) }"), path)
+    arguments = [*command.replace("OUT", str(tmp_path / "out.onnx")).split(), str(path)]
+    code = (
+        "from ortopt.cli import main\n"
+        f"sys.argv = ['ortopt', *{arguments!r}]\n"
+        "import contextlib, io\n"
+        "try:\n    with contextlib.redirect_stdout(io.StringIO()):\n        main()\n"
+        "except SystemExit as stop:\n    assert not stop.code\n"
+    )
+    loaded = loaded_by(code)
+    assert "onnx_ir" in loaded
+    assert "sympy" not in loaded
 
 
 @pytest.mark.parametrize("command", ["--help", "--version", "optimize --help"])

@@ -14,8 +14,10 @@ from ortopt.errors import RegistrationError, TransformerError
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, inputs
 from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.instrumentation.explanation import Explanation
+from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
-from ortopt.observers import Explanation, Observer, RewriteLimit
+from ortopt.observers import Observer
 from ortopt.options import Options, Target
 from ortopt.rule import Forwarded, RewriteRule
 from ortopt.serialization.save import to_bytes
@@ -298,8 +300,8 @@ DIRECT = {
     puts_in: "put nodes into the graph",
     exchanges: "changed nodes of the graph",
     changes_an_op: "changed nodes of the graph",
-    rewires: "the editor has seen nothing",
-    changes_and_takes_back: "the editor has seen nothing",
+    rewires: "the editor has recorded no change",
+    changes_and_takes_back: "the editor has recorded no change",
 }
 
 

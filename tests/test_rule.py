@@ -22,7 +22,8 @@ from ortopt.graph.match import (
     operand_from,
     producer,
 )
-from ortopt.observers import Explanation, RewriteLimit
+from ortopt.instrumentation.explanation import Explanation
+from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.rule import Forwarded
 from ortopt.serialization.validate import validate
 from ortopt.testing import check_keeps, check_rewrites, parse

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ortopt._deferred_sympy import defer_sympy
 from ortopt.evaluation.child import end_with
 from ortopt.system import child_processes
 
@@ -116,6 +117,7 @@ def _difference(after: dict[str, int], before: dict[str, int], key: str, base: s
 
 if __name__ == "__main__":
     requests, answers = child_processes.taken()
+    defer_sympy()
     try:
         order = json.load(requests)
         end_with(order["parent"])

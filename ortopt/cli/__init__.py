@@ -1,7 +1,7 @@
-"""The command line: one file a command, each loaded when it is called.
+"""The command line: a file for each command, loaded when it is called.
 
 Exit codes: 0 done, 1 usage, 2 bad input or an output that cannot be written, 3 a wrong result refused, 4 a pass failed
-under ``--strict``, 130 cancelled; and 70, a mistake in ortopt itself.
+under ``--strict``, 130 cancelled, 70 a bug in ortopt.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from ortopt._deferred_sympy import defer_sympy
+
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    """Leave as after Ctrl-C, without temporary files and child processes; the second time at once."""
+    """Exit as after Ctrl-C, without temporary files and child processes; on a second signal at once."""
     signal.signal(number, signal.SIG_DFL)
     sys.exit(128 + number)
 
 
 def _complete_streams() -> None:
-    """Put something in place of standard streams that are closed.
+    """Replace standard streams that are closed.
 
-    Else a model's file would get their number, and what anybody prints would go into it. Nothing can be read there, and
-    on stdout nothing can be written: that is an error.
+    Otherwise a model's file would get their descriptor, and what is printed would go into it. The replacements cannot
+    be read, nor, on stdout, written: that is an error.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -34,15 +36,16 @@ def _complete_streams() -> None:
 
 def main() -> NoReturn:
     """Run the command line on the process's arguments, and exit."""
-    # A process of one command makes next to no garbage, and ends soon: collections would only walk over the graph, the
-    # last of them, when the interpreter ends, as well.
+    # A process of one command makes little garbage and ends soon: collections would only walk over the graph, and once
+    # more when the interpreter ends.
     gc.disable()
+    defer_sympy()
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     try:
         from ortopt.cli.group import commands
-    except KeyboardInterrupt:  # as early as this, nothing else is there to catch it
+    except KeyboardInterrupt:  # nothing else catches it this early
         sys.exit(130)
     try:
         commands.main()

@@ -1,4 +1,4 @@
-"""Arrays that a model is given and that it gives: drawn or read, written."""
+"""The arrays that a model takes and returns: drawn or read from files, and written to files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
-"""Classes of the errors by which a session says that an input is missing, or that one is wrong."""
+"""Classes of the errors that a session raises where an input is missing or does not fit."""
 
 HINT: Final = "on drawn inputs: --inputs gives it others"
 
@@ -28,9 +28,9 @@ def candidates(
 
     Args:
         argument: The model.
-        model: The same, loaded.
+        model: The loaded model.
         path: An .npz file of the user's, or None.
-        seed: Of what is drawn.
+        seed: Seed of drawn inputs.
         sizes: Sizes of symbolic dimensions in drawn inputs.
 
     Raises:
@@ -65,8 +65,8 @@ def check_sizes(interface: Interface, sizes: Mapping[str, int], path: str | None
     """Refuse sizes of ``--dim`` that would have no effect.
 
     Args:
-        interface: Of the model whose inputs are drawn.
-        sizes: By the symbol's name.
+        interface: Interface of the model.
+        sizes: Sizes, by the symbol's name.
         path: An .npz file of the user's, or None.
 
     Raises:
@@ -76,8 +76,8 @@ def check_sizes(interface: Interface, sizes: Mapping[str, int], path: str | None
 
     for name, size in sizes.items():
         if name not in interface.symbols:
-            there = ", ".join(sorted(interface.symbols)) or "none"
-            raise UsageError(f"no input has a dimension {name!r}: there is {there}")
+            symbols = ", ".join(sorted(interface.symbols)) or "none"
+            raise UsageError(f"no input has a dimension {name!r}: there is {symbols}")
         if size >= 1 << 63:
             raise UsageError(f"no dimension has the size {size}")
     if sizes and path is not None:
@@ -96,13 +96,13 @@ def archive(values: Mapping[str, Any]) -> bytes:
 
     arrays: dict[str, Any] = {}
     for name, value in values.items():
-        parts = {f"{name}.{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
-        for key, one in parts.items():
-            if one is None:
+        parts = {f"{name}.{i}": item for i, item in enumerate(value)} if isinstance(value, list) else {name: value}
+        for key, item in parts.items():
+            if item is None:
                 continue
-            if not isinstance(one, np.ndarray) or key in arrays:
+            if not isinstance(item, np.ndarray) or key in arrays:
                 raise UsageError(f"an .npz file holds arrays: {name!r} cannot be written")
-            arrays[key] = one
+            arrays[key] = item
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:  # numpy.savez knows no array named "file"
         for key, array in arrays.items():

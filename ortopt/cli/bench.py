@@ -11,6 +11,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import THREADS, Finite
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     from ortopt.benchmarking.benchmark import Effort, Figures, Spread, Version
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 )
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name, for a single model.  [default: drawn]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
-@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
-@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("providers")
 @click.option("--threads", type=THREADS, default=0, help="Within an op.  [default: one a core]")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Processes of each version.")
 @click.option("--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each.")
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 @click.option("--trace", "trace_file", metavar="FILE", help="A trace of one model for ui.perfetto.dev.")
-def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Compare models with what -O3 makes of them under ONNX Runtime, and -O4 under ortopt.InferenceSession.
 
     Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. MODEL is a
@@ -43,41 +44,41 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     from ortopt.analysis.providers import normalize, usable
     from ortopt.benchmarking import benchmark
     from ortopt.cli import files, models
-    from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
+    from ortopt.option_kinds import commas
     from ortopt.serialization.load import load
 
     for option in ("inputs", "trace_file"):
-        if given[option] is not None and len(model_names) > 1:
+        if flags[option] is not None and len(model_names) > 1:
             raise UsageError(f"--{option.removesuffix('_file')} is for one model at a time")
-    if given["trace_file"] == files.STREAM:
+    if flags["trace_file"] == files.STREAM:
         raise UsageError("--trace takes a file")
     if model_names.count(files.STREAM) > 1:
         raise UsageError("only one of the models can come from stdin")
-    levels = _levels(given["levels"])
+    levels = _levels(flags["levels"])
     effort = benchmark.Effort(
-        given["rounds"],
-        given["repeat"],
-        given["seconds"],
-        given["threads"],
-        tuple(dict.fromkeys(normalize(name) for name in commas(given["provider"]) or ("cpu",))),
+        flags["rounds"],
+        flags["repeat"],
+        flags["seconds"],
+        flags["threads"],
+        tuple(dict.fromkeys(normalize(name) for name in commas(flags["providers"]) or ("cpu",))),
     )
     for provider in effort.providers:
         works, reason = usable(provider)
         if not works:
             raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
     arguments = [models.resolve(name) for name in model_names]
-    outputs = {"--trace": given["trace_file"]}
-    files.check_outputs(outputs, {"the model": arguments[0].path, "the inputs": given["inputs"]})
+    outputs = {"--trace": flags["trace_file"]}
+    files.check_outputs(outputs, {"the model": arguments[0].path, "the inputs": flags["inputs"]})
     for argument in arguments:
-        loaded = load(argument.source)  # what is broken is said before anything is measured
+        loaded = load(argument.source)  # a broken model is reported before anything is measured
         files.check_not_read(outputs, {"external data of the model": models.external_data(loaded)})
     rows = []
     for argument in arguments:
-        found = _compared(argument, levels, effort, given)
-        rows.append({"model": argument.label, "versions": [one.as_dict() for one in found]})
+        figures = _compared(argument, levels, effort, flags)
+        rows.append({"model": argument.label, "versions": [version.as_dict() for version in figures]})
         if not as_json:
-            _show(argument.label, found)
+            _show(argument.label, figures)
     if as_json:
         how = {"rounds": effort.rounds, "repeat": effort.repeat, "seconds": effort.seconds, "threads": effort.threads}
         data = {"schema": 1, "providers": list(effort.providers), "effort": how, "models": rows}
@@ -93,29 +94,31 @@ def _levels(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, given: dict[str, Any]) -> list[Figures]:
+def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, flags: dict[str, Any]) -> list[Figures]:
     from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays, files
-    from ortopt.cli.optimize import dims
+    from ortopt.option_kinds import named_sizes
     from ortopt.serialization.load import load
     from ortopt.system.temporary_files import temporary_folder
 
     loaded = load(argument.source)
-    candidates = arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"]))
+    candidates = arrays.candidates(
+        argument, loaded, flags["inputs"], flags["seed"], named_sizes("--dim", flags["dims"])
+    )
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
         inputs = folder / "inputs.npz"
         original = _original(argument, folder)
         feeds = _accepted(argument, original, candidates, inputs, effort)
         versions = [
-            _optimized(argument, level, folder, feeds, effort, verify=given["verify"]) if level else original
+            _optimized(argument, level, folder, feeds, effort, verify=flags["verify"]) if level else original
             for level in levels
         ]
-        found, trace = benchmark.compare(versions, inputs, effort, folder if given["trace_file"] else None)
-    benchmark.require_original(found)
+        figures, trace = benchmark.compare(versions, inputs, effort, folder if flags["trace_file"] else None)
+    benchmark.require_original(figures)
     if trace is not None:
-        files.write_text(given["trace_file"], json.dumps(trace) + "\n")
-    return found
+        files.write_text(flags["trace_file"], json.dumps(trace) + "\n")
+    return figures
 
 
 def _accepted(
@@ -139,14 +142,14 @@ def _accepted(
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
                 raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
         path.write_bytes(arrays.archive(feeds))
-        found = benchmark.attempt(original, path, effort)
-        if found is None:
+        failure = benchmark.attempt(original, path, effort)
+        if failure is None:
             return dict(feeds)
-        if not drawn and found.kind in arrays.UNFIT:
-            raise UsageError(f"the inputs do not fit {argument.label}: {found.reason}")
-        first = first or found
-        if not found.opens or not drawn:
-            raise InvalidModelError(f"{argument.label} cannot be run: {found.reason}")
+        if not drawn and failure.kind in arrays.UNFIT:
+            raise UsageError(f"the inputs do not fit {argument.label}: {failure.reason}")
+        first = first or failure
+        if not failure.opens or not drawn:
+            raise InvalidModelError(f"{argument.label} cannot be run: {failure.reason}")
     reason = "" if first is None else first.reason
     raise InvalidModelError(f"{argument.label} cannot be run: {reason} ({arrays.HINT})")
 
@@ -169,39 +172,39 @@ def _optimized(
     from ortopt.benchmarking.benchmark import Version
 
     path = folder / f"level{level}.onnx"
-    made = api.optimize(
+    result = api.optimize(
         argument.source, level=level, providers=effort.providers, verify=verify, inputs=feeds, strict=False
     )
-    made.save(path)
+    result.save(path)
     return Version(level, path)
 
 
-def _show(label: str, found: list[Figures]) -> None:
+def _show(label: str, versions: list[Figures]) -> None:
     from ortopt.reporting import report
 
     out = report.console(sys.stdout)
     out.print(label, soft_wrap=True)
     headers = ("version", "call, ms", "quartiles", "of the first", "open, s", "first call, ms", "memory", "peak")
-    out.print(report.table(headers, [_cells(one) for one in found]))
-    for one in found:
-        if one.error:
-            out.print(f"{one.version.name} does not run: {one.error}", soft_wrap=True)
+    out.print(report.table(headers, [_cells(figures) for figures in versions]))
+    for figures in versions:
+        if figures.error:
+            out.print(f"{figures.version.name} does not run: {figures.error}", soft_wrap=True)
     out.print()
 
 
-def _cells(one: Figures) -> tuple[str, ...]:
+def _cells(figures: Figures) -> tuple[str, ...]:
     from ortopt.reporting.report import size
 
-    if one.call is None or one.open is None or one.first is None:
-        return (one.version.name, *("",) * 7)
+    if figures.call is None or figures.open is None or figures.first is None:
+        return (figures.version.name, *("",) * 7)
     return (
-        one.version.name,
-        f"{one.call.median * 1e3:.3g}",
-        f"{one.call.low * 1e3:.3g} to {one.call.high * 1e3:.3g}",
-        "" if one.ratio is None else f"{one.ratio.median:.2f}",
-        f"{one.open.median:.3f}",
-        f"{one.first.median * 1e3:.3g}",
-        *(_bytes(spread, size) for spread in (one.anonymous, one.peak)),
+        figures.version.name,
+        f"{figures.call.median * 1e3:.3g}",
+        f"{figures.call.low * 1e3:.3g} to {figures.call.high * 1e3:.3g}",
+        "" if figures.ratio is None else f"{figures.ratio.median:.2f}",
+        f"{figures.open.median:.3f}",
+        f"{figures.first.median * 1e3:.3g}",
+        *(_bytes(spread, size) for spread in (figures.anonymous, figures.peak)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.optimize import make_options, run_options
+from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
     from ortopt.api import Optimization
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @click.command("bisect", short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
 @click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
-@click.option("-O", "level", type=click.IntRange(0, 4), default=3, show_default=True, help="-O0 to -O4.")
+@run_option("level")
 @run_options
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
 @click.option("--json", "as_json", is_flag=True, help="As data.")
-def command(model: str, output: str | None, level: int, as_json: bool, **given: Any) -> None:
+def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None:
     """Find the first single rewrite after which the result of "ortopt optimize" differs from the original.
 
     Exits with 0 if there is none: the result verifies. Else with 3, and FOLDER holds the smallest model around the
@@ -40,15 +40,16 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
     from ortopt.cli.interrupt import cancels
     from ortopt.cli.warning import warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
-    from ortopt.reporting import reproducer
+    from ortopt.reporting import reproducer_folder
+    from ortopt.reporting.reproducer import of_failure, of_rewrite
 
     if output == "":
         raise UsageError("-o is given an empty name")
-    options = dataclasses.replace(make_options(level=level, **given), repair=False)
+    options = dataclasses.replace(make_options(**flags), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
-    reproducer.check_folder(folder)
-    inputs = models.verification_inputs(given["inputs"], argument, options.dims)
+    reproducer_folder.check_folder(folder)
+    inputs = models.verification_inputs(flags["inputs"], argument, options.dims)
     token = CancellationToken()
     run = Optimization(argument.source, options, cancellation=token)
     with contextlib.closing(run), cancels(token):
@@ -58,20 +59,20 @@ def command(model: str, output: str | None, level: int, as_json: bool, **given: 
     if run.stopped:
         warn("stopped by the time limit; later rewrites have not been looked at")
     if blame is not None:
-        made = reproducer.of_rewrite(blame, options)
-        found = _of_rewrite(blame)
+        reproducer = of_rewrite(blame, options)
+        culprit = _of_rewrite(blame)
     elif failures:
-        made = reproducer.of_failure(run, failures[0])
-        found = _of_failure(failures[0])
+        reproducer = of_failure(run, failures[0])
+        culprit = _of_failure(failures[0])
     else:
         _speak(as_json, describe(argument.label, run, None, None, None))
         assert run.verification is not None
         if run.verification.status != "verified":
             raise InvalidModelError(f"nothing can be said: {run.verification.reason}")
         return
-    reproducer.write(made, folder, found["says"])
-    _speak(as_json, describe(argument.label, run, found, made, folder))
-    raise VerificationError(found["says"])
+    reproducer_folder.write(reproducer, folder, culprit["says"])
+    _speak(as_json, describe(argument.label, run, culprit, reproducer, folder))
+    raise VerificationError(culprit["says"])
 
 
 def _of_rewrite(blame: Blame) -> dict[str, Any]:
@@ -109,18 +110,18 @@ def _of_failure(failure: TransformerError) -> dict[str, Any]:
 
 
 def describe(
-    label: str, run: Optimization, found: dict[str, Any] | None, made: Reproducer | None, folder: Path | None
+    label: str, run: Optimization, culprit: dict[str, Any] | None, reproducer: Reproducer | None, folder: Path | None
 ) -> dict[str, Any]:
-    """What was found, as data that json can write.
+    """The outcome as data that json can write.
 
     Args:
         label: The model as the user named it.
         run: The run.
-        found: The culprit, or None.
-        made: What the folder shows.
-        folder: Where it was written.
+        culprit: The culprit, or None.
+        reproducer: The reproducer, or None.
+        folder: Its folder.
     """
-    from ortopt.reporting import report, reproducer
+    from ortopt.reporting import report, reproducer_folder
 
     outcome = run.verification
     return {
@@ -129,17 +130,27 @@ def describe(
         "status": None if outcome is None else outcome.status,
         "reason": "" if outcome is None else outcome.reason,
         "rewrites": run.result(outcome).summary.rewrites,
-        "culprit": found,
-        "failures": [str(one) for one in run.result(outcome).summary.failures],
+        "culprit": culprit,
+        "failures": [str(failure) for failure in run.result(outcome).summary.failures],
         "folder": None if folder is None else str(folder),
-        "files": [] if made is None else made.files,
-        "whole_model": None if made is None else bool(made.whole),
-        "why_whole": "" if made is None else made.whole,
-        "nodes": None if made is None else [len(m.graph) for m in (made.before, made.after) if m is not None],
-        "weights": {"noise": [], "kept": []} if made is None else {"noise": made.noise, "kept": made.kept},
-        "commands": [] if made is None else made.commands,
-        "versions": reproducer.versions(),
+        **_shown(reproducer),
+        "versions": reproducer_folder.versions(),
         "options": report.plain(run.options),
+    }
+
+
+def _shown(reproducer: Reproducer | None) -> dict[str, Any]:
+    """What a reproducer shows, if there is one."""
+    if reproducer is None:
+        weights: dict[str, list[str]] = {"noise": [], "kept": []}
+        return {"files": [], "whole_model": None, "why_whole": "", "nodes": None, "weights": weights, "commands": []}
+    return {
+        "files": reproducer.files,
+        "whole_model": bool(reproducer.whole),
+        "why_whole": reproducer.whole,
+        "nodes": [len(model.graph) for model in (reproducer.before, reproducer.after) if model is not None],
+        "weights": {"noise": reproducer.noise, "kept": reproducer.kept},
+        "commands": reproducer.commands,
     }
 
 
@@ -151,22 +162,23 @@ def _speak(as_json: bool, data: dict[str, Any]) -> None:
         click.echo(json.dumps(data, indent=2))
         return
     out = report.console(sys.stdout)
-    found = data["culprit"]
-    if found is None:
+    culprit = data["culprit"]
+    if culprit is None:
         out.print(f"{data['status']}: {data['rewrites']} rewrites, none of them makes the result differ")
         return
-    rows: list[tuple[str, object]] = [("pass", found["pass"])]
-    rows += [("rewrite", f"{found['rewrite']} of {data['rewrites']}")] if "rewrite" in found else []
-    rows += [("level", found["level"]), ("step", found["step"]), ("graph", found["graph"])]
-    rows += [("node", f"{node['op']} {node['name']}") for node in found.get("nodes", ())]
-    rows += [("error", f"{found['error']} of the scale, {found['error_before']} before")] if "error" in found else []
-    rows += [("says", found["reason"]), ("folder", data["folder"])]
+    rows: list[tuple[str, object]] = [("pass", culprit["pass"])]
+    rows += [("rewrite", f"{culprit['rewrite']} of {data['rewrites']}")] if "rewrite" in culprit else []
+    rows += [("level", culprit["level"]), ("step", culprit["step"]), ("graph", culprit["graph"])]
+    rows += [("node", f"{node['op']} {node['name']}") for node in culprit.get("nodes", ())]
+    if "error" in culprit:
+        rows.append(("error", f"{culprit['error']} of the scale, {culprit['error_before']} before"))
+    rows += [("says", culprit["reason"]), ("folder", data["folder"])]
     out.print(report.table(("", ""), rows, text=2, headless=True))
     out.print()
     whole = f"the whole model, because {data['why_whole']}" if data["whole_model"] else "a part of the model"
     noise, kept = len(data["weights"]["noise"]), len(data["weights"]["kept"])
     out.print(one_line(f"it holds {whole}; weights: {noise} replaced by noise, {kept} as they were"), soft_wrap=True)
-    for failure in data["failures"] if found["kind"] == "rewrite" else ():
+    for failure in data["failures"] if culprit["kind"] == "rewrite" else ():
         out.print(f"besides: {one_line(failure)}", soft_wrap=True)
     out.print("to reproduce it, there:" if data["commands"] else "no command of one pass alone reproduces it")
     for line in data["commands"]:

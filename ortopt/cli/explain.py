@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.optimize import make_options, run_options, strict_option
+from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
-    from ortopt.observers import Explanation
+    from ortopt.instrumentation.explanation import Explanation
 
 
 @click.command("explain", short_help="Show what a pass rewrites and refuses, and why.")
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.option("-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one]")
 @click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
 @run_options
-@strict_option
+@run_option("strict")
 @click.option("--json", "as_json", is_flag=True, help="As data.")
-def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **given: Any) -> None:
+def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **flags: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
 
     The passes before it run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
@@ -35,15 +35,15 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     from ortopt.cli.interrupt import cancels
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
-    from ortopt.observers import Explanation
+    from ortopt.instrumentation.explanation import Explanation
     from ortopt.reporting.report import shape_arithmetic
 
     kind = registry.installed().find(name)
-    if alone and (given["only"] or given["passes"]):
+    if alone and (flags["only"] or flags["passes"]):
         raise UsageError("--alone says what runs: leave out --only and --passes")
-    given["only"] = (kind.name,) if alone else given["only"]
-    given["enable"] = (*given["enable"], kind.name)
-    options = make_options(level=max(kind.levels) if level is None else level, **given)
+    flags["only"] = (kind.name,) if alone else flags["only"]
+    flags["enable"] = (*flags["enable"], kind.name)
+    options = make_options(level=max(kind.levels) if level is None else level, **flags)
     listener, token = Explanation([kind.name]), CancellationToken()
     run = Optimization(models.resolve(model).source, options, observers=[listener], cancellation=token)
     if not any(chosen.transformer.name == kind.name for chosen in run.selected):
@@ -73,19 +73,19 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
         level: The highest level that ran.
         left: What is left of shape arithmetic, and who needs it (see `ortopt.reporting.report.shape_arithmetic`).
     """
-    needs = {one["node"]: one["why"] for one in left}
+    needs = {node["node"]: node["why"] for node in left}
     return {
         "schema": 1,
         "pass": name,
         "level": level,
         "rewrites": [
-            {"number": one.number, "nodes": [{"name": n, "op": op} for n, op in one.nodes], "why": one.why}
-            for one in listener.rewrites
+            {"number": rewrite.number, "nodes": [{"name": n, "op": op} for n, op in rewrite.nodes], "why": rewrite.why}
+            for rewrite in listener.rewrites
         ],
         "refusals": [
-            {"node": one.node, "op": one.op, "reason": one.reason}
-            | ({"needed_by": needs[one.node]} if one.node in needs else {})
-            for one in listener.refusals
+            {"node": refusal.node, "op": refusal.op, "reason": refusal.reason}
+            | ({"needed_by": needs[refusal.node]} if refusal.node in needs else {})
+            for refusal in listener.refusals
         ],
     }
 
@@ -98,21 +98,23 @@ def _show(data: dict[str, Any]) -> None:
     rewrites, refusals = data["rewrites"], data["refusals"]
     out.print(f"{data['pass']} would make {len(rewrites)} rewrites and refuses {len(refusals)} candidates")
     if rewrites:
-        purposes = {one["why"] for one in rewrites}
+        purposes = {rewrite["why"] for rewrite in rewrites}
         out.print(f"each of them: {one_line(purposes.pop()).replace('``', '`')}\n" if len(purposes) == 1 else "")
         rows = (
-            (one["number"], ", ".join(f"{node['op']} {node['name']}" for node in one["nodes"]), one["why"])[
+            (rewrite["number"], ", ".join(f"{node['op']} {node['name']}" for node in rewrite["nodes"]), rewrite["why"])[
                 : 3 if purposes else 2
             ]
-            for one in rewrites
+            for rewrite in rewrites
         )
         out.print(report.table(("rewrite", "nodes", "what for")[: 3 if purposes else 2], rows, text=3))
     by_reason: dict[str, list[str]] = {}
-    for one in refusals:
-        reason, bracket, value = one["reason"].rpartition(" (")  # the value that it is about differs at every node
+    for refusal in refusals:
+        reason, bracket, value = refusal["reason"].rpartition(" (")  # the value that it is about differs at every node
         about = f"{bracket}{value}" if reason and value.endswith(")") else ""
-        needed = f": {one['needed_by']}" if "needed_by" in one else ""
-        by_reason.setdefault(one["reason"].removesuffix(about), []).append(f"{one['op']} {one['node']}{about}{needed}")
+        needed = f": {refusal['needed_by']}" if "needed_by" in refusal else ""
+        by_reason.setdefault(refusal["reason"].removesuffix(about), []).append(
+            f"{refusal['op']} {refusal['node']}{about}{needed}"
+        )
     for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         out.print()
         out.print(f"{len(nodes)} refused: {one_line(reason)}", style="bold", soft_wrap=True)

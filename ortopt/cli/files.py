@@ -1,4 +1,4 @@
-"""The small files that a command writes: refused early, written whole or not at all."""
+"""Files that a command writes beside the model: checked before the work begins, and written atomically."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ STREAM = "-"
 def check_outputs(
     outputs: Mapping[str, str | None], read: Mapping[str, str | Path | Iterable[str | Path] | None]
 ) -> None:
-    """Refuse, before the work begins, what a command cannot write, and what would destroy something.
+    """Refuse, before the work begins, outputs that cannot be written, or that would overwrite an input.
 
     Args:
-        outputs: Paths that the user names, by option; None where he names none.
-        read: Files that are not to be written over, by what they are.
+        outputs: Paths of outputs, by option; None where there is none.
+        read: Paths of inputs, by what they are.
 
     Raises:
         UsageError: If a name is empty, two options name one file, or one names a file that is read.
-        OutputError: If no file can be there.
+        OutputError: If a path cannot be written.
     """
     written: dict[str, str] = {}
     for option, path in outputs.items():
         if path is None:
             continue
-        if not path:  # a variable that nobody has set
+        if not path:  # an unset variable of the shell
             raise UsageError(f"{option} is given an empty name")
         check_writable(path)
-        if path == STREAM or (Path(path).exists() and not Path(path).is_file()):  # a device takes what comes
+        if path == STREAM or (Path(path).exists() and not Path(path).is_file()):  # a device can be written twice
             continue
         if other := written.get(os.path.realpath(path)):
             raise UsageError(f"{other} and {option} name the same file: {quoted(path)}")
@@ -48,11 +48,11 @@ def check_outputs(
 def check_not_read(
     outputs: Mapping[str, str | None], read: Mapping[str, str | Path | Iterable[str | Path] | None]
 ) -> None:
-    """Refuse to write over what is read, by whatever name the user calls it.
+    """Refuse to write over inputs, whatever path names them.
 
     Args:
-        outputs: Paths that the user names, by option; None where he names none.
-        read: Files that are not to be written over, by what they are.
+        outputs: Paths of outputs, by option; None where there is none.
+        read: Paths of inputs, by what they are.
 
     Raises:
         UsageError: If one names a file that is read.
@@ -65,7 +65,7 @@ def check_not_read(
 
 
 def check_writable(path: str) -> None:
-    """Refuse a place where no file can be, before the work begins.
+    """Refuse a path that cannot be written, before the work begins.
 
     Raises:
         OutputError: If it is a folder, or its folder does not exist or may not be written.
@@ -76,10 +76,10 @@ def check_writable(path: str) -> None:
     folder = target.absolute().parent
     try:
         target.stat()
-    except FileNotFoundError:  # as it should be; what is wrong with its folder is said below
+    except FileNotFoundError:  # as it should be; its folder is checked below
         pass
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # of which pathlib's questions raise
+        if error.errno == errno.ENAMETOOLONG:  # on which pathlib's predicates raise
             raise OutputError(f"cannot write {quoted(path)}: {error.strerror}") from error
     if target.is_dir():
         raise OutputError(f"cannot write {quoted(path)}: it is a directory")

@@ -1,4 +1,4 @@
-"""The group of all commands: finds them by name, and turns errors into one line and an exit code."""
+"""The group of all commands: it loads them by name, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
             raise OptimizationCancelled from None
         except EOFError as error:  # click would take it for the end of what somebody types
             raise RuntimeError(f"EOFError: {error}") from error
-        except BrokenPipeError:  # who reads us, e.g. `head`, has seen enough
+        except BrokenPipeError:  # the reader, e.g. `head`, has closed the pipe
             _forget_stdout()
             raise click.exceptions.Exit(BAD_INPUT) from None
         return outcome
@@ -64,37 +64,37 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Run, say in one line what went wrong, and exit with the code for it."""
+        """Run, report an error in one line, and exit with its code."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot show
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except OrtoptError as error:
-            code = _say(str(error), error.exit_code)
+            code = _report(str(error), error.exit_code)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = USAGE
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx is not None else "ortopt"
-            code = _say(f"{error.format_message()} (see {path} --help)", USAGE)
+            code = _report(f"{error.format_message()} (see {path} --help)", USAGE)
         except click.ClickException as error:
-            code = _say(error.format_message(), USAGE)
+            code = _report(error.format_message(), USAGE)
         except click.Abort:
-            code = _say("cancelled", OptimizationCancelled.exit_code)
+            code = _report("cancelled", OptimizationCancelled.exit_code)
         except MemoryError:
-            code = _say("out of memory (see --max-memory)", BAD_INPUT)
+            code = _report("out of memory (see --max-memory)", BAD_INPUT)
         except Exception as error:
             if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
-                sys.exit(_say(f"cannot write to stdout: {error.strerror}", BAD_INPUT))
+                sys.exit(_report(f"cannot write to stdout: {error.strerror}", BAD_INPUT))
             if os.environ.get(TRACEBACK) == "1":
                 raise
             kind = type(error).__name__
-            code = _say(f"internal error: {kind}: {error} ({TRACEBACK}=1 shows where; please report it)", INTERNAL)
+            code = _report(f"internal error: {kind}: {error} ({TRACEBACK}=1 shows where; please report it)", INTERNAL)
         finally:
             try:
                 sys.stdout.flush()
-            except OSError:  # which has been said; when the interpreter ends it is no news
+            except OSError:  # already reported: not again when the interpreter ends
                 _forget_stdout()
         sys.exit(code or 0)
 
@@ -114,11 +114,11 @@ def _show_former_names() -> None:
 
 
 def _forget_stdout() -> None:
-    """Let what has not been written go nowhere, when the interpreter ends."""
+    """Discard what has not been written, instead of failing when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(message: str, code: int) -> int:
+def _report(message: str, code: int) -> int:
     click.echo(f"ortopt: {one_line(message)}", err=True)
     return code
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
+from ortopt.cli.run_options import run_option
 from ortopt.graph.text import one_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _MAX_ROWS = 40
 
 @click.command("groups")
 @click.argument("model")
-@click.option("--provider", multiple=True, metavar="NAME", help="For a plain model: cpu, cuda, ...; preferred first.")
+@run_option("providers", help_="For a plain model: cpu, cuda, ...; the preferred one first.")
 @click.option(
     "--group-policy",
     type=click.Choice(["cost", "literal"]),
@@ -40,7 +41,7 @@ _MAX_ROWS = 40
 @click.option("--draw", "picture", metavar="FILE.svg", help="As a picture of the main graph.")
 def command(
     model: str,
-    provider: tuple[str, ...],
+    providers: tuple[str, ...],
     group_policy: Any,
     group_arg_limit: int,
     as_json: bool,
@@ -54,7 +55,7 @@ def command(
     """
     from ortopt.analysis import providers as execution
     from ortopt.cli import files, models
-    from ortopt.cli.optimize import commas
+    from ortopt.option_kinds import commas
     from ortopt.partition import partitioning, quotient
     from ortopt.partition.settings import PartitionOptions
     from ortopt.serialization.load import load
@@ -64,7 +65,7 @@ def command(
     if picture == files.STREAM and (as_json or dot):
         raise click.UsageError("only one of --json, --dot and --draw can go to stdout")
     options = PartitionOptions(
-        providers=tuple(execution.normalize(name) for name in commas(provider) or ("cpu",)),
+        providers=tuple(execution.normalize(name) for name in commas(providers) or ("cpu",)),
         policy=group_policy,
         argument_limit=group_arg_limit,
     )
@@ -74,19 +75,19 @@ def command(
     files.check_not_read({"--draw": picture}, {"external data of the model": models.external_data(loaded)})
     partitioning.group(loaded, options)
     partitioning.prepare(loaded)
-    found = quotient.quotients(loaded)
+    quotients = quotient.quotients(loaded)
     if picture is not None:
-        files.write_text(picture, quotient.as_svg(found[0]))
+        files.write_text(picture, quotient.as_svg(quotients[0]))
         if picture == files.STREAM:
             return
     if as_json:
-        data = {"schema": 1, "model": argument.label, "graphs": [describe(one) for one in found]}
+        data = {"schema": 1, "model": argument.label, "graphs": [describe(graph) for graph in quotients]}
         click.echo(json.dumps(data, indent=2))
     elif dot:
-        click.echo("".join(map(quotient.as_dot, found)), nl=False)
+        click.echo("".join(map(quotient.as_dot, quotients)), nl=False)
     else:
-        for one in found:
-            _show(one)
+        for graph in quotients:
+            _show(graph)
 
 
 def describe(quotient: Quotient) -> dict[str, Any]:

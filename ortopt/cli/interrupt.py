@@ -13,17 +13,17 @@ from ortopt.cancellation import CancellationToken
 
 @contextlib.contextmanager
 def cancels(token: CancellationToken) -> Iterator[None]:
-    """Let the first Ctrl-C set a token, as long as this lasts; the second raises KeyboardInterrupt as usual.
+    """Let the first Ctrl-C cancel a token, within a ``with`` block; the second raises KeyboardInterrupt as usual.
 
     Args:
-        token: What is set.
+        token: The token.
 
     Raises:
-        OptimizationCancelled: At the end, if the token was set too late for anybody to ask it.
+        OptimizationCancelled: At the end, if the token was set after its last check.
     """
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # ignored, as below nohup, or somebody else's
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, as under nohup, or handled by the caller
         return
 
     def handle(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""``--max-memory``: what a command may take."""
+"""``--max-memory``: the limit on the memory of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def memory_option(function: Any) -> Any:
-    """The option; the limit holds as long as the command runs."""
+    """The option; the limit holds while the command runs."""
     return click.option(
         "--max-memory",
         metavar="SIZE",
@@ -28,12 +28,12 @@ def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
 
 def _parsed(text: str) -> int | None:
     from ortopt.errors import UsageError
-    from ortopt.registry import parse_size
+    from ortopt.option_kinds import UNLIMITED, parse_size
     from ortopt.system import memory
 
-    if text.strip().lower() == "unlimited":
+    if text.strip().lower() == UNLIMITED:
         return None
-    nbytes = min(parse_size(text), sys.maxsize)  # no system knows of more
+    nbytes = min(parse_size(text), sys.maxsize)  # the largest limit that systems take
     if nbytes < memory.LEAST:
         raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {text}")
     return nbytes

@@ -27,7 +27,7 @@ class ModelArgument:
     Attributes:
         label: As the user named it.
         source: What `ortopt.optimize` takes.
-        output: Where the result goes if the user does not say.
+        output: The default path of the result.
         zoo: The name of a model of the zoo, or None.
     """
 
@@ -52,7 +52,7 @@ def resolve(text: str) -> ModelArgument:
         UsageError: If the name is empty, or the zoo has no such model.
         InvalidModelError: If the stream holds none.
     """
-    if not text:  # a variable that nobody has set
+    if not text:  # an unset variable of the shell
         raise UsageError("the model is given an empty name")
     if text == STREAM:
         from ortopt.serialization.load import load
@@ -81,7 +81,7 @@ def verification_inputs(
     """The arrays to verify with: from a file, from the zoo's manifest, or None for seeded ones.
 
     Args:
-        path: An .npz file with one array an input, or None.
+        path: An .npz file with an array for each input, or None.
         argument: The model.
         sizes: Sizes of symbolic dimensions in the zoo's.
 
@@ -105,11 +105,11 @@ def verification_inputs(
                 raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
             file.seek(0)
             arrays = np.load(file, allow_pickle=False)
-            found = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
-        if not found or not all(isinstance(array, np.ndarray) for array in found.values()):
+            inputs = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
+        if not inputs or not all(isinstance(array, np.ndarray) for array in inputs.values()):
             raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
     except OSError as error:
         raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
     except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
         raise InvalidModelError(f"{quoted(path)}: no .npz file of plain arrays ({error})") from error
-    return found
+    return inputs

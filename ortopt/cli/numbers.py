@@ -1,4 +1,4 @@
-"""Numbers that options take, beyond what click has."""
+"""Types of numbers for options, beyond those of click."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Finite(click.FloatRange):
     """A range of floats without infinities and NaN, which pass every comparison or none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number that a text says."""
+        """Convert a text."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{number} is not finite.", param, ctx)

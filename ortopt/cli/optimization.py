@@ -1,4 +1,4 @@
-"""One run of ``ortopt optimize``, from the argument to the report."""
+"""One run of ``ortopt optimize``, from its arguments to the report."""
 
 from __future__ import annotations
 
@@ -29,63 +29,63 @@ from ortopt.serialization.save import Saved, save
 
 
 class Run:
-    """What the user asked for, and the way from the model to the report.
+    """A run from the model to the report.
 
     Args:
         model: The model argument.
-        options: What transforms it.
-        given: The command's other options, by name.
+        options: Options of the run.
+        flags: The command's flags, by name.
 
     Raises:
-        OrtoptError: If something cannot be; nothing has been written then.
+        OrtoptError: If a flag makes no sense; nothing has been written then.
     """
 
-    def __init__(self, model: str, options: Options, **given: Any) -> None:
-        if given["verbose"] and given["quiet"]:
+    def __init__(self, model: str, options: Options, **flags: Any) -> None:
+        if flags["verbose"] and flags["quiet"]:
             raise UsageError("--verbose and --quiet contradict each other")
-        if given["keep_pass"] and not (given["repair"] and given["verify"]):
+        if flags["keep_pass"] and not (flags["repair"] and flags["verify"]):
             raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
-        if given["inputs"] is not None and not given["verify"]:
+        if flags["inputs"] is not None and not flags["verify"]:
             raise UsageError("--inputs are what is verified with: leave out --no-verify")
-        if given["thorough"] and not given["verify"]:
+        if flags["thorough"] and not flags["verify"]:
             raise UsageError("--thorough says how to verify: leave out --no-verify")
-        if given["thorough"] and given["inputs"] is not None:
+        if flags["thorough"] and flags["inputs"] is not None:
             raise UsageError("--thorough draws inputs: leave out --inputs")
-        if given["dump_dir"] == "":
+        if flags["dump_dir"] == "":
             raise UsageError("--dump-dir is given an empty name")
         self._options = options
-        self._given = given
-        reports = {"--json": given["json_file"], "--trace": given["trace_file"]}
-        files.check_outputs({"-o": given["output"], **reports}, {"the inputs": given["inputs"]})
-        self._trace = Trace() if given["trace_file"] else None
+        self._flags = flags
+        reports = {"--json": flags["json_file"], "--trace": flags["trace_file"]}
+        files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
+        self._trace = Trace() if flags["trace_file"] else None
         self._argument = models.resolve(model)
-        self._target: str = given["output"] or self._argument.output
+        self._target: str = flags["output"] or self._argument.output
         streams = [self._target, *reports.values()].count(files.STREAM)
         if streams > 1:
             raise UsageError("only one of the model, --json and --trace can go to stdout")
-        if self._target == files.STREAM and given["external_data"] in {"copy", "reuse"}:
-            raise UsageError(f"--external-data {given['external_data']} writes beside a file, not beside a stream")
-        files.check_outputs({"the result": self._target, **reports}, {"the inputs": given["inputs"]})
+        if self._target == files.STREAM and flags["external_data"] in {"copy", "reuse"}:
+            raise UsageError(f"--external-data {flags['external_data']} writes beside a file, not beside a stream")
+        files.check_outputs({"the result": self._target, **reports}, {"the inputs": flags["inputs"]})
         files.check_outputs(reports, {"the model": self._argument.path})
-        if given["dump_dir"]:
-            read = [path for path in (self._argument.path, given["inputs"]) if path is not None]
-            self._check_dumps(given["dump_dir"], read)
+        if flags["dump_dir"]:
+            read = [path for path in (self._argument.path, flags["inputs"]) if path is not None]
+            self._check_dumps(flags["dump_dir"], read)
         self._inputs = None
-        if given["verify"]:
-            self._inputs = models.verification_inputs(given["inputs"], self._argument, options.dims)
-        self._talk = sys.stderr if streams else sys.stdout
+        if flags["verify"]:
+            self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
+        self._report_stream = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
 
     def all(self) -> None:
         """Transform, verify, write, report.
 
         Raises:
-            OrtoptError: If something cannot be; nothing stands under the output's name that was not there before.
+            OrtoptError: If it fails; the output file is as it was before.
         """
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             check_distributions()
-        for warning in said:
+        for warning in caught:
             warn(str(warning.message))
         try:
             with self._progress() as progress:
@@ -104,19 +104,19 @@ class Run:
             seconds=self._seconds,
             error=None if error is None else str(error),
         )
-        if self._given["json_file"]:
-            files.write_text(self._given["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
+        if self._flags["json_file"]:
+            files.write_text(self._flags["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
         if error is not None:
             for repair in data["repairs"]:
                 warn(report.describe_repair(repair))
             raise error
-        self._speak(result, data)
+        self._show(result, data)
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         token = CancellationToken()
         observers: list[Observer] = [observer for observer in (progress, self._trace) if observer is not None]
-        if self._given["dump_dir"]:
-            observers.append(Dump(self._given["dump_dir"]))
+        if self._flags["dump_dir"]:
+            observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):
             run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
         with contextlib.closing(run):
@@ -125,13 +125,13 @@ class Run:
 
     def _check_external_data(self, data: tuple[str, ...]) -> None:
         """Refuse to write over the weights of the model."""
-        outputs = {"-o": self._target, "--json": self._given["json_file"], "--trace": self._given["trace_file"]}
+        outputs = {"-o": self._target, "--json": self._flags["json_file"], "--trace": self._flags["trace_file"]}
         files.check_not_read(outputs, {"external data of the model": data})
-        if self._given["dump_dir"]:
-            self._check_dumps(self._given["dump_dir"], data)
+        if self._flags["dump_dir"]:
+            self._check_dumps(self._flags["dump_dir"], data)
 
     def _check_dumps(self, folder: str, read: Iterable[str | Path]) -> None:
-        """Refuse to write over what is read: a dump of an earlier run, for one."""
+        """Refuse to write dumps over inputs, e.g. a dump of an earlier run."""
         for path in read:
             if is_dump(path, folder):
                 raise UsageError(f"--dump-dir would write over {quoted(str(path))}, which is read")
@@ -139,15 +139,15 @@ class Run:
     def _finish(
         self, run: Optimization, token: CancellationToken, progress: Progress | None
     ) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
-        run.is_thorough = self._given["thorough"]
-        if self._given["verify"]:
+        run.is_thorough = self._flags["thorough"]
+        if self._flags["verify"]:
             run.begin_verification(self._inputs)
         if progress is not None:
             progress.expect(sum(len(chosen.levels) for chosen in run.selected))
         with self._span("optimize"), cancels(token):
             run.transform()
         outcome = None
-        if self._given["verify"]:
+        if self._flags["verify"]:
             with self._span("verify", progress):
                 try:
                     outcome = run.verify(self._inputs)
@@ -159,13 +159,13 @@ class Run:
             saved = save(
                 run.model,
                 target,
-                external_data=self._given["external_data"],
+                external_data=self._flags["external_data"],
                 provenance=self._options.provenance,
             )
             self._seconds["save"] = time.perf_counter() - started
         return run.result(outcome), saved, None
 
-    def _speak(self, result: OptimizeResult, data: dict[str, Any]) -> None:
+    def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:
             warn(f"{failure}; the run went on without it")
         for repair in data["repairs"]:
@@ -174,16 +174,16 @@ class Run:
             warn(f"the result could not be verified: {result.verification.reason}")
         if result.stopped:
             warn("stopped by the time limit; what was reached has been written")
-        if not self._given["quiet"]:
-            report.show(data, report.console(self._talk), everything=self._given["verbose"])
+        if not self._flags["quiet"]:
+            report.show(data, report.console(self._report_stream), everything=self._flags["verbose"])
 
     def _write_trace(self) -> None:
         if self._trace is not None:
-            files.write_text(self._given["trace_file"], json.dumps(self._trace.as_dict()) + "\n")
+            files.write_text(self._flags["trace_file"], json.dumps(self._trace.as_dict()) + "\n")
 
     @contextlib.contextmanager
     def _progress(self) -> Iterator[Progress | None]:
-        if self._given["quiet"] or not sys.stderr.isatty():
+        if self._flags["quiet"] or not sys.stderr.isatty():
             yield None
             return
         with Progress(report.console(sys.stderr)) as progress:

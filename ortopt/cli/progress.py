@@ -1,4 +1,4 @@
-"""A live line on a terminal: pass, level, step, nodes left. Nothing where nobody looks."""
+"""Progress as a live line on a terminal: pass, level, step, number of nodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ortopt.transformer import GraphTransformer
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PERIOD = 0.05  # seconds between two looks at the graph; the terminal is drawn ten times a second
+_PERIOD = 0.05  # seconds between two updates; the terminal is drawn ten times a second
 
 
 class Progress(Observer):
-    """Shows how far a run is.
+    """Shows the progress of a run.
 
     Args:
         out: A console on a terminal.
@@ -50,17 +50,17 @@ class Progress(Observer):
         self._bar.stop()
 
     def expect(self, runs: int) -> None:
-        """Say how many transformers there are, those of several levels counted at each."""
+        """Set the number of transformers, those of several levels counted at each."""
         self._bar.update(self._task, total=max(runs, 1))
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show a phase without an end in sight, as long as this lasts."""
+        """Show a phase of unknown length, within a ``with`` block."""
         self._bar.update(self._task, description=name, total=None)
         yield
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """Show who works."""
+        """Show the transformer that runs."""
         self._begun.add((level, transformer.name))
         now = time.monotonic()
         if now < self._due:

@@ -14,6 +14,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import THREADS
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     from ortopt.cli.models import ModelArgument
@@ -26,8 +27,8 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @click.argument("model")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
-@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
-@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("providers")
 @click.option(
     "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
 )
@@ -40,49 +41,53 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 @click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
-def command(model: str, as_json: bool, **given: Any) -> None:
+def command(model: str, as_json: bool, **flags: Any) -> None:
     """Run a model, and show its outputs and what the session counted.
 
     MODEL is a file, "-" for stdin, or zoo:NAME, plain or grouped. Inputs that do not fit it are a usage error (1), a
     model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
     """
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.optimize import commas, dims
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
+    from ortopt.option_kinds import commas, named_sizes
     from ortopt.serialization.load import load
 
-    if given["export_specialized"] == files.STREAM:
+    if flags["export_specialized"] == files.STREAM:
         raise UsageError("--export-specialized writes a file")
-    if [given["outputs"], given["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
+    if [flags["outputs"], flags["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
     argument = models.resolve(model)
     written = {
-        "--outputs": given["outputs"],
-        "--trace": given["trace_file"],
-        "--export-specialized": given["export_specialized"],
+        "--outputs": flags["outputs"],
+        "--trace": flags["trace_file"],
+        "--export-specialized": flags["export_specialized"],
     }
-    files.check_outputs(written, {"the model": argument.path, "the inputs": given["inputs"]})
+    files.check_outputs(written, {"the model": argument.path, "the inputs": flags["inputs"]})
     loaded = load(argument.source)
     files.check_not_read(written, {"external data of the model": models.external_data(loaded)})
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        run = _Run(argument, commas(given["provider"]), given)
-        outputs = run.first(arrays.candidates(argument, loaded, given["inputs"], given["seed"], dims(given["dim"])))
-        run.again(given["repeat"] - 1)
-    for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning)):
+        run = _Run(argument, commas(flags["providers"]), flags)
+        outputs = run.first(
+            arrays.candidates(argument, loaded, flags["inputs"], flags["seed"], named_sizes("--dim", flags["dims"]))
+        )
+        run.again(flags["repeat"] - 1)
+    for text in dict.fromkeys(
+        str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)
+    ):
         warn(text)
-    if given["export_specialized"]:
-        run.export(given["export_specialized"])
+    if flags["export_specialized"]:
+        run.export(flags["export_specialized"])
     data = run.describe(outputs)
-    if given["outputs"]:
-        files.write_bytes(given["outputs"], arrays.archive(outputs))
-    if given["trace_file"]:
-        files.write_text(given["trace_file"], json.dumps(run.session.trace()) + "\n")
+    if flags["outputs"]:
+        files.write_bytes(flags["outputs"], arrays.archive(outputs))
+    if flags["trace_file"]:
+        files.write_text(flags["trace_file"], json.dumps(run.session.trace()) + "\n")
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
-        _show(data, sys.stderr if files.STREAM in (given["outputs"], given["trace_file"]) else sys.stdout)
+        _show(data, sys.stderr if files.STREAM in (flags["outputs"], flags["trace_file"]) else sys.stdout)
 
 
 class _Run:
@@ -91,18 +96,18 @@ class _Run:
     Args:
         argument: The model.
         providers: As the user named them; none leaves it to the session.
-        given: The command's options.
+        flags: The command's flags, by name.
 
     Raises:
         OrtoptError: An option makes no sense, or the model cannot be run.
     """
 
-    def __init__(self, argument: ModelArgument, providers: tuple[str, ...], given: dict[str, Any]) -> None:
+    def __init__(self, argument: ModelArgument, providers: tuple[str, ...], flags: dict[str, Any]) -> None:
         from ortopt.errors import InvalidModelError, OrtoptError
         from ortopt.runtime.session import InferenceSession
         from ortopt.runtime.settings import quiet_options
 
-        options, self._quiet = quiet_options(given["threads"])
+        options, self._quiet = quiet_options(flags["threads"])
         self._label = argument.label
         start = time.perf_counter()
         try:
@@ -110,11 +115,11 @@ class _Run:
                 argument.source,
                 options,
                 list(providers) or None,
-                run_type=given["run_type"],
-                trace=given["trace_file"] is not None,
-                specialize_after=given["specialize"]
-                or (1 if given["export_specialized"] or given["specialize_constants"] else None),
-                specialize_constants=given["specialize_constants"],
+                run_type=flags["run_type"],
+                trace=flags["trace_file"] is not None,
+                specialize_after=flags["specialize"]
+                or (1 if flags["export_specialized"] or flags["specialize_constants"] else None),
+                specialize_constants=flags["specialize_constants"],
             )
         except (OrtoptError, MemoryError):
             raise
@@ -165,9 +170,9 @@ class _Run:
 
     def _run(self) -> dict[str, Any]:
         start = time.perf_counter()
-        found = self.session.run(None, self._feeds, self._quiet)
+        outputs = self.session.run(None, self._feeds, self._quiet)
         self._seconds.append(time.perf_counter() - start)
-        return dict(zip((one.name for one in self.session.get_outputs()), found, strict=True))
+        return dict(zip((output.name for output in self.session.get_outputs()), outputs, strict=True))
 
     def describe(self, outputs: dict[str, Any]) -> dict[str, Any]:
         """What happened, as data that json can write."""
@@ -179,7 +184,7 @@ class _Run:
             "schema": 1,
             "model": self._label,
             "providers": self.session.get_providers(),
-            "groups": [{"name": one.recipe.name, "provider": one.provider} for one in self.session.groups],
+            "groups": [{"name": group.recipe.name, "provider": group.provider} for group in self.session.groups],
             "inputs": [_description(name, value) for name, value in self._feeds.items()],
             "outputs": [_description(name, value) for name, value in outputs.items()],
             "seconds": {
@@ -247,7 +252,7 @@ def _where(data: dict[str, Any]) -> str:
     """What ran where."""
     if not data["groups"]:
         return f"one session on {', '.join(data['providers'])}"
-    ran = Counter(one["provider"] or "no provider, for they were not needed" for one in data["groups"])
+    ran = Counter(group["provider"] or "no provider, for they were not needed" for group in data["groups"])
     count = len(data["groups"])
     places = [provider if len(ran) == 1 else f"{provider} ({number})" for provider, number in ran.most_common()]
     return f"{count} group{'' if count == 1 else 's'} on {', '.join(places)}"

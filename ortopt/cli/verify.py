@@ -11,6 +11,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import Finite
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     from ortopt.verification.comparison import OutputRow
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 @click.argument("original", metavar="A")
 @click.argument("result", metavar="B")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
-@click.option("--dim", multiple=True, metavar="NAME=VALUE", help="The size of a symbolic dimension in drawn inputs.")
+@run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--thorough", is_flag=True, help="Draw many more input sets.")
 @click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
-@click.option("--provider", multiple=True, metavar="NAME", help="cpu, cuda, ...; the first is preferred.")
+@run_option("providers")
 @click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
-def command(original: str, result: str, as_json: bool, **given: Any) -> None:
+def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     """Run model B against model A under ONNX Runtime without optimization.
 
     Exits with 0 if every output of B is what A gives, with 3 if one is not, and with 2 if A cannot be run here. A and B
@@ -41,72 +42,72 @@ def command(original: str, result: str, as_json: bool, **given: Any) -> None:
     click.get_current_context().with_resource(start.early())
     from ortopt.analysis.providers import normalize
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.optimize import commas, dims
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
+    from ortopt.option_kinds import commas, named_sizes
     from ortopt.serialization.load import load
     from ortopt.verification.inputs import Interface
     from ortopt.verification.verify import verify
 
-    if given["thorough"] and given["inputs"] is not None:
+    if flags["thorough"] and flags["inputs"] is not None:
         raise UsageError("--thorough draws inputs: leave out --inputs")
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
-    providers = [normalize(name) for name in commas(given["provider"]) or ("cpu",)]
+    providers = [normalize(name) for name in commas(flags["providers"]) or ("cpu",)]
     first, second = models.resolve(original), models.resolve(result)
-    sizes = dims(given["dim"])
-    loaded, _ = [load(argument.source) for argument in (first, second)]  # what is broken is said of the file that is
-    arrays.check_sizes(Interface(loaded), sizes, given["inputs"])
-    inputs = models.verification_inputs(given["inputs"], first, sizes)
-    found = verify(
+    sizes = named_sizes("--dim", flags["dims"])
+    loaded, _ = [load(argument.source) for argument in (first, second)]  # errors name the broken file
+    arrays.check_sizes(Interface(loaded), sizes, flags["inputs"])
+    inputs = models.verification_inputs(flags["inputs"], first, sizes)
+    outcome = verify(
         first.source,
         second.source,
         inputs=inputs,
-        seed=given["seed"],
+        seed=flags["seed"],
         sizes=sizes,
         providers=list(dict.fromkeys(providers)),
-        timeout=given["timeout"],
-        rtol=given["rtol"],
-        atol=given["atol"],
-        thorough=given["thorough"],
+        timeout=flags["timeout"],
+        rtol=flags["rtol"],
+        atol=flags["atol"],
+        thorough=flags["thorough"],
     )
     if as_json:
-        click.echo(json.dumps(describe(found, first.label, second.label), indent=2))
+        click.echo(json.dumps(describe(outcome, first.label, second.label), indent=2))
     else:
-        _show(found)
-    if found.status in ("impossible", "not shown"):
-        raise InvalidModelError(f"nothing can be said: {found.reason}")
-    if found.status == "differs":
-        raise VerificationError(f"the models differ: {found.reason}")
+        _show(outcome)
+    if outcome.status in ("impossible", "not shown"):
+        raise InvalidModelError(f"nothing can be said: {outcome.reason}")
+    if outcome.status == "differs":
+        raise VerificationError(f"the models differ: {outcome.reason}")
 
 
-def describe(found: Verification, original: str, result: str) -> dict[str, Any]:
+def describe(outcome: Verification, original: str, result: str) -> dict[str, Any]:
     """How two models compare, as data that json can write.
 
     Args:
-        found: The comparison.
+        outcome: The comparison.
         original: The first, as the user named it.
         result: The second.
     """
     from ortopt.reporting import report
 
-    return {"schema": 1, "original": original, "result": result, **report.plain(found)}
+    return {"schema": 1, "original": original, "result": result, **report.plain(outcome)}
 
 
-def _show(found: Verification) -> None:
+def _show(outcome: Verification) -> None:
     from ortopt.reporting import report
 
     out = report.console(sys.stdout)
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
-    rows = [_cells(row) for row in found.outputs]
-    if any(row.zeros for row in found.outputs):
+    rows = [_cells(row) for row in outcome.outputs]
+    if any(row.zeros for row in outcome.outputs):
         headers.append("zeros of the other sign")
-        rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, found.outputs, strict=True)]
+        rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, outcome.outputs, strict=True)]
     if rows:
         out.print(report.table(headers, rows, text=3))
         out.print()
-    sets = f"{found.input_sets} input set{'' if found.input_sets == 1 else 's'}"
-    said = f", {found.reason}" if found.status == "verified" and found.reason else ""
-    out.print(f"{found.status}: {sets}, {found.seconds:.2f} s{said}", soft_wrap=True)
+    sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
+    reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
+    out.print(f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}", soft_wrap=True)
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a command says besides its report."""
+"""Warnings of a command, beside its report."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from ortopt.graph.text import one_line
 
 
 def warn(message: object) -> None:
-    """Say something on stderr, as one line that no name out of a file can break."""
+    """Print a warning to stderr, as one line whatever it contains."""
     click.echo(f"ortopt: warning: {one_line(message)}", err=True)

@@ -22,7 +22,7 @@ def list_(as_json: bool) -> None:
 
     entries = [zoo.entry(name) for name in zoo.names()]
     if as_json:
-        found = [
+        models = [
             {
                 "name": entry.name,
                 "family": entry.family,
@@ -35,7 +35,7 @@ def list_(as_json: bool) -> None:
             }
             for entry in entries
         ]
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(models, indent=2))
         return
     rows = ((e.name, e.family, e.exporter, e.opset.get("ai.onnx", ""), e.nodes) for e in entries)
     report.console(sys.stdout).print(report.table(("model", "family", "exporter", "opset", "nodes"), rows, text=3))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # the command line starts without it
+    import onnx_ir as ir
 
 _NAME_LENGTH: Final = 80
 _MESSAGE_LENGTH: Final = 400
@@ -17,6 +20,11 @@ def quoted(name: str | bytes | None) -> str:
     if isinstance(name, bytes):
         name = name.decode(errors="backslashreplace")
     return f"'{_shortened(escaped(name or ''), _NAME_LENGTH)}'"
+
+
+def node_name(node: ir.Node) -> str:
+    """A node's name for people: where it has none, its first result's."""
+    return node.name or (node.outputs[0].name or "" if node.outputs else "")
 
 
 def one_line(message: object) -> str:

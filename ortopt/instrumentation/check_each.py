@@ -1,4 +1,4 @@
-"""Checked passes: the model is validated after every transformer, and the first that breaks it is named."""
+"""`CheckEach`: the model is validated after every transformer, and the first one that breaks it is named."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _Signature = tuple[tuple[object, ...], ...]
 
 
 class CheckEach(Observer):
-    """Looks after every run of every transformer whether the model is still sound; a transformer that broke it fails.
+    """Validates the model after every run of every transformer; a transformer that broke it fails.
 
-    What is looked at: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of
+    What is checked: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of
     every value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where
-    something has changed, that the types and shapes of values are not other than what inference says of their nodes.
-    Linear in the nodes of the whole model at each run: for finding a mistake, not for every day.
+    something has changed, that the types and shapes of values do not contradict what inference computes for their
+    nodes. Each check is linear in the nodes of the whole model: it is for debugging, not for production.
 
-    Rules take turns in one sweep: where a sweep has broken the model it is done again, with a look after each rewrite.
+    Rules share a sweep: where a sweep has broken the model, it is repeated with a check after each rewrite.
 
     Args:
-        closely: Whether to look after each rewrite from the start.
+        closely: Whether to check after each rewrite from the start.
         token: Cancellation token.
     """
 
     def __init__(self, *, closely: bool = False, token: CancellationToken = NEVER) -> None:
         self._always = closely
-        self._token = token.with_timeout(None)  # a passed deadline is for those who change something
+        self._token = token.with_timeout(None)  # its deadline is for transformers
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is known of the model yet."""
+        """Forget the model of an earlier run."""
         self._closely = self._always
         self._signature: _Signature | None = None
         self._known: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class CheckEach(Observer):
         self._rules: dict[str, None] = {}
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """Remember who is about to run, and what the model was like before the first of all."""
+        """Record which rules run, and the model's signature before the first transformer."""
         model = scope.of(graph).model
         if self._signature is None:
             self._signature = _signature_of(model)
@@ -61,26 +61,26 @@ class CheckEach(Observer):
             self._rules[transformer.name] = None
 
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
-        """Look at once, if it is known that something will be wrong in the end."""
+        """Check after a rewrite, in a sweep that is repeated because it broke the model."""
         self._latest = transformer.name
         if self._closely and nodes:
             self._check(scope.of(scope.graph_of(nodes[0])).model, changed=True, any_order=True)
 
     def inspect(self, model: ir.Model, changed: bool) -> None:
-        """Look at the model after a run.
+        """Check the model after a run.
 
         Raises:
-            Defect: Something is wrong.
-            Again: Something is wrong, and any of several rules may have done it.
+            InvalidGraph: The model is broken.
+            RetryRequested: The model is broken, and any of several rules may have broken it.
         """
         several = len(self._rules) > 1
         self._rules.clear()
         try:
             self._check(model, changed)
-        except InvalidGraph as defect:
+        except InvalidGraph as invalid:
             if several and not self._closely:
                 self._closely = True
-                raise RetryRequested from defect
+                raise RetryRequested from invalid
             self._closely = self._always
             raise
         if changed:
@@ -93,33 +93,35 @@ class CheckEach(Observer):
             raise
         except InvalidModelError as error:
             raise InvalidGraph(str(error), self._latest) from error
-        except Exception as error:  # a graph that is torn may break whoever reads it
+        except Exception as error:  # reading a corrupted graph may fail in any way
             raise InvalidGraph(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
         if self._signature is not None:
             _compare_signatures(self._signature, _signature_of(model), self._latest)
-        wrong = next(_misfits(model, self._token), None) or next(_inconsistent(model, self._token), None)
-        if wrong is None and changed:
-            wrong = next((what for name, what in _contradictions(model, self._token) if name not in self._known), None)
-        if wrong is not None:
-            raise InvalidGraph(wrong, self._latest)
+        invalid = next(_mismatched_calls(model, self._token), None) or next(_inconsistent(model, self._token), None)
+        if invalid is None and changed:
+            invalid = next(
+                (what for name, what in _contradictions(model, self._token) if name not in self._known), None
+            )
+        if invalid is not None:
+            raise InvalidGraph(invalid, self._latest)
 
 
 def is_sound(model: ir.Model) -> bool:
-    """Whether a model's structure is whole: for graphs whose editor was stopped in the midst of its work."""
-    return what_is_broken(model) is None and next(_inconsistent(model), None) is None
+    """Whether a model's structure is intact, after its editor may have been interrupted in mid-edit."""
+    return invalidity(model) is None and next(_inconsistent(model), None) is None
 
 
-def what_is_broken(model: ir.Model) -> str | None:
-    """What keeps a model from being read; None where nothing does. Linear in its nodes.
+def invalidity(model: ir.Model) -> str | None:
+    """Why a model is invalid; None where it is valid. Linear in its nodes.
 
     Nodes that are in no graph may use its values: a transformer that raised leaves what it was building.
     """
     try:
         validate(model)
-        return next(_misfits(model), None)
+        return next(_mismatched_calls(model), None)
     except InvalidModelError as error:
         return str(error)
-    except Exception as error:  # a graph that is torn may break whoever reads it
+    except Exception as error:  # reading a corrupted graph may fail in any way
         return f"it cannot be read: {type(error).__name__}: {error}"
 
 
@@ -132,12 +134,12 @@ def _signature_of(model: ir.Model) -> _Signature:
     )
 
 
-def _compare_signatures(had: _Signature, has: _Signature, transformer: str | None) -> None:
-    for old, new in zip(had, has, strict=False):
+def _compare_signatures(before: _Signature, after: _Signature, transformer: str | None) -> None:
+    for old, new in zip(before, after, strict=False):
         if old != new:
             raise InvalidGraph(f"{_shown(old)} has become {_shown(new)}", transformer)
-    if len(had) != len(has):
-        raise InvalidGraph(f"the model has {len(has)} inputs and outputs instead of {len(had)}", transformer)
+    if len(before) != len(after):
+        raise InvalidGraph(f"the model has {len(after)} inputs and outputs instead of {len(before)}", transformer)
 
 
 def _shown(row: tuple[object, ...]) -> str:
@@ -146,8 +148,8 @@ def _shown(row: tuple[object, ...]) -> str:
     return f"{kind} {quoted(str(name))} {type_}{dims}"
 
 
-def _misfits(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
-    """Calls of groups that give another number of arguments than these take."""
+def _mismatched_calls(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
+    """Calls of groups with another number of arguments than these take."""
     if not any(function.domain == GROUP_DOMAIN for function in model.functions.values()):
         return
     for graph in scope.graphs(model, token):
@@ -158,7 +160,7 @@ def _misfits(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]
 
 
 def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
-    """What users and producers do not agree about."""
+    """Values whose users or producers are not what the value says."""
     uses: dict[ir.Value, int] = {}
     members: set[ir.Node] = set()
     for graph in scope.graphs(model, token):
@@ -180,7 +182,7 @@ def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator
 
 
 def _contradictions(model: ir.Model, token: CancellationToken) -> Iterator[tuple[str, str]]:
-    """Values whose type or shape is not what inference says of their node: name, and what is wrong."""
+    """Values whose type or shape contradicts what inference computes for their node: name, and what is wrong."""
     functions = model.functions
     for graph in scope.graphs(model, token):
         imports = scope.of(graph).opset_imports
@@ -202,13 +204,13 @@ def _contradicted(node: ir.Node, version: int) -> Iterator[tuple[str, str]]:
     )
     try:
         shapes.infer_node(shadow)
-        for value, told in zip(node.outputs, shadow.outputs, strict=True):
+        for value, inferred in zip(node.outputs, shadow.outputs, strict=True):
             name = value.name or ""
-            if value.dtype is not None and told.dtype is not None and value.dtype != told.dtype:
-                dtypes = f"{value.dtype.name.lower()}, where it computes {told.dtype.name.lower()}"
+            if value.dtype is not None and inferred.dtype is not None and value.dtype != inferred.dtype:
+                dtypes = f"{value.dtype.name.lower()}, where it computes {inferred.dtype.name.lower()}"
                 yield name, f"{quoted(name)}, a result of {label(node)}, is said to be {dtypes}"
                 continue
-            has, should = dims_of(value), dims_of(told)
+            has, should = dims_of(value), dims_of(inferred)
             if has is None or should is None:
                 continue
             differs = len(has) != len(should) or any(
@@ -226,4 +228,4 @@ def _dims(dims: Iterable[object]) -> str:
     return f"[{', '.join(str(dim) if isinstance(dim, int) else '?' for dim in dims)}]"
 
 
-__all__ = ["CheckEach", "is_sound", "what_is_broken"]
+__all__ = ["CheckEach", "invalidity", "is_sound"]

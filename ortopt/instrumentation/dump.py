@@ -23,14 +23,14 @@ START = "0000-start.onnx"
 class Dump(Observer):
     """Writes ``NUMBER-levelL-stepS-GRAPH-NAME.before.onnx`` and ``.after.onnx``, and ``0000-start.onnx`` first.
 
-    What one leaves is what the next one finds: such files are links to one content where the file system has links.
-    Rules of one sweep take turns at every node; they share what was before and after the sweep.
+    The model after one transformer is the model before the next: such files are hard links where the file system has
+    them. Rules share a sweep: their files hold the model before and after the sweep.
 
     Args:
-        folder: Made if it is not there.
+        folder: The folder; it is created if it does not exist.
 
     Raises:
-        OutputError: If it cannot be made.
+        OutputError: If it cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -44,18 +44,18 @@ class Dump(Observer):
         self._number = 0
 
     def begin(self) -> None:
-        """What the last one left is not what the next one finds."""
+        """A run begins with the original again."""
         self._latest = self._previous = None
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """Write the model once, before anybody touched it."""
+        """Write the original, before the first transformer."""
         if self._latest is None:
             self._latest = self._folder / START
             save(scope.of(graph).model, self._latest)
         self._previous = None
 
     def after(self, entry: HistoryEntry, graph: ir.Graph) -> None:
-        """Write the model if it was changed."""
+        """Write the model if a transformer has changed it."""
         if not entry.modified or self._latest is None:
             return
         self._number += 1

@@ -20,8 +20,7 @@ _THREAD = 1
 class Trace(Observer):
     """Collects a span for each phase, for each run of each transformer, and a mark for each rewrite.
 
-    Rules of one sweep take turns at every node: their spans lie one after the other inside the sweep's, each as long as
-    the rule worked in all.
+    Rules share a sweep: their spans follow one another inside the sweep's span, each with the total time of its rule.
     """
 
     def __init__(self) -> None:
@@ -32,7 +31,7 @@ class Trace(Observer):
             self._event("M", "thread_name", args={"name": "optimize"}),
         ]
         self._announced: list[str] = []
-        self._started = self._ended = self._laid = 0.0
+        self._started = self._ended = self._cursor = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """The trace as data that json can write."""
@@ -48,7 +47,7 @@ class Trace(Observer):
             self._add("phase", phase, started, self._now(), {})
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """Remember when a sweep or a transformer began."""
+        """Record when a sweep or a transformer begins."""
         if self._ended >= self._started:
             self._announced.clear()
         self._announced.append(transformer.name)
@@ -64,17 +63,17 @@ class Trace(Observer):
             "visits": entry.visits,
         }
         sweep = len(self._announced) > 1
-        if self._ended < self._started:  # the first report of what `before` announced
-            self._ended, self._laid = self._now(), self._started
+        if self._ended < self._started:  # the first of the sweep
+            self._ended, self._cursor = self._now(), self._started
             nodes = {"nodes": len(scope.of(graph).model.graph)}
             if sweep:
                 name = f"sweep of {len(self._announced)} rules"
                 shared = {key: args[key] for key in ("level", "step", "graph")}
                 self._add("sweep", name, self._started, self._ended, shared)
             self._events.append(self._event("C", "nodes", self._ended, args=nodes))
-        end = min(self._laid + entry.seconds * 1e6, self._ended) if sweep else self._ended
-        self._add("pass", entry.transformer, self._laid, end, args)
-        self._laid = end
+        end = min(self._cursor + entry.seconds * 1e6, self._ended) if sweep else self._ended
+        self._add("pass", entry.transformer, self._cursor, end, args)
+        self._cursor = end
 
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
         """Add a mark."""

@@ -1,7 +1,7 @@
-"""Which rewrite made the result differ: a run is replayed with a limit on its rewrites, and the limit halved.
+"""Bisection: which rewrite makes a result differ; a run is replayed with limits on its rewrites.
 
-What is kept true is that the model after ``equal`` rewrites agrees with the original and the one after ``different``
-does not: where the difference comes, goes and comes again, one of the rewrites at which it comes is found.
+The invariant is that the model after ``equal`` rewrites agrees with the original and the one after ``different`` does
+not: where the difference appears, disappears and appears again, one of the rewrites at which it appears is found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.observers import Observer
-from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, RewriteKey, Run
+from ortopt.optimization.pipeline import Pipeline, Run
+from ortopt.optimization.replay import NumberedRewrite, RewriteKey
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.verify import Reference, Verification
 
@@ -24,10 +25,10 @@ class Culprit:
     """The rewrite after which the outputs differ.
 
     Attributes:
-        rewrite: Which.
+        rewrite: The rewrite.
         verification: How the model after it compares with the original.
         error_before: The worst error of the same outputs before it, relative to their scale.
-        probes: How many models were compared to find it.
+        probes: Number of models that were compared to find it.
         outputs: The outputs that were compared; None is all.
         sets: The input sets that they were compared on; None is all.
     """
@@ -42,10 +43,10 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """A culprit with what shows it.
+    """A culprit, the models around it, and inputs that show it.
 
     Attributes:
-        culprit: Which rewrite.
+        culprit: The culprit.
         before: The model before it.
         after: The model after it.
         inputs: Inputs of the model on which the difference shows.
@@ -58,20 +59,20 @@ class Blame:
 
 
 class NotFound(Exception):  # noqa: N818 -- an answer
-    """No rewrite is to blame; the message says what is."""
+    """No rewrite is to blame; the message says why."""
 
 
 class Bisection:
     """Finds culprits in the runs of one pipeline.
 
     Args:
-        pipeline: What ran.
-        reference: The original; what it answers is not computed again.
-        observers: Those of the run.
+        pipeline: The pipeline.
+        reference: The original; its outputs are computed once.
+        observers: Observers of the run.
         token: Cancellation token, with the deadline for all of the search.
 
     Attributes:
-        equal: The most rewrites of the run that was searched last after which the outputs are known to agree.
+        equal: The largest number of rewrites, in the latest search, after which the outputs are known to agree.
     """
 
     def __init__(
@@ -86,27 +87,27 @@ class Bisection:
     def find(
         self,
         total: int,
-        found: Verification,
+        outcome: Verification,
         left_out: Collection[str] = (),
         without: Collection[RewriteKey] = (),
     ) -> Culprit:
         """Search a run whose result differs.
 
         Args:
-            total: How many rewrites it made.
-            found: How its result compares with the original; the last comparison of `reference`.
-            left_out: Transformers that it left out.
-            without: Rewrites that it left out.
+            total: Number of rewrites that it offered.
+            outcome: How its result compares with the original; the last comparison of `reference`.
+            left_out: Names of transformers that it left out.
+            without: Keys of rewrites that it left out.
 
         Returns:
             The culprit.
 
         Raises:
-            NotFound: The result differs for another reason, or cannot be had again.
+            NotFound: The result differs for another reason, or cannot be reproduced.
             DeadlinePassed: There is no time left.
             OptimizationCancelled: The token was set.
         """
-        wrong = frozenset(row.name for row in found.outputs if not row.agrees) or None
+        wrong = frozenset(row.name for row in outcome.outputs if not row.agrees) or None
         search = _Search(self, wrong, frozenset(self._reference.differing) or None, left_out, without)
         self.equal = 0
         before: Verification | None = None
@@ -124,11 +125,11 @@ class Bisection:
             after = search.probe(different)
             if after[1].status != "differs":
                 raise NotFound("it did not come out again: a transformer does not do the same each time")
-        attempt, verification = after
-        if attempt.last is None or attempt.last.number != different:
+        run, verification = after
+        if run.last is None or run.last.number != different:
             raise NotFound(f"it comes with rewrite {different}, which nobody made")
         error_before = 0.0 if before is None else before.worst
-        return Culprit(attempt.last, verification, error_before, search.probes, search.outputs, search.sets)
+        return Culprit(run.last, verification, error_before, search.probes, search.outputs, search.sets)
 
     def show(self, culprit: Culprit, left_out: Collection[str] = ()) -> Blame:
         """The models around a culprit, and inputs that tell them apart.
@@ -153,26 +154,26 @@ class Bisection:
             self._observers, limit=limit, left_out=left_out, without=without, token=self._token
         )
 
-    def compare(self, attempt: Run, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+    def compare(self, run: Run, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
         """Compare what a replay has reached with the original.
 
         Raises:
             DeadlinePassed: It took longer than there is time.
             NotFound: It cannot be compared.
         """
-        outcome = self._reference.compare(attempt.model, outputs=outputs, sets=sets, timeout=self._token.left)
+        outcome = self._reference.compare(run.model, outputs=outputs, sets=sets, timeout=self._token.left)
         if outcome.status == "impossible":
             self._token.check()
-            raise NotFound(f"after {attempt.offered} rewrites it cannot be compared: {outcome.reason}")
+            raise NotFound(f"after {run.offered} rewrites it cannot be compared: {outcome.reason}")
         return outcome
 
     def check(self) -> None:
-        """Go on only if there is time."""
+        """Raise if there is no time left."""
         self._token.check()
 
 
 class _Search:
-    """One search: what is compared, and how often it was."""
+    """One search: what is compared, and how often it has been."""
 
     def __init__(
         self,
@@ -194,12 +195,12 @@ class _Search:
         self._bisection.check()
         self.probes += 1
         try:
-            attempt = self._bisection.replay(limit, self._left_out, self._without)
+            run = self._bisection.replay(limit, self._left_out, self._without)
         except OptimizationCancelled:
             raise
         except OrtoptError as error:
             raise NotFound(f"the run could not be repeated: {error}") from error
-        return attempt, self._bisection.compare(attempt, self.outputs, self.sets)
+        return run, self._bisection.compare(run, self.outputs, self.sets)
 
 
 __all__ = ["Bisection", "Blame", "Culprit", "NotFound"]

@@ -1,4 +1,4 @@
-"""From a source to a transformed model: what a run does once, and what is replayed to find out what went wrong."""
+"""From a source to a transformed model: what a run executes once, and a search replays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
-from ortopt.observers import Observer, node_name
+from ortopt.observers import Observer
+from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
@@ -24,7 +25,6 @@ from ortopt.serialization import nested_names, sparse
 from ortopt.serialization.load import Kept, load
 from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
-from ortopt.transformer import GraphTransformer
 from ortopt.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -35,89 +35,57 @@ MAX_ROUNDS = 10
 
 _ENDLESS = f"all {MAX_ROUNDS} rounds of levels changed the graph"
 
-RewriteKey = tuple[object, ...]
-"""What tells a rewrite from others, whatever its number: the transformer, the graph, and the nodes or the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedRewrite:
-    """A rewrite that a run has made.
-
-    Attributes:
-        number: Its number, from 1.
-        transformer: Whose.
-        level: At which level.
-        step: In which step.
-        graph: On which graph, for people.
-        nodes: The nodes that went or changed, as (name or first result's name, op).
-        why: What for.
-    """
-
-    number: int
-    transformer: str
-    level: int
-    step: int
-    graph: str
-    nodes: tuple[tuple[str, str], ...]
-    why: str
-
-    @property
-    def key(self) -> RewriteKey:
-        """What tells it from others in a run that may number them otherwise."""
-        where = self.nodes or (self.level, self.step)
-        return self.transformer, self.graph, where
-
 
 @dataclass(slots=True)
 class Run:
     """One run of all levels.
 
     Attributes:
-        content: The model, unless something remains to be done to it.
-        manager: Who ran them; its history and failures.
-        observers: Who watches.
-        left_out: Transformers that do not run.
-        runs: How many runs of transformers have come to their end.
-        offered: How many rewrites were offered.
+        content: The model; where it has yet to be rolled back, `model` does so.
+        manager: The manager, with its history and failures.
+        observers: Observers of the run.
+        left_out: Names of transformers that do not run.
+        completed: Counter of completed runs of transformers.
+        offered: Number of rewrites that were offered.
         too_large: See `Workspace`.
         stopped: Whether the deadline ended it.
-        last: The last rewrite, where it was replayed.
-        unsettled: Gives the model of a cancelled run, valid, with exactly the rewrites that had completed.
+        last: The last rewrite of a replay.
+        roll_back: Restores the model of a cancelled run: valid, with exactly the rewrites that had completed.
     """
 
     content: ir.Model
     manager: GraphTransformerManager
     observers: tuple[Observer, ...]
     left_out: frozenset[str]
-    runs: _Runs
+    completed: CompletedRuns
     offered: int = 0
     too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
     stopped: bool = False
     last: NumberedRewrite | None = None
-    unsettled: Callable[[], ir.Model] | None = None
+    roll_back: Callable[[], ir.Model] | None = None
 
     @property
     def model(self) -> ir.Model:
         """The result."""
-        if self.unsettled is not None:
-            roll_back, self.unsettled = self.unsettled, None
+        if self.roll_back is not None:
+            roll_back, self.roll_back = self.roll_back, None
             self.content = roll_back()
         return self.content
 
 
 class Pipeline:
-    """What is to be done, as often as it is wanted.
+    """Executes and replays runs of the same transformers, with the same options, on the same original.
 
     Transformers are the same instances each time: an `apply` that does not do the same to the same graph each time
     cannot be replayed.
 
     Args:
-        source: The model, as `load` takes it, but no stream.
-        options: What is wanted.
-        selected: Who runs.
+        source: The original, as `load` takes it, but no stream.
+        options: Options of the run.
+        selected: Transformers and their levels.
 
     Attributes:
-        original_bytes: The size of the original's constants: what the result may grow by depends on it.
+        original_bytes: Bytes of the original's constants: the allowed growth depends on them.
     """
 
     def __init__(self, source: Source, options: Options, selected: Sequence[Selected]) -> None:
@@ -127,7 +95,7 @@ class Pipeline:
         self.original_bytes = 0
 
     def load(self, token: CancellationToken = NEVER) -> ir.Model:
-        """The model as it came; a file that has gone, or another one in its place, makes no difference.
+        """Load the original; that its file has been removed or replaced meanwhile makes no difference.
 
         Args:
             token: Cancellation token.
@@ -148,60 +116,63 @@ class Pipeline:
                     manager.register(chosen.transformer, level)
         return manager
 
-    def attempt(self, model: ir.Model, observers: Iterable[Observer] = (), left_out: Collection[str] = ()) -> Run:
-        """Make a run ready.
+    def new_run(self, model: ir.Model, observers: Iterable[Observer] = (), left_out: Collection[str] = ()) -> Run:
+        """A run that has yet to be executed.
 
         Args:
-            model: As it came.
-            observers: Who watches.
-            left_out: Transformers that do not run.
+            model: The original, loaded.
+            observers: Observers of the run.
+            left_out: Names of transformers that do not run.
         """
-        runs = _Runs()
-        watching = tuple(observers)
-        return Run(model, self._manager((*watching, runs), left_out), watching, frozenset(left_out), runs)
+        completed = CompletedRuns()
+        observers = tuple(observers)
+        return Run(model, self._manager((*observers, completed), left_out), observers, frozenset(left_out), completed)
 
-    def run(self, attempt: Run, token: CancellationToken) -> None:
-        """Apply the levels to an attempt's model, in place.
+    def execute(self, run: Run, token: CancellationToken) -> None:
+        """Apply the levels to a run's model, in place.
 
         Args:
-            attempt: What has been made ready; what is reached is written into it.
+            run: From `new_run`; it holds the results.
             token: Cancellation token.
 
         Raises:
-            TransformerError: If a transformer raised, with `Options.strict`, or tore the graph.
+            TransformerError: If a transformer raised, with `Options.strict`, or corrupted the graph.
             InvalidModelError: If the result is broken.
             OptimizationCancelled: If it was stopped; the model is valid and holds what was completed.
         """
-        watchdog = Watchdog(token)
+        watchdog = self._watchdog(token)
         corrupted = False
         try:
-            self._run(attempt, token, watchdog)
+            self._execute(run, token, watchdog)
         except DeadlinePassed as passed:
-            attempt.stopped = True
-            corrupted = watchdog.fired and (isinstance(passed, DeadlineForced) or not is_sound(attempt.model))
+            run.stopped = True
+            corrupted = watchdog.fired and (isinstance(passed, DeadlineForced) or not is_sound(run.model))
         except Exception as error:
             if not watchdog.fired or isinstance(error, MemoryError):
                 raise
-            corrupted = True  # it was on its way out of a graph in mid-edit
+            corrupted = True  # the interrupt came in mid-edit, and the roll-back failed
         if corrupted:
-            again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
-            attempt.content, attempt.manager, attempt.offered = again.model, again.manager, again.offered
-            attempt.stopped = True
-        nested_names.restore(attempt.model, token.with_timeout(None))
-        validate(attempt.model, token=token.with_timeout(None))
+            replayed = self.replay(run.observers, runs=run.completed.count, left_out=run.left_out)
+            run.content, run.manager, run.offered = replayed.model, replayed.manager, replayed.offered
+            run.stopped = True
+        nested_names.restore(run.model, token.with_timeout(None))
+        validate(run.model, token=token.with_timeout(None))
 
-    def _run(self, attempt: Run, token: CancellationToken, watchdog: Watchdog) -> None:
+    def _watchdog(self, token: CancellationToken) -> Watchdog:
+        return Watchdog(token if self.options.enforce_timeout else NEVER)
+
+    def _execute(self, run: Run, token: CancellationToken, watchdog: Watchdog) -> None:
         with without_garbage_collection():
-            try:  # a deadline that passes here finds what it needs, a model to return, only behind it
-                workspace = self._prepare(attempt, token.with_timeout(None))
+            try:  # without a deadline: there is no model to return before
+                workspace = self._prepare(run, token.with_timeout(None))
             except OptimizationCancelled:
-                attempt.unsettled = lambda: self.replay(attempt.observers, limit=0, left_out=attempt.left_out).model
+                run.roll_back = lambda: self.replay(run.observers, limit=0, left_out=run.left_out).model
                 raise
             if workspace is None:
                 return
             try:
                 with watchdog:
-                    self._apply(attempt.manager, workspace, token)
+                    self._apply(run.manager, workspace, token)
             except StopPointReached:
                 workspace.offered -= 1
                 workspace.roll_back_to_mark()
@@ -209,29 +180,29 @@ class Pipeline:
                 workspace.roll_back_to_mark()
                 raise
             except OptimizationCancelled:
-                attempt.unsettled = workspace.roll_back_to_mark
+                run.roll_back = workspace.roll_back_to_mark
                 raise
             finally:
-                attempt.offered = workspace.offered
-                attempt.too_large = workspace.too_large
+                run.offered = workspace.offered
+                run.too_large = workspace.too_large
 
-    def _prepare(self, attempt: Run, token: CancellationToken) -> Workspace | None:
-        """What precedes the first transformer; None if there is none."""
+    def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
+        """What precedes the first transformer; None at level 0, which has none."""
         options = self.options
         if options.dims:
-            dimensions.override(attempt.model, options.dims)
+            dimensions.override(run.model, options.dims)
         if options.opset is not None:
             from ortopt.opset_conversion import conversion
 
-            attempt.content = conversion.convert(attempt.model, options.opset, token)
+            run.content = conversion.convert(run.model, options.opset, token)
         token.check()
         if options.level == 0:
-            scope.attach(attempt.model, options, token)  # a report names graphs by where they stand
+            scope.attach(run.model, options, token)  # a report names graphs by where they stand
             return None
-        attempt.manager.observers.begin()
+        run.manager.observers.begin()
         allowance = semantics.growth_allowance(self.original_bytes, options)
-        allowance -= sparse.make_dense(attempt.model, allowance, token)
-        return Workspace(attempt.model, options, allowance, token)
+        allowance -= sparse.make_dense(run.model, allowance, token)
+        return Workspace(run.model, options, allowance, token)
 
     def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
         """Apply the levels until they find nothing, even once all is inferred anew."""
@@ -255,11 +226,11 @@ class Pipeline:
     def _apply_below_groups(
         self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken
     ) -> None:
-        """Apply levels 1 to 3 until none finds anything in what the others have left.
+        """Apply levels 1 to 3 until none of them finds anything to do.
 
-        What the fusions of levels 2 and 3 leave is looked at by the rules of level 1, which cost as much as there is
-        new, and by what runs at a higher level too; its other transformers, which walk whole graphs, run again where
-        these have found something. What is applied once looks again at what came after it, too.
+        After levels 2 and 3, the rules of level 1 run again, whose cost is in proportion to what has changed, and those
+        of its transformers that are independent of the level. The others, which walk whole graphs, run again where
+        these have found something, those that apply once as well.
         """
         lowest = TransformerLevel.LEVEL1
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
@@ -286,18 +257,18 @@ class Pipeline:
         without: Collection[RewriteKey] = (),
         token: CancellationToken | None = None,
     ) -> Run:
-        """Load the model again and do again what a run has done, up to a point.
+        """Load the original again and repeat what a run has done, up to a point.
 
         Args:
-            observers: Those of the run; who decides in it is asked again.
-            limit: The last rewrite that is made.
-            runs: How many times a transformer, or a sweep of rules, may come to its end.
-            left_out: Transformers that do not run.
-            without: Rewrites that are not made.
+            observers: Those of the run; those that decide are asked again.
+            limit: Number of the last rewrite that is made.
+            runs: Number of times that a transformer, or a sweep of rules, may run to its end.
+            left_out: Names of transformers that do not run.
+            without: Keys of rewrites that are left out.
             token: Cancellation token.
 
         Returns:
-            What was reached. Its model is valid.
+            The run; its model is valid.
 
         Raises:
             OptimizationCancelled: If it was stopped, by its deadline too.
@@ -305,68 +276,12 @@ class Pipeline:
         replay = Replay(limit, 0 if limit == 0 else runs, without)
         deciding = [observer for observer in observers if observer.decides and type(observer) is not Replay]
         token = token or CancellationToken()
-        attempt = self.attempt(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
-        self._run(attempt, token, Watchdog(token))
-        nested_names.restore(attempt.model, token.with_timeout(None))
-        validate(attempt.model, token=token.with_timeout(None))
-        attempt.last = replay.last
-        return attempt
+        run = self.new_run(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
+        self._execute(run, token, self._watchdog(token))
+        nested_names.restore(run.model, token.with_timeout(None))
+        validate(run.model, token=token.with_timeout(None))
+        run.last = replay.last
+        return run
 
 
-class StopPointReached(OptimizationCancelled):
-    """A replay has come as far as it was to come."""
-
-
-class Replay(Observer):
-    """Stops a run at a point, leaves rewrites out, and knows the last that was made.
-
-    Args:
-        limit: The last rewrite that is made.
-        runs: How many times a transformer, or a sweep of rules, may come to its end.
-        without: Rewrites that are not made.
-    """
-
-    def __init__(self, limit: int | None = None, runs: int | None = None, without: Collection[RewriteKey] = ()) -> None:
-        self._limit = limit
-        self._runs = runs
-        self._without = frozenset(without)
-        self._where: dict[str, tuple[int, int, str]] = {}
-        self.last: NumberedRewrite | None = None
-
-    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
-        """Remember where it is, if it may run."""
-        if self._runs is not None and self._runs <= 0:
-            raise StopPointReached
-        self._where[transformer.name] = (level, step, scope.label(graph))
-
-    def inspect(self, model: ir.Model, changed: bool) -> None:
-        """Count the runs."""
-        if self._runs is not None:
-            self._runs -= 1
-
-    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
-        """Whether it is within the limit, and not left out."""
-        if self._limit is not None and number > self._limit:
-            raise StopPointReached
-        names = tuple((node_name(node), node.op_type) for node in nodes)
-        level, step, graph = self._where.get(transformer.name, (transformer.levels[0].value, 1, "main"))
-        rewrite = NumberedRewrite(number, transformer.name, level, step, graph, names, why or transformer.formula)
-        if rewrite.key in self._without:
-            return False
-        self.last = rewrite
-        return True
-
-
-class _Runs(Observer):
-    """Counts how many times a transformer, or a sweep of rules, has come to its end."""
-
-    decides = False
-
-    def __init__(self) -> None:
-        self.completed = 0
-
-    def inspect(self, model: ir.Model, changed: bool) -> None:
-        self.completed += 1
-
-
-__all__ = ["NumberedRewrite", "Pipeline", "Replay", "RewriteKey", "Run", "StopPointReached"]
+__all__ = ["Pipeline", "Run"]

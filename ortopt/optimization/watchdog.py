@@ -1,9 +1,10 @@
-"""Stops a transformer that does not come back: one that loops for ever asks no token.
+"""Interrupts a transformer that does not return by the deadline: one that loops forever checks no token.
 
-A thread waits for the deadline, looks where the run is, and raises in it: as long as it is in a transformer's own code,
-nothing that the framework keeps is half changed. Where it is for long inside of the editor or of onnx-ir, it is stopped
-there, and the graph is torn (`DeadlineForced`): the caller begins anew. A call that does not return to Python cannot be
-stopped.
+A second thread waits for the deadline, looks at the frames of the run, and raises an exception in its thread while it
+is in a transformer's own code: there nothing of the framework's is half changed. Where it stays inside the editor or
+onnx-ir for long, it is interrupted there, and the graph is corrupted (`DeadlineForced`): the caller replays the run. A
+call that does not return to Python cannot be interrupted. Since all of this reaches into a thread of the process,
+`Options.enforce_timeout` asks for it.
 """
 
 from __future__ import annotations
@@ -20,35 +21,35 @@ from ortopt.cancellation import CancellationToken, DeadlineForced, DeadlinePasse
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 
 GRACE = 0.2
-"""Seconds after the deadline in which a run may stop by itself."""
+"""Seconds after the deadline in which a run may end by itself."""
 
 PATIENCE = 2.0
-"""Seconds for which a safe moment is waited for."""
+"""Seconds in which a safe moment is awaited."""
 
 _PERIOD = 0.02
 _DELIVERY = 0.2  # seconds in which an exception arrives, or has been swallowed
 
 
 class Watchdog:
-    """Watches the thread that enters it, until it is left.
+    """Interrupts the thread that enters it, if that has not left it by the deadline.
 
     Args:
-        token: Whose deadline counts; without one there is nothing to watch.
+        token: A token; without a deadline nothing happens.
 
     Attributes:
-        fired: Whether it has raised.
+        fired: Whether it has interrupted the thread.
     """
 
     def __init__(self, token: CancellationToken) -> None:
         self._token = token
         self._over = threading.Event()
-        self._watched = threading.get_ident()
+        self._target = threading.get_ident()
         self._thread: threading.Thread | None = None
         self.fired = False
 
     def __enter__(self) -> Self:
         if self._token.deadline is not None:
-            self._thread = threading.Thread(target=self._watch, name="ortopt-watchdog", daemon=True)
+            self._thread = threading.Thread(target=self._wait, name="ortopt-watchdog", daemon=True)
             self._thread.start()
         return self
 
@@ -62,12 +63,12 @@ class Watchdog:
                 self._over.set()
                 self._thread.join()
                 break
-            except DeadlinePassed:  # it arrives only now: what was watched is over, or is on its way out already
+            except DeadlinePassed:  # it arrives only now: the run has ended, or is ending already
                 continue
         if self.fired:
             self._withdraw()
 
-    def _watch(self) -> None:
+    def _wait(self) -> None:
         assert self._token.deadline is not None
         left = self._token.deadline + GRACE - time.monotonic()
         if self._over.wait(min(max(left, 0), threading.TIMEOUT_MAX)):
@@ -85,14 +86,13 @@ class Watchdog:
                 return
 
     def _frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._watched)
+        return sys._current_frames().get(self._target)
 
     def _withdraw(self) -> None:
-        """What has not arrived yet is not wanted any more.
+        """Get rid of an exception that has not arrived yet.
 
-        Another takes its place and is waited for: when it is taken back instead (by raising NULL), CPython goes on to
-        think that one is pending, asks at each call, and 3.11 never gets into the next function that is traced or
-        profiled.
+        Another one replaces it and is awaited: if it were withdrawn instead (by raising NULL), CPython would still
+        assume a pending one and check at each call, and 3.11 never enters the next function that is traced or profiled.
         """
         with contextlib.suppress(DeadlinePassed):
             self._raise(DeadlinePassed)
@@ -101,18 +101,18 @@ class Watchdog:
 
     def _raise(self, kind: type[DeadlinePassed]) -> None:
         self.fired = True
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._watched), ctypes.py_object(kind))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(kind))
 
 
 def _transformer_of(frame: FrameType) -> GraphTransformer | None:
-    """The transformer one of whose methods a frame runs."""
+    """The transformer whose method a frame runs, if any."""
     code = frame.f_code
     own = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
     return own if isinstance(own, GraphTransformer) else None
 
 
 def _in_run(frame: FrameType | None) -> bool:
-    """Whether a transformer is at work."""
+    """Whether a transformer runs."""
     while frame is not None:
         if _transformer_of(frame) is not None:
             return True
@@ -121,7 +121,7 @@ def _in_run(frame: FrameType | None) -> bool:
 
 
 def _is_safe(frame: FrameType | None) -> bool:
-    """Whether a transformer is at work, and nothing of the framework's inside of it; or one that works on a clone."""
+    """Whether a transformer runs that has not called the framework, or one that works on a clone."""
     inside = False
     while frame is not None:
         transformer = _transformer_of(frame)

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
 from ortopt.analysis.shape_demand import SIZES, Demand, demands
-from ortopt.api import OptimizeResult, Repair
+from ortopt.api import ModelFigures, OptimizeResult, Repair
+from ortopt.errors import TransformerError
 from ortopt.graph import scope
-from ortopt.graph.text import one_line, quoted
-from ortopt.observers import node_name
+from ortopt.graph.text import node_name, one_line, quoted
 from ortopt.serialization.load import SOURCE_KEY
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MAX_NODES_SHOWN = 4
 """How many nodes of a rewrite a line names."""
 
 PIPE_WIDTH = 200
-"""Columns where nobody looks at the width: tables never fold there."""
+"""Columns of output that is no terminal: tables do not fold there."""
 
 
 def as_dict(
@@ -47,17 +47,16 @@ def as_dict(
 
     Args:
         result: The result.
-        source: What the model was read from, as the user named it.
-        options: What was asked for.
-        saved: What was written, or None if nothing was.
+        source: Name of the model, as the user wrote it.
+        options: Options of the run.
+        saved: The file that was written, or None.
         seconds: Seconds of phases beside those of the result, e.g. ``save``.
-        error: Why nothing was written.
+        error: Reason why nothing was written.
 
     Returns:
         Nested dicts and lists; ``schema`` is `SCHEMA`.
     """
     summary = result.summary
-    before, after = summary.before, summary.after
     origin = result.model.meta.get(SOURCE_KEY)
     return {
         "schema": SCHEMA,
@@ -65,17 +64,7 @@ def as_dict(
         "input": source,
         "output": None if saved is None else _output(saved),
         "options": None if options is None else plain(options),
-        "nodes": {
-            "before": before.nodes,
-            "after": after.nodes,
-            "by_op": {
-                op: {"before": before.ops.get(op, 0), "after": after.ops.get(op, 0)}
-                for op in sorted({*before.ops, *after.ops})
-            },
-        },
-        "initializers": {"before": before.initializers, "after": after.initializers},
-        "functions": {"before": before.functions, "after": after.functions},
-        "constant_bytes": {"before": before.nbytes, "after": after.nbytes},
+        **_changes(summary.before, summary.after),
         "requires": {
             "onnxruntime": summary.requires.onnxruntime,
             "any_runtime": summary.requires.any_runtime,
@@ -87,13 +76,13 @@ def as_dict(
         },
         "rewrites": summary.rewrites,
         "passes": _passes(result),
-        "failures": [
-            {"pass": e.transformer, "level": e.level, "step": e.step, "graph": e.graph, "reason": one_line(e.reason)}
-            for e in summary.failures
-        ],
+        "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
-        "repairs": [_repair(one) for one in result.repairs],
-        "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
+        "repairs": [_repair(repair) for repair in result.repairs],
+        "too_large": [
+            {"pass": refusal.transformer, "count": refusal.count, "bytes": refusal.nbytes}
+            for refusal in summary.too_large
+        ],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
@@ -104,21 +93,44 @@ def as_dict(
     }
 
 
+def _changes(before: ModelFigures, after: ModelFigures) -> dict[str, Any]:
+    """The sizes of the model before and after the run."""
+    by_op = {
+        op: {"before": before.ops.get(op, 0), "after": after.ops.get(op, 0)} for op in sorted({*before.ops, *after.ops})
+    }
+    return {
+        "nodes": {"before": before.nodes, "after": after.nodes, "by_op": by_op},
+        "initializers": {"before": before.initializers, "after": after.initializers},
+        "functions": {"before": before.functions, "after": after.functions},
+        "constant_bytes": {"before": before.nbytes, "after": after.nbytes},
+    }
+
+
+def _failure(error: TransformerError) -> dict[str, Any]:
+    return {
+        "pass": error.transformer,
+        "level": error.level,
+        "step": error.step,
+        "graph": error.graph,
+        "reason": one_line(error.reason),
+    }
+
+
 def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
-    """What is left in a result of the nodes that depend on dimensions alone: who needs each of them, and why."""
+    """The nodes left in a result that depend on dimensions alone: what needs each of them, and why."""
     if not any(op in result.summary.after.ops for op in SIZES):
         return []
-    return [_demand(found) for found in demands(result.model)]
+    return [_demand(demand) for demand in demands(result.model)]
 
 
-def _demand(found: Demand) -> dict[str, Any]:
-    user = found.user
+def _demand(demand: Demand) -> dict[str, Any]:
+    user = demand.user
     return {
-        "node": node_name(found.node),
-        "op": found.node.op_type,
-        "graph": scope.label(scope.graph_of(found.node)),
+        "node": node_name(demand.node),
+        "op": demand.node.op_type,
+        "graph": scope.label(scope.graph_of(demand.node)),
         "needed_by": None if user is None else {"node": node_name(user), "op": user.op_type},
-        "why": found.why,
+        "why": demand.why,
     }
 
 
@@ -183,7 +195,7 @@ def plain(record: Any) -> Any:
 
 
 def console(stream: IO[str]) -> Console:
-    """A console that shows text as it is: no markup, no colours and no folding where nobody looks.
+    """A console that shows text as it is: no markup, and in pipes no colours and no folding.
 
     Args:
         stream: stdout or stderr.
@@ -198,19 +210,19 @@ def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int
     """A table without lines.
 
     Args:
-        headers: One a column.
+        headers: Headers of the columns.
         rows: The cells; shown as one line each, control characters spelled out.
-        text: How many of the first columns hold text; the others hold numbers, to the right.
+        text: Number of columns that hold text; the columns after them hold numbers, aligned to the right.
         headless: Whether the headers are left out.
     """
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_header=not headless)
+    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_header=not headless)
     for position, header in enumerate(headers):
-        made.add_column(header, justify="left" if position < text else "right", overflow="fold")
+        shown.add_column(header, justify="left" if position < text else "right", overflow="fold")
     for row in rows:
-        made.add_row(*(one_line(cell) for cell in row))
-    return made
+        shown.add_row(*(one_line(cell) for cell in row))
+    return shown
 
 
 def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> None:
@@ -218,7 +230,7 @@ def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> 
 
     Args:
         data: From `as_dict`.
-        out: Where to.
+        out: The console to print to.
         everything: Whether passes that changed nothing are listed too.
     """
     out.print(_sizes(data))
@@ -228,7 +240,7 @@ def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> 
     if data["passes"]:
         out.print(_pass_table(data["passes"], everything))
         out.print()
-    for line in _closing(data):
+    for line in _last_lines(data):
         out.print(line, soft_wrap=True)
 
 
@@ -266,22 +278,21 @@ def _pass_table(passes: list[dict[str, Any]], everything: bool) -> Table:
     return table(("pass", "rewrites", "seconds"), rows)
 
 
-def _closing(data: Mapping[str, Any]) -> Iterable[str]:
+def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     for failure in data["failures"]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
     yield from _left(data["shape_arithmetic"])
     for repair in data["repairs"]:
         yield f"repaired: {describe_repair(repair)}"
-    for kept in data["too_large"]:
-        yield (
-            f"left as it was: {kept['count']} candidates of {kept['pass']} would have added {size(kept['bytes'])},"
-            " more than --max-growth allows"
-        )
+    for refusal in data["too_large"]:
+        candidates = f"{refusal['count']} candidates of {refusal['pass']}"
+        growth = f"would have added {size(refusal['bytes'])}, more than --max-growth allows"
+        yield f"left as it was: {candidates} {growth}"
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
     yield f"needs: {_needs(data['requires'])}"
-    yield "seconds: " + ", ".join(f"{phase} {taken:.2f}" for phase, taken in data["seconds"].items())
+    yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
     if output is None:
         yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
@@ -291,14 +302,14 @@ def _closing(data: Mapping[str, Any]) -> Iterable[str]:
 
 
 MAX_REASONS = 8
-"""So many reasons are shown why shape arithmetic is left; the data has all."""
+"""How many reasons are shown why shape arithmetic is left; the data has all."""
 
 
 def _left(left: list[dict[str, Any]]) -> Iterable[str]:
     """Why shape arithmetic is left, the most frequent reasons first."""
     if not left:
         return
-    reasons = Counter(one["why"] for one in left)
+    reasons = Counter(node["why"] for node in left)
     yield f"shape arithmetic: {len(left)} nodes are left"
     for why, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]:
         yield f"  {count}: {one_line(why)}"

@@ -17,9 +17,12 @@ from ortopt import (
     VerificationError,
     optimize,
 )
-from ortopt import api as api_module
 from ortopt.api import Optimization, make_options
+from ortopt.graph import scope
 from ortopt.observers import Observer
+from ortopt.optimization import repair as repair_module
+from ortopt.optimization.pipeline import Pipeline
+from ortopt.options import TransformerLevel
 from ortopt.reporting.report import as_dict, describe_repair
 from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
@@ -203,14 +206,14 @@ def test_only_the_rewrite_is_left_out_where_the_pass_is_kept() -> None:
 
 
 def test_a_pass_that_is_wrong_again_and_again_is_left_out_in_the_end() -> None:
-    count = api_module.MAX_REWRITES_LEFT_OUT + 3
+    count = repair_module.MAX_REWRITES_LEFT_OUT + 3
     outputs = ", ".join(f"float[4] y{i}" for i in range(count))
     body = " ".join(f"y{i} = Relu (x{i})" for i in range(count))
     text = f"main ({outputs.replace('y', 'x')}) => ({outputs}) {{ {body} }}"
     result = repaired(text, [WrongRelu()], keep_pass=True)
     assert result.verified
     assert [repair.left_out for repair in result.repairs][-2:] == ["rewrite", "pass"]
-    assert len(result.repairs) == api_module.MAX_REWRITES_LEFT_OUT + 1
+    assert len(result.repairs) == repair_module.MAX_REWRITES_LEFT_OUT + 1
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ class Half(Swap):
 class OtherHalf(Swap):
     """Undoes what the first one did wrong, in another spelling: with the first one's it would go on for ever."""
 
-    levels = (api_module.registry.TransformerLevel.LEVEL2,)
+    levels = (TransformerLevel.LEVEL2,)
     roots = ("Neg",)
     becomes = "Celu"
 
@@ -335,7 +338,7 @@ class Unsteady(WrongRelu):
     def match(self, root: ir.Node) -> Any:
         found = super().match(root)
         if root.name == "told":
-            api_module.scope.of(root.graph)
+            scope.of(root.graph)
             from ortopt.graph.match import Refusal
 
             raise Refusal("it was", found.value)
@@ -354,14 +357,14 @@ def test_without_repair_a_wrong_result_is_an_error() -> None:
 
 
 def test_what_differs_before_the_first_rewrite_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = api_module.Pipeline._prepare
+    prepare = Pipeline._prepare
 
     def wrong(self: Any, attempt: Any, token: CancellationToken) -> Any:
         workspace = prepare(self, attempt, token)
         next(node for node in attempt.model.graph if node.op_type == "Tanh").op_type = "Sin"
         return workspace
 
-    monkeypatch.setattr(api_module.Pipeline, "_prepare", wrong)
+    monkeypatch.setattr(Pipeline, "_prepare", wrong)
     with pytest.raises(VerificationError, match="differs before the first rewrite"):
         repaired(MAIN.format(n="N"), [WrongRelu()])
 
@@ -407,7 +410,7 @@ def test_a_repair_without_time_gives_the_best_verified(monkeypatch: pytest.Monke
 
 
 def test_verification_without_time_leaves_the_model_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_module, "TIME_TO_CHECK", 1e-6)
+    monkeypatch.setattr(repair_module, "TIME_TO_CHECK", 1e-6)
 
     def late(self: Any, result: Any, **_: Any) -> Any:
         import time

@@ -1,4 +1,4 @@
-"""A transformer that does not come back is stopped by the deadline; what was done before it is kept, and verified."""
+"""A pass that does not return is interrupted at the deadline, if that was asked for; what was done before is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformer, optimize
+from ortopt import Context, GraphTransformer, optimize
 from ortopt.cancellation import CancellationToken
 from ortopt.optimization import watchdog
 from ortopt.optimization.watchdog import Watchdog
@@ -28,6 +28,7 @@ def stopped(kind: type[GraphTransformer]) -> Any:
         transformers=[kind()],
         passes=f"identity_elimination,{kind.name}",
         timeout=0.3,
+        enforce_timeout=True,
         verify=False,
     )
 
@@ -68,6 +69,30 @@ def test_in_another_thread_too() -> None:
     thread.join(20)
     assert found
     assert found[0].stopped
+
+
+def test_by_default_a_timeout_is_cooperative() -> None:
+    """No thread is started, and no exception is raised in a pass that is busy for longer: it ends, and stays."""
+    ended: list[bool] = []
+
+    class Busy(GraphTransformer):
+        """Works beyond the deadline."""
+
+        name = "busy"
+
+        def apply(self, graph: ir.Graph, context: Context) -> bool:
+            end = time.monotonic() + 0.3 + watchdog.GRACE + 0.3
+            while time.monotonic() < end:
+                assert not [thread for thread in threading.enumerate() if thread.name == "ortopt-watchdog"]
+            ended.append(True)
+            return False
+
+    result = optimize(
+        parse(MODEL), transformers=[Busy()], passes="identity_elimination,busy", timeout=0.3, verify=False
+    )
+    assert ended
+    assert result.stopped
+    assert [node.op_type for node in result.model.graph] == ["Relu", "Tanh"]
 
 
 def test_without_a_deadline_nobody_watches() -> None:

@@ -7,8 +7,9 @@ import pytest
 from onnx import helper
 
 from ortopt.cancellation import CancellationToken
+from ortopt.instrumentation.explanation import Explanation
+from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
-from ortopt.observers import Explanation, RewriteLimit
 from ortopt.options import MEGABYTE, Options, TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load

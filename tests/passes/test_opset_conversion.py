@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from ortopt import optimize
-from ortopt.observers import Explanation
+from ortopt.instrumentation.explanation import Explanation
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 

@@ -1,0 +1,106 @@
+"""`Explanation`: an observer that collects what transformers rewrote and refused, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.former_names import present_name, warn_former_name
+from ortopt.graph.text import node_name
+from ortopt.observers import Observer
+from ortopt.transformer import GraphTransformer
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCandidate:
+    """A candidate that a transformer left as it was.
+
+    Attributes:
+        transformer: Name of the transformer.
+        node: The node's name, or its first result's where it has none.
+        op: The node's op.
+        reason: Reason of the refusal.
+    """
+
+    transformer: str
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRewrite:
+    """A rewrite that a transformer offered.
+
+    Attributes:
+        number: Its number in the run.
+        transformer: Name of the transformer.
+        nodes: The nodes that are removed or changed, as (name or first result's name, op).
+        why: Its purpose.
+    """
+
+    number: int
+    transformer: str
+    nodes: tuple[tuple[str, str], ...]
+    why: str
+
+
+class Explanation(Observer):
+    """Collects what transformers refused and what they rewrote.
+
+    Args:
+        transformers: Names of the transformers that are recorded; all if empty.
+    """
+
+    listens_to_refusals = True
+    decides = False
+
+    def __init__(self, transformers: Iterable[str] = ()) -> None:
+        names = frozenset(transformers)
+        for name in sorted(names):
+            warn_former_name(name)
+        self._names = names | set(map(present_name, names))
+        self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
+        self._latest: tuple[str, Sequence[ir.Node]] | None = None
+        self.rewrites: list[OfferedRewrite] = []
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self._refusals.clear()
+        self._latest = None
+        self.rewrites.clear()
+
+    @property
+    def refusals(self) -> list[RefusedCandidate]:
+        """The candidates that were not rewritten later; for one that was refused twice, the last reason."""
+        return list(self._refusals.values())
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """The latest rewrite is complete: no refusal can take it back."""
+        self._latest = None
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Record a rewrite."""
+        if not self._names or transformer.name in self._names:
+            names = tuple((node_name(node), node.op_type) for node in nodes)
+            self.rewrites.append(OfferedRewrite(number, transformer.name, names, why or transformer.formula))
+            self._latest = (transformer.name, nodes)
+            for node in nodes:
+                self._refusals.pop((transformer.name, node), None)
+        return True
+
+    def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
+        """Record a refusal; one that follows the offer of a rewrite of the same node takes that rewrite back."""
+        if self._names and transformer.name not in self._names:
+            return
+        if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
+            self.rewrites.pop()
+            self._latest = None
+        self._refusals[transformer.name, node] = RefusedCandidate(
+            transformer.name, node_name(node), node.op_type, reason
+        )
+
+
+__all__ = ["Explanation", "OfferedRewrite", "RefusedCandidate"]

@@ -1,0 +1,203 @@
+"""What a run returns: the model, and what was done to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis import releases
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import TransformerError
+from ortopt.graph import scope
+from ortopt.observers import HistoryEntry
+from ortopt.optimization.replay import NumberedRewrite
+
+if TYPE_CHECKING:
+    from ortopt.verification.verify import Verification
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """The size of a model.
+
+    Attributes:
+        ops: Node count by op, as ``Add`` or ``com.microsoft::Gelu``; subgraphs and functions included.
+        initializers: Number of initializers.
+        nbytes: Bytes of all constants, Constant nodes included.
+        functions: Number of local functions.
+    """
+
+    ops: Mapping[str, int]
+    initializers: int
+    nbytes: int
+    functions: int
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return sum(self.ops.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PassTotal:
+    """What one transformer did in a whole run.
+
+    Attributes:
+        transformer: Its name.
+        rewrites: Number of rewrites that it made.
+        seconds: Its duration in all.
+        visits: Number of nodes that a rule was offered.
+    """
+
+    transformer: str
+    rewrites: int
+    seconds: float
+    visits: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SizeRefusal:
+    """What one transformer left as it is because the file would have grown by more than is allowed.
+
+    Attributes:
+        transformer: Its name.
+        count: Number of candidates.
+        nbytes: Bytes that they would have added in all.
+    """
+
+    transformer: str
+    count: int
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run did.
+
+    Attributes:
+        before: The size of the original.
+        after: The size of the result.
+        passes: Totals by transformer, the most rewrites first; those that did nothing left out.
+        seconds: Seconds by phase: ``load``, ``optimize``, ``verify``.
+        bound_reached: The levels that ended at a limit of steps or rewrites.
+        failures: Transformers that raised and were left out, with the reasons.
+        rewrites: Number of rewrites that were offered.
+        too_large: What was left as it is because the file would have grown too much.
+        requires: The runtimes that can load the result.
+    """
+
+    before: ModelFigures
+    after: ModelFigures
+    passes: tuple[PassTotal, ...]
+    seconds: Mapping[str, float]
+    bound_reached: tuple[int, ...]
+    failures: tuple[TransformerError, ...]
+    rewrites: int
+    too_large: tuple[SizeRefusal, ...] = ()
+    requires: releases.Requirement = releases.UNKNOWN
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repair:
+    """A rewrite that made the result differ from the original, and what was left out for it.
+
+    Attributes:
+        rewrite: Its number, its transformer, where it was, its nodes.
+        left_out: ``"pass"``, or ``"rewrite"`` where the transformer was kept.
+        reason: How the outputs differ, in words.
+        output: The output that differs most.
+        error: Its error after the rewrite, relative to its scale; infinite where it is not comparable.
+        error_before: The worst error before it.
+        probes: Number of models that were compared to find it.
+        seconds: Duration of the search.
+    """
+
+    rewrite: NumberedRewrite
+    left_out: Literal["pass", "rewrite"]
+    reason: str
+    output: str
+    error: float
+    error_before: float
+    probes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptimizeResult:
+    """What `optimize` returns.
+
+    Attributes:
+        model: The optimized model.
+        history: Every run of every transformer.
+        summary: What changed.
+        verification: How the result compares with the original; None if it was not asked for.
+        stopped: Whether the deadline ended the run.
+        repairs: What was left out because the result differed from the original, in order.
+    """
+
+    model: ir.Model
+    history: tuple[HistoryEntry, ...]
+    summary: Summary
+    verification: Verification | None = None
+    stopped: bool = False
+    repairs: tuple[Repair, ...] = ()
+
+    @property
+    def verified(self) -> bool:
+        """Whether the result has been run against the original and agrees."""
+        return self.verification is not None and self.verification.status == "verified"
+
+    def save(
+        self, path: str | os.PathLike[str], *, external_data: Literal["auto", "inline", "copy", "reuse"] = "auto"
+    ) -> None:
+        """Write the model, atomically.
+
+        Args:
+            path: The file.
+            external_data: Where weights go: inside the file, copied beside it, or left in the original's files.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        from ortopt.serialization.save import save
+
+        save(self.model, Path(path), external_data=external_data)
+
+
+def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
+    """Count what a model holds. Linear in the nodes.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    ops: Counter[str] = Counter()
+    initializers = nbytes = 0
+    for graph in scope.graphs(model, token):
+        for value in token.checked(graph.initializers.data.values()):
+            initializers += 1
+            nbytes += value.const_value.nbytes if value.const_value is not None else 0
+        for node in token.checked(graph):
+            ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
+            if node.op_type == "Constant" and not node.domain:
+                tensor = semantics.constant_tensor(node.outputs[0])
+                nbytes += tensor.nbytes if tensor is not None else 0
+    return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, len(model.functions))
+
+
+__all__ = [
+    "ModelFigures",
+    "OptimizeResult",
+    "PassTotal",
+    "Repair",
+    "SizeRefusal",
+    "Summary",
+    "figures",
+]

@@ -1,0 +1,333 @@
+"""`Optimization`: one run, phase by phase, from the source to the result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
+
+import onnx_ir as ir
+
+from ortopt import registry
+from ortopt.analysis import dimensions, releases
+from ortopt.analysis import providers as execution
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
+from ortopt.graph import scope
+from ortopt.instrumentation.check_each import CheckEach
+from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.observers import Observer
+from ortopt.optimization.pipeline import Pipeline
+from ortopt.optimization.replay import StopPointReached
+from ortopt.optimization.result import OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
+from ortopt.optimization.transformation import Transformation
+from ortopt.options import Options
+from ortopt.transformer import GraphTransformer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from ortopt.optimization.bisection import Blame
+    from ortopt.verification.verify import Reference, Verification
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
+
+
+class Optimization:
+    """One run, phase by phase; `ortopt.optimize` in pieces, for callers that do something in between.
+
+    Args:
+        source: The model.
+        options: Options of the run.
+        transformers: Transformers beside the installed ones.
+        observers: Observers of the run.
+        cancellation: Cancellation token.
+
+    Attributes:
+        before: The size of the original.
+        seconds: Seconds by phase.
+        verification: How the result compares with the original; None before it is verified.
+        repairs: What was left out because the result differed.
+        is_thorough: Whether many more input sets are verified.
+
+    Raises:
+        UsageError: If a name or a pipeline makes no sense.
+        InvalidModelError: If the model is broken.
+        OptimizationCancelled: If it was stopped while it loaded.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        *,
+        transformers: Iterable[GraphTransformer] = (),
+        observers: Iterable[Observer] = (),
+        cancellation: CancellationToken | None = None,
+    ) -> None:
+        self.options = options
+        self.selected = registry.select(options, transformers)
+        self.token = cancellation or CancellationToken()
+        if options.timeout is not None:
+            self.token = _with_deadline(self.token, options.timeout)
+        self.observers = tuple(observers)
+        if options.limit is not None:
+            self.observers += (RewriteLimit(options.limit),)
+        if options.check_each:
+            self.observers += (CheckEach(token=self.token),)
+        self.seconds: dict[str, float] = {}
+        # A stream can be read once only, but verification needs the original again.
+        self._original: Source = source.read() if hasattr(source, "read") else source
+        pipeline = Pipeline(self._original, options, self.selected)
+        with self._timed("load"):  # whose end no deadline cuts: there is no model to return before
+            self._transformation = Transformation(pipeline, self.observers, self.token)
+            self.before = figures(self.model, self.token.with_timeout(None))
+        pipeline.original_bytes = self.before.nbytes
+        self.verification: Verification | None = None
+        self.repairs: list[Repair] = []
+        self._prepared: Reference | None = None
+        self.is_thorough = False
+
+    @property
+    def model(self) -> ir.Model:
+        """The model that has been reached."""
+        return self._transformation.model
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the deadline ended the run."""
+        return self._transformation.run.stopped
+
+    def run(
+        self, *, verify: bool | Literal["thorough"] = True, inputs: Mapping[str, np.ndarray] | None = None
+    ) -> OptimizeResult:
+        """Transform, validate, verify.
+
+        Args:
+            verify: Whether to run the result against the original, and how thoroughly.
+            inputs: Inputs to verify with.
+
+        Returns:
+            The result.
+        """
+        with contextlib.closing(self):
+            self.is_thorough = verify == "thorough"
+            if verify:
+                self.begin_verification(inputs)
+            return self._run(verify=bool(verify), inputs=inputs)
+
+    def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
+        """Start running the original in a process of its own, so that `verify` has less to do; `close` ends it.
+
+        Where that is not possible, nothing happens: `verify` then does it all.
+
+        Args:
+            inputs: As `verify` takes them.
+        """
+        usable = all(execution.usable(provider)[0] for provider in self.options.providers)
+        if self.options.dims or not isinstance(self._original, str | os.PathLike) or not usable:
+            return
+        self._prepared = self.reference(inputs)
+        self._prepared.begin(self.model)
+
+    def close(self) -> None:
+        """End what `begin_verification` started, if `verify` has not used it."""
+        if self._prepared is not None:
+            self._prepared.close()
+            self._prepared = None
+
+    def _run(self, *, verify: bool, inputs: Mapping[str, np.ndarray] | None) -> OptimizeResult:
+        try:
+            self.transform()
+            if not verify:
+                return self.result(None, self.token.with_timeout(None))
+        except OptimizationCancelled as cancelled:
+            cancelled.leave(lambda: self.result(None))
+            raise
+        try:
+            return self.result(self.verify(inputs), self.token.with_timeout(None))
+        except OptimizationCancelled as cancelled:  # what is not verified may be wrong: the original is not
+            cancelled.leave(self._original_as_result)
+            raise
+
+    def _original_as_result(self) -> OptimizeResult:
+        self._transformation.replay(0)
+        return self.result(None)
+
+    def transform(self) -> None:
+        """Apply the levels, in place.
+
+        Raises:
+            TransformerError: If a transformer raised, with `Options.strict`.
+            OptimizationCancelled: If it was stopped; `model` is valid and holds what was completed.
+        """
+        with self._timed("optimize"):
+            self._transformation.execute(self.token)
+
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
+        """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
+
+        Args:
+            inputs: Inputs by name; seeded ones if None.
+
+        Returns:
+            How they compare.
+
+        Raises:
+            VerificationError: If they differ, and it could not be repaired.
+            OptimizationCancelled: If it was stopped during the repair.
+        """
+        from ortopt.optimization.repair import Repairer
+
+        for provider in self.options.providers:
+            works, reason = execution.usable(provider)
+            if not works:
+                raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
+        with self._timed("verify"), self.reference(inputs) as reference:
+            repairer = Repairer(self._transformation, reference, self.repairs, self.token)
+            outcome = repairer.verified()
+        self.verification = outcome
+        if outcome.status == "differs":
+            raise VerificationError(f"the result differs from the original: {outcome.reason}{repairer.not_repaired}")
+        return outcome
+
+    def blame(self, inputs: Mapping[str, np.ndarray] | None = None) -> Blame | None:
+        """Find the first rewrite after which the result of `transform` differs from the original; repair nothing.
+
+        Args:
+            inputs: Inputs by name; seeded ones if None.
+
+        Returns:
+            The rewrite and the models around it; None where nothing differs (`verification` says how it compares).
+
+        Raises:
+            VerificationError: If it differs, but no rewrite can be blamed.
+            OptimizationCancelled: If it was stopped.
+        """
+        from ortopt.optimization.repair import Repairer
+
+        with self._timed("verify"), self.reference(inputs) as reference:
+            repairer = Repairer(self._transformation, reference, self.repairs, self.token)
+            self.verification = repairer.compared()
+            return repairer.blame(self.verification) if self.verification.status == "differs" else None
+
+    def reference(self, inputs: Mapping[str, np.ndarray] | None = None) -> Reference:
+        """The original to compare results with, which the caller closes; the one of `begin_verification`, once.
+
+        Args:
+            inputs: Inputs by name; seeded ones if None.
+        """
+        from ortopt.verification.inputs import Interface
+        from ortopt.verification.verify import Reference
+
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            return prepared
+        original = self._original
+        source: Path | ir.Model
+        interface: Interface | None = None
+        if self.options.dims or not isinstance(original, str | os.PathLike):
+            source = self._transformation.pipeline.load(self.token.with_timeout(None))
+            interface = Interface(source, self.token.with_timeout(None)) if self.options.dims else None
+            dimensions.override(source, self.options.dims)
+        elif Path(original).is_file():
+            source = Path(original)
+        else:
+            raise InvalidModelError(f"{original}: the file has gone")
+        return Reference(
+            source,
+            inputs=inputs,
+            sizes=self.options.dims,
+            interface=interface,
+            thorough=self.is_thorough,
+            providers=self.options.providers,
+            token=self.token,
+        )
+
+    def model_before(self, failure: TransformerError) -> ir.Model:
+        """The model as a transformer that failed found it.
+
+        Args:
+            failure: From `Summary.failures`.
+        """
+        transformation = self._transformation
+        left_out = transformation.left_out - {failure.transformer}
+        return transformation.pipeline.replay((*self.observers, _StopBefore(failure)), left_out=left_out).model
+
+    def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
+        """The result so far.
+
+        Args:
+            verification: How it compares with the original.
+            token: Cancellation token.
+        """
+        run = self._transformation.run
+        totals: dict[str, list[float]] = {}
+        for entry in run.manager.history:
+            total = totals.setdefault(entry.transformer, [0, 0.0, 0])
+            total[0] += entry.rewrites
+            total[1] += entry.seconds
+            total[2] += entry.visits
+        passes = [PassTotal(name, int(t[0]), t[1], int(t[2])) for name, t in totals.items() if t[0]]
+        passes.sort(key=lambda total: (-total.rewrites, total.transformer))
+        summary = Summary(
+            self.before,
+            figures(self.model, token),
+            tuple(passes),
+            dict(self.seconds),
+            tuple(level.value for level in run.manager.bound_reached),
+            (*self._transformation.failures, *run.manager.failures),
+            run.offered,
+            _size_refusals(run.too_large),
+            releases.requirement(self.model, token),
+        )
+        return OptimizeResult(self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs))
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+def _size_refusals(too_large: Mapping[tuple[str, ir.Node], int]) -> tuple[SizeRefusal, ...]:
+    sizes: dict[str, list[int]] = {}
+    for (name, _), nbytes in too_large.items():
+        sizes.setdefault(name, []).append(nbytes)
+    return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
+
+
+def _with_deadline(token: CancellationToken, timeout: float) -> CancellationToken:
+    """A token that also expires after the timeout."""
+    deadline = time.monotonic() + timeout
+    token.deadline = deadline if token.deadline is None else min(token.deadline, deadline)
+    return token
+
+
+class _StopBefore(Observer):
+    """Ends a run before a transformer fails.
+
+    Args:
+        failure: The failure.
+    """
+
+    decides = True
+
+    def __init__(self, failure: TransformerError) -> None:
+        self._failure = failure
+
+    def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
+        """Stop where the transformer failed."""
+        failure = self._failure
+        position = transformer.name, level, step, scope.label(graph)
+        if position == (failure.transformer, failure.level, failure.step, failure.graph):
+            raise StopPointReached
+
+
+__all__ = ["Optimization", "Source"]

@@ -1,0 +1,270 @@
+"""The kinds of values that options take: how they are checked, read from the command line, and written for it."""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ortopt.errors import UsageError
+
+_UNITS = {"": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+UNLIMITED = "unlimited"
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes, e.g. ``1MB`` or ``65536``.
+
+    Raises:
+        UsageError: If the text is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
+    unit = None if match is None else _UNITS.get(match[2].lower())
+    nbytes = math.inf if match is None or unit is None else float(match[1]) * unit
+    if math.isinf(nbytes):
+        raise UsageError(f"{text!r} is no size; write e.g. 65536, 1MB or 2GiB")
+    return int(nbytes)
+
+
+def whole_number(option: str, value: object, *, least: int = 0) -> int:
+    """An option's value as a whole number; a bool is none.
+
+    Args:
+        option: The option's name, for messages.
+        value: The value.
+        least: The smallest valid value.
+
+    Raises:
+        UsageError: If it is no whole number, or too small.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        raise UsageError(f"{option} must be a whole number, not {value!r}")
+    if number < least:
+        raise UsageError(f"{option} must be at least {least}, not {number}")
+    return number
+
+
+class Kind:
+    """The values that an option takes: from Python, and as text on the command line.
+
+    Attributes:
+        syntax: How values are written on the command line, where that is not obvious.
+        is_list: Whether the flag may be repeated.
+    """
+
+    syntax: ClassVar[str] = ""
+    is_list: ClassVar[bool] = False
+
+    def checked(self, name: str, value: Any) -> Any:
+        """An option's value as `Options` holds it.
+
+        Args:
+            name: The option's name, for messages.
+            value: The value as `optimize` takes it.
+
+        Raises:
+            UsageError: If it makes no sense.
+        """
+        return value
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """A value as `checked` takes it, from the command line.
+
+        Args:
+            flag: The option's flag, for messages.
+            text: A text; the texts of a list; what click has converted already.
+
+        Raises:
+            UsageError: If it makes no sense.
+        """
+        return text
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A value that is not the default, as arguments of the command line.
+
+        Args:
+            flag: The option's flag.
+            value: The value as `Options` holds it.
+        """
+        return [flag, str(value)]
+
+
+class Text(Kind):
+    """A text, or None."""
+
+
+class Settings(Kind):
+    """Options of single transformers: name to option to value."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Copy them."""
+        return dict(value or {})
+
+
+class Switch(Kind):
+    """True or False. A switch that is on by default is turned off by ``--no-NAME``."""
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """The flag that turns it the other way."""
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+
+
+class Count(Kind):
+    """A whole number within bounds, or None where that is the default.
+
+    Args:
+        least: The smallest valid number.
+        most: The largest, or None.
+    """
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self.least = least
+        self.most = most
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a whole number within the bounds."""
+        number = whole_number(name, value, least=self.least)
+        if self.most is not None and number > self.most:
+            raise UsageError(f"the {name} must be {self.least} to {self.most}, not {number}")
+        return number
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A short flag and its number are one argument."""
+        return [flag, str(value)] if flag.startswith("--") else [f"{flag}{value}"]
+
+
+class Size(Kind):
+    """A number of bytes."""
+
+    syntax = "e.g. 0, 1MB, unlimited"
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a number of bytes."""
+        if isinstance(value, str):
+            raise UsageError(f"{name} is a number of bytes, e.g. {parse_size(value)}, not the text {value!r}")
+        return whole_number(name, value)
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """A number of bytes from a size with a unit."""
+        return sys.maxsize if text.strip().lower() == UNLIMITED else parse_size(text)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """The number of bytes, or that there is no limit."""
+        return [flag, UNLIMITED if value == sys.maxsize else str(value)]
+
+
+class Seconds(Kind):
+    """A positive number of seconds."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a positive number."""
+        if not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise UsageError(f"the {name} must be a positive number of seconds, not {value!r}")
+        return value
+
+
+class Choice(Kind):
+    """One of the values of an enumeration.
+
+    Args:
+        kind: The enumeration.
+
+    Attributes:
+        values: Its values.
+    """
+
+    def __init__(self, kind: type[enum.Enum]) -> None:
+        self.values = tuple(member.value for member in kind)
+        self._kind = kind
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is one of the values."""
+        if value not in self.values:
+            raise UsageError(f"the {name} must be {' or '.join(self.values)}, not {value!r}")
+        return self._kind(value)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """The value."""
+        return [flag, str(value.value)]
+
+
+class Names(Kind):
+    """A list of names; on the command line separated by commas."""
+
+    is_list = True
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a list."""
+        if isinstance(value, str):  # its letters would be taken for names
+            raise UsageError(f"{name} takes a list of names, not {value!r}")
+        return tuple(value)
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """The names that are separated by commas."""
+        return commas(text)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """The names, separated by commas."""
+        return [flag, ",".join(value)]
+
+
+class Sizes(Kind):
+    """Sizes by name."""
+
+    is_list = True
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it maps names to whole numbers."""
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'batch': 1}}, not {value!r}")
+        sizes: dict[str, int] = {}
+        for dim, size in (value or {}).items():
+            if not isinstance(dim, str):
+                raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'batch': 1}}; {dim!r} is no name")
+            sizes[dim] = whole_number(f"the size of dimension {dim}", size)
+        return sizes
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """The sizes from texts of the form NAME=VALUE."""
+        return named_sizes(flag, text)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each size."""
+        return [argument for name, size in value.items() for argument in (flag, f"{name}={size}")]
+
+
+class Release(Kind):
+    """A release of ONNX Runtime as text, e.g. ``1.20``; `Options` holds (major, minor)."""
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """The release, with a dot."""
+        return [flag, ".".join(map(str, value))]
+
+
+def commas(values: tuple[str, ...]) -> tuple[str, ...]:
+    """The names in the values of a flag that may be repeated and takes lists."""
+    return tuple(name for value in values for part in value.split(",") if (name := part.strip()))
+
+
+def named_sizes(flag: str, values: tuple[str, ...]) -> dict[str, int]:
+    """The sizes in the values of a flag that may be repeated.
+
+    Raises:
+        UsageError: If a value is no NAME=VALUE, or contradicts another.
+    """
+    sizes: dict[str, int] = {}
+    for text in values:
+        name, _, number = text.rpartition("=")
+        if not name or not number.strip().isdecimal():
+            raise UsageError(f"{flag} takes NAME=VALUE, not {text!r}")
+        if sizes.setdefault(name.strip(), int(number)) != int(number):
+            raise UsageError(f"{flag} {name.strip()} is given twice: {sizes[name.strip()]} and {number}")
+    return sizes

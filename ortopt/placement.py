@@ -1,0 +1,118 @@
+"""Which provider runs a node, and whether a new node is defined, and has a kernel, where it is to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortopt.analysis import kernels, releases
+from ortopt.graph import scope
+from ortopt.graph.edit import Conflict
+from ortopt.options import Options, Target, TransformerLevel
+from ortopt.semantics import STANDARD_DOMAINS
+
+CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
+
+
+def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
+    """The first provider that can run a node, or None.
+
+    Args:
+        node: A node of a graph.
+        providers: Execution providers, in order of preference.
+    """
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, 1)
+    for provider in providers:
+        if kernels.support(provider, node, version) is not None:
+            return provider
+    return None
+
+
+def check_defined(
+    node: ir.Node, model: ir.Model, produces: Sequence[tuple[str, str]], level: TransformerLevel, options: Options
+) -> None:
+    """Refuse a new node of an op that the level, the target or the model's opset does not have.
+
+    Args:
+        node: The new node, in its graph.
+        model: The model.
+        produces: The ops outside ai.onnx that its transformer declares.
+        level: The level.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If there is no such op.
+        ValueError: If the transformer does not declare it.
+    """
+    if node.op_identifier() in model.functions:
+        return
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    if kernels.is_official(node.domain, node.op_type, version):
+        return
+    if (node.domain, node.op_type) not in produces:
+        if node.domain in STANDARD_DOMAINS:
+            raise Conflict(f"opset {version} has no {node.op_type}")
+        raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
+    if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
+        raise Conflict(f"{node.op_type} is no op of the ONNX specification")
+    needed, least = releases.of_op(node.domain, node.op_type), releases.least(options)
+    if needed > least:
+        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}")
+
+
+def check_runnable(
+    node: ir.Node, matched: Sequence[ir.Node], origin: Sequence[ir.Node], providers: Sequence[str]
+) -> None:
+    """Refuse a new node that can run neither where the replaced nodes run, nor on a more preferred provider.
+
+    Args:
+        node: The new node, in its graph.
+        matched: The nodes of the rewrite.
+        origin: The nodes that the new ones replace.
+        providers: Execution providers, in order of preference.
+
+    Raises:
+        Conflict: If it cannot.
+    """
+    if any(value is not None and value.type is None for value in node.inputs):  # the choice of a kernel depends on it
+        return
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    place, how = next(
+        (
+            (place, answer)
+            for place, provider in enumerate(providers)
+            if (answer := kernels.support(provider, node, version)) is not None
+        ),
+        (None, None),
+    )
+    expanded = how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS
+    if place is not None and not expanded and (not place or place <= _last_place(node, matched, providers)):
+        return
+    if any(provider_of(old, providers) is None for old in origin):  # checked last: a replaced node may have many inputs
+        return
+    if expanded:
+        raise Conflict(f"the provider would take {node.op_type} apart again")
+    types = ", ".join(
+        "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
+    )
+    if place is None:
+        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+    provider = providers[_last_place(node, matched, providers)]
+    raise Conflict(f"{provider}, where it is to run, has no kernel of {node.op_type} for {types}")
+
+
+def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[str]) -> int:
+    """The last place in the list of providers where a new node may run.
+
+    It is the last place of the matched nodes of the same op, or, if there are none, the first of all.
+    """
+    peers = [old for old in matched if old.op_identifier() == node.op_identifier()]
+    names = (provider_of(old, providers) for old in peers or matched)
+    places = [providers.index(name) for name in names if name is not None]
+    if not places:
+        return len(providers)
+    return max(places) if peers else min(places)
+
+
+__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "provider_of"]

@@ -1,0 +1,172 @@
+"""Options are declared once: what else spells them, spells them as they are declared."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+
+import click
+import pytest
+
+from ortopt.api import make_options, optimize
+from ortopt.cli.bisect import command as bisect_command
+from ortopt.cli.explain import command as explain_command
+from ortopt.cli.groups import command as groups_command
+from ortopt.cli.optimize import command as optimize_command
+from ortopt.cli.run_options import make_options as options_of_arguments
+from ortopt.errors import UsageError
+from ortopt.option_kinds import parse_size
+from ortopt.options import Options, Target, as_arguments, declarations
+from ortopt.partition.settings import PartitionOptions
+from tools import document_options
+
+SIGNATURE = inspect.signature(optimize).parameters
+OTHERS = {"model", "verify", "inputs", "transformers", "observers", "cancellation"}
+"""Parameters of `optimize` that are no options of a run: what is optimized, and with what and whom."""
+
+WITHOUT_FLAG = {"enforce_timeout", "settings"}
+"""The command line always asks for the one, and spells the other in ``--passes`` and in flags of single passes."""
+
+
+def documented() -> dict[str, str]:
+    """The parameters that the docstring of `optimize` describes, as one line each."""
+    text = inspect.getdoc(optimize) or ""
+    section = text[text.index("Args:") : text.index("Returns:")]
+    entries = re.split(r"^    (?=\w+: )", section, flags=re.MULTILINE)[1:]
+    return {name: " ".join(rest.split()) for name, _, rest in (entry.partition(": ") for entry in entries)}
+
+
+def test_optimize_takes_every_option_and_nothing_else() -> None:
+    assert SIGNATURE.keys() == {*declarations(), *OTHERS}
+    assert all(p.kind is p.KEYWORD_ONLY for name, p in SIGNATURE.items() if name != "model")
+    assert all(p.annotation not in {p.empty, "Any"} for p in SIGNATURE.values())
+
+
+@pytest.mark.parametrize("name", declarations())
+def test_the_signature_has_the_declared_default(name: str) -> None:
+    default = getattr(make_options(**{name: SIGNATURE[name].default}), name)
+    if name == "strict":  # a caller gets the exception, who runs a command gets a model
+        assert default is not getattr(Options(), name)
+    else:
+        assert default == getattr(Options(), name)
+
+
+@pytest.mark.parametrize("name", declarations())
+def test_the_docstring_begins_with_the_declared_help(name: str) -> None:
+    declared = declarations()[name]
+    assert documented()[name].startswith(declared.help.removesuffix("."))
+    assert declared.help.endswith(".")
+    assert len(declared.help) <= 90
+
+
+def test_the_docstring_describes_each_parameter_once_in_the_order_of_the_signature() -> None:
+    assert list(documented()) == list(SIGNATURE)
+
+
+@pytest.mark.parametrize(
+    ("command", "without"),
+    [
+        (optimize_command, set()),
+        (bisect_command, {"strict", "repair", "keep_pass", "provenance"}),
+        (explain_command, {"repair", "keep_pass", "provenance"}),
+    ],
+    ids=["optimize", "bisect", "explain"],
+)
+def test_commands_have_the_declared_flags(command: click.Command, without: set[str]) -> None:
+    flags = {parameter.name: parameter for parameter in command.params if isinstance(parameter, click.Option)}
+    assert declarations().keys() - flags.keys() == without | WITHOUT_FLAG
+    for name in declarations().keys() & flags.keys():
+        assert declarations()[name].flag in flags[name].opts
+
+
+def arguments_of(line: list[str]) -> dict[str, typing.Any]:
+    """What the command gets for a line."""
+    with optimize_command.make_context("optimize", ["model.onnx", *line]) as context:
+        return context.params
+
+
+def test_the_command_line_has_the_declared_defaults() -> None:
+    assert options_of_arguments(**arguments_of([])) == Options(enforce_timeout=True)
+
+
+OPTIONS = Options(
+    level=2,
+    providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
+    target=Target.ONNX,
+    native=True,
+    opset=21,
+    min_onnxruntime=(1, 20),
+    dims={"batch": 1, "a b": 2},
+    disable=("cast_elimination@1",),
+    enable=("matmul_add_fusion",),
+    only=("matmul_add_fusion", "cast_elimination"),
+    limit=3,
+    max_growth=1000,
+    steps=4,
+    timeout=2.5,
+    enforce_timeout=True,
+    strict=True,
+    check_each=True,
+    repair=False,
+    keep_pass=True,
+    provenance=True,
+    keep_functions=True,
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        OPTIONS,
+        dataclasses.replace(OPTIONS, only=(), passes="cast_elimination,matmul_add_fusion", level=0, max_growth=0),
+        Options(enforce_timeout=True, max_growth=parse_size("9000000000GB")),
+    ],
+)
+def test_options_as_arguments_are_read_back(options: Options) -> None:
+    assert options_of_arguments(**arguments_of(as_arguments(options))) == options
+
+
+def test_defaults_need_no_arguments() -> None:
+    assert as_arguments(Options()) == []
+
+
+WRONG: dict[str, object] = {
+    "level": 5,
+    "providers": "cpu",
+    "target": "tensorrt",
+    "opset": 0,
+    "min_onnxruntime": "new",
+    "dims": ["batch"],
+    "disable": "a",
+    "enable": "a",
+    "only": "a",
+    "limit": -1,
+    "max_growth": "1MB",
+    "steps": 0,
+    "timeout": 0,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_values_that_make_no_sense_are_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        make_options(**{name: WRONG[name]})
+
+
+def test_the_flags_of_the_pass_that_groups_have_its_options_and_defaults() -> None:
+    plain = PartitionOptions(providers=("CPUExecutionProvider",))
+    declared = {"group_policy": plain.policy, "group_arg_limit": plain.argument_limit}
+    flags = {option.name: option for option in groups_command.params}
+    assert {name: flags[name].default for name in declared} == declared
+    shown = {option.name: option.help for option in optimize_command.params if isinstance(option, click.Option)}
+    assert all(f"[default: {default}]" in (shown[name] or "") for name, default in declared.items())
+    settings = options_of_arguments(**arguments_of(["--group-policy", "literal", "--group-arg-limit", "9"])).settings
+    assert settings == {"group_fusion": {"policy": "literal", "argument_limit": 9}}
+
+
+def test_the_documented_table_is_the_generated_one() -> None:
+    assert document_options.PAGE.read_text(encoding="utf-8") == document_options.page(), (
+        "run: python -m tools.document_options"
+    )
