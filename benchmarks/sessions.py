@@ -293,7 +293,7 @@ def _prepared(path: str) -> dict[str, float]:
     """The same groups' sessions, everything bound beforehand."""
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    from ortopt.runtime.values import device
+    from ortopt.runtime.values.conversion import device
 
     session = _ours(path)
     feeds = _feeds(session, path)

@@ -1,6 +1,6 @@
 """On a CUDA device: tables B, C and D of the systems that ortopt follows, and what the runtime promises there.
 
-``make gpu`` runs them on a device. Everywhere else the same tests run on a fake one (`tests.runtime.fake_cuda`), which
+``make gpu`` runs them on a device. Everywhere else the same tests run on a fake one (`tests.runtime.cuda.fake_cuda`), which
 computes on the CPU: so their code is exercised, and the plans are, but no kernel, stream or graph of CUDA's is.
 """
 
@@ -27,13 +27,13 @@ from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.partition.groups import groups_of
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
-from ortopt.runtime import cuda_device
+from ortopt.runtime.cuda import device as cuda_device
 from ortopt.serialization.load import load
 from ortopt.testing import parse
-from tests.runtime.fake_cuda import Log, fake_cuda
+from tests.runtime.cuda.fake_cuda import Log, fake_cuda
+from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, chain, cuda, for_cuda, graphs
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
-from tests.runtime.test_control_flow import IF, LOOP, NESTED, SCAN
-from tests.runtime.test_cuda_plans import CHAIN, MIXED, chain, cuda, for_cuda, graphs
+from tests.runtime.planning.test_control_flow import IF, LOOP, NESTED, SCAN
 
 __all__ = ["fake_cuda"]
 

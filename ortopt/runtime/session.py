@@ -18,22 +18,22 @@ from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
 from ortopt.evaluation.evaluate import share_threads
 from ortopt.graph.text import one_line
-from ortopt.runtime.grouped_session import GroupedSession
-from ortopt.runtime.groups import Group
-from ortopt.runtime.interface import without_code
-from ortopt.runtime.opening import Providers, Request, named, open_session
-from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
-from ortopt.runtime.statistics import Counters, Statistics
-from ortopt.runtime.threads import processors
-from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import binding, taken
+from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.execution.threads import processors
+from ortopt.runtime.instruments.statistics import Counters, Statistics
+from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+from ortopt.runtime.onnxruntime_interface.model_signature import without_code
+from ortopt.runtime.run_settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
+from ortopt.runtime.session_factory import Providers, Request, named, open_session
+from ortopt.runtime.values.conversion import binding, taken
 
 if TYPE_CHECKING:
     from os import PathLike
 
     import onnx
 
-    from ortopt.runtime.specialized_export import Exported
+    from ortopt.runtime.specialization.export import Exported
 
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
@@ -133,7 +133,7 @@ class InferenceSession:
             share_threads(intra, inter)
         specialize = None
         if specialize_after is not None:
-            from ortopt.runtime.specialization import Policy
+            from ortopt.runtime.specialization.specializing import Policy
 
             specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
         self._counters = Counters()
@@ -462,7 +462,7 @@ class InferenceSession:
         session = self._alive()
         if not isinstance(session, GroupedSession) or session.model is None:
             raise UsageError("this session does not specialise: make it with specialize_after=")
-        from ortopt.runtime.specialized_export import export
+        from ortopt.runtime.specialization.export import export
 
         return export(session.model, session.workshop.groups, path, external_data)
 

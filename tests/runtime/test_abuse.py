@@ -18,9 +18,9 @@ from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
-from ortopt.runtime.planner import Planner
-from ortopt.runtime.threads import deal
-from ortopt.runtime.values import to_ort
+from ortopt.runtime.execution.threads import deal
+from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.values.conversion import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups

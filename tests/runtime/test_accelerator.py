@@ -14,10 +14,10 @@ from onnx.reference.op_run import OpRun
 
 from ortopt import InferenceSession, UsageError, VerificationError
 from ortopt.analysis.providers import CPU, CUDA, usable
-from ortopt.runtime.debugging import difference
-from ortopt.runtime.groups import Group
-from ortopt.runtime.settings import RunType, read_settings
-from ortopt.runtime.values import to_ort
+from ortopt.runtime.debugging.checks import difference
+from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.run_settings import RunType, read_settings
+from ortopt.runtime.values.conversion import to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 

@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt import InferenceSession
 from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
-from tests.runtime.test_containers import FUNCTION, both
+from tests.runtime.values.test_containers import FUNCTION, both
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, int64[M] i, string[K] s, float16[J] h, bool b) =>
@@ -396,7 +396,7 @@ def test_a_provider_that_onnx_runtime_raises_of_is_left_out(monkeypatch: pytest.
             raise RuntimeError("install it")
         return own(given, options, providers, **more)
 
-    monkeypatch.setattr("ortopt.runtime.opening.usable", lambda name: (True, "ok"))
+    monkeypatch.setattr("ortopt.runtime.session_factory.usable", lambda name: (True, "ok"))
     monkeypatch.setattr(onnxruntime, "InferenceSession", made)
     with pytest.warns(
         RuntimeWarning, match="TensorrtExecutionProvider does not work here: install it; falling"

@@ -16,8 +16,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from benchmarks.sessions import _FIXED_THRESHOLD, GROUPS, activations
-from ortopt.runtime.groups import Group
-from ortopt.runtime.values import elements
+from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.values.conversion import elements
 from tests.runtime.models import HEADER, floats, session
 
 PROC = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
@@ -120,7 +120,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 import ortopt
 import ortopt.runtime.session
 from benchmarks.sessions import _memory, activations
-from ortopt.runtime.arena import ENTRY
+from ortopt.runtime.execution.arena import ENTRY
 
 MB = 1 << 18
 

@@ -23,10 +23,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import ortopt
 from ortopt import InferenceSession, UsageError
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.runtime import foreign_memory
-from ortopt.runtime.foreign_memory import at_address
-from ortopt.runtime.groups import Group
-from ortopt.runtime.values import binding
+from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.values import foreign_memory
+from ortopt.runtime.values.conversion import binding
+from ortopt.runtime.values.foreign_memory import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups

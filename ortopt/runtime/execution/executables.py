@@ -1,0 +1,313 @@
+"""What runs a group: a session of ONNX Runtime, or onnx's reference implementation.
+
+An executable is called with the group's values, in the order of its inputs, and ONNX Runtime's run options; it returns
+the values of its outputs (`ortopt.runtime.values.conversion` says what a value is).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortopt.runtime.values.containers import wrapped
+from ortopt.runtime.values.conversion import array_of, binding, elements, has_no_array, is_plain, own, to_numpy, to_ort
+from ortopt.runtime.values.conversion import device as device_of
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda.device import CudaDevice
+
+Executable = Callable[[list[Any], Any], Sequence[Any]]
+
+
+class Prepared:
+    """A session whose inputs and outputs are all tensors of numbers: nothing is converted, nothing is copied.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        devices: Where each output is left.
+        separate: Whether outputs may be freed at different times.
+    """
+
+    __slots__ = ("_devices", "_feeds", "_fetches", "_run", "_separate", "_vector", "session")
+
+    def __init__(
+        self, session: Any, feeds: Sequence[str], fetches: Sequence[str], devices: Sequence[Any], *, separate: bool
+    ) -> None:
+        self.session = session
+        self._run = session.run_with_ortvaluevector
+        self._vector = binding().OrtValueVector
+        self._feeds = list(feeds)
+        self._fetches = list(fetches)
+        self._devices = list(devices)
+        self._separate = separate and len(fetches) > 1
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the session."""
+        feeds = self._vector()
+        add = feeds.push_back
+        for value in values:
+            add(value)
+        fetches = self._vector()
+        self._run(options, self._feeds, feeds, self._fetches, fetches, self._devices)
+        if not self._separate:
+            return fetches  # type: ignore[no-any-return]
+        # An element of a vector keeps the whole vector alive: each gets one of its own.
+        alone = []
+        for value in elements(fetches):
+            own = self._vector()
+            own.push_back(value)
+            alone.append(own[0])
+        return alone
+
+
+class OnDevice(Prepared):
+    """A session on a CUDA device whose inputs and outputs are all tensors of numbers.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        device: The device.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        separate: Whether outputs may be freed at different times.
+
+    Attributes:
+        options: Called with the run options of a call, and with ``waits`` (whether an output is left in the host's
+            memory): the run options of the session.
+    """
+
+    __slots__ = ("_device", "_from_host", "_pinned", "_places", "_waits", "options")
+
+    def __init__(
+        self,
+        session: Any,
+        feeds: Sequence[str],
+        fetches: Sequence[str],
+        device: CudaDevice,
+        places: Sequence[str],
+        *,
+        separate: bool,
+    ) -> None:
+        self._device = device
+        self._places = list(places) or ["cpu"] * len(fetches)
+        self._pinned = device.at_host(session.input_meminfos)
+        self._from_host = device.at_host(session.output_meminfos)
+        # What comes from the host's memory goes up after the run, out of memory that the run gives back.
+        self._waits = "cpu" in self._places or bool(self._from_host)
+        self.options: Callable[..., Any] = device.run_options
+        super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
+        with self._device.lock:
+            found, crossing = self.start(values, options)
+        self._device.crossed(crossing)
+        return found
+
+    def start(self, values: list[Any], options: Any) -> tuple[Sequence[Any], list[Any]]:
+        """Run the session; hold the device's lock.
+
+        Returns:
+            The values of its outputs, and those values that ONNX Runtime copies to the device or from it.
+        """
+        device = self._device
+        crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
+        device.keep(values)
+        found = device.received(
+            elements(super().__call__(values, self.options(options, waits=self._waits))), self._places
+        )
+        crossing.extend(value for i, value in enumerate(found) if (self._places[i] == "cuda") == (i in self._from_host))
+        return found, crossing
+
+
+class AtHost:
+    """An executable that reads values in the host's memory, wherever they are.
+
+    Args:
+        executable: What runs.
+        device: Where values may be.
+        name: What to call it on the timeline.
+        reads: Whether the value at a position is read there; the others are passed on.
+    """
+
+    __slots__ = ("_device", "_executable", "_name", "_reads")
+
+    def __init__(
+        self, executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        self._executable = executable
+        self._device = device
+        self._name = name
+        self._reads = reads
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Copy what is on a device, and run."""
+        device, reads = self._device, self._reads
+        at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
+        return self._executable(at_host, options)
+
+
+class Converted:
+    """A session with inputs or outputs that are strings, sequences, maps or optionals.
+
+    OrtValues go in and out as they are; where one of the values is a Python object, the results are such objects too.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        device: The CUDA device that the session runs on, if it does: nobody else puts anything on it meanwhile.
+    """
+
+    __slots__ = ("_exotic", "_feeds", "_fetches", "_lock", "_wrap", "session")
+
+    def __init__(
+        self, session: Any, feeds: Sequence[str], fetches: Sequence[str], device: CudaDevice | None = None
+    ) -> None:
+        import onnxruntime
+
+        self.session = session
+        self._lock = contextlib.nullcontext() if device is None else device.lock
+        self._wrap = onnxruntime.OrtValue
+        self._feeds = list(feeds)
+        self._fetches = list(fetches)
+        self._exotic = any(has_no_array(one.type) for one in session.outputs_meta)
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the session."""
+        own = binding().OrtValue
+        if self._exotic:
+            values = [value if value is None else wrapped(value) for value in values]
+        if all(value is None or isinstance(value, own) for value in values):
+            given = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
+            with self._lock:
+                found = self.session.run_with_ort_values(given, self._fetches, options)
+            return [value if value.has_value() else None for value in elements(found)]
+        feeds = {
+            name: self._wrap(value) if isinstance(value, own) else value
+            for name, value in zip(self._feeds, values, strict=True)
+            if value is not None  # an optional that holds nothing
+        }
+        with self._lock:
+            found = self.session.run(self._fetches, feeds, options)
+        return [to_ort(value) for value in found]
+
+
+class Host:
+    """onnx's reference implementation, with users' own ops.
+
+    Args:
+        model: A model whose weights are inputs behind the others.
+        weights: The weights, in their order.
+        ops: Subclasses of ``onnx.reference.op_run.OpRun``; they are given copies of their arguments.
+    """
+
+    __slots__ = ("_evaluator", "_inputs", "_weights")
+
+    def __init__(self, model: onnx.ModelProto, weights: Sequence[ir.TensorProtocol], ops: Sequence[type]) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        if model.functions:  # which it would not give the attributes of their calls; those of another opset stay
+            from onnx.inliner import inline_local_functions
+
+            model = inline_local_functions(model)
+        ops = [_on_copies(op) for op in ops]
+        # Given a whole model it would not tell the functions of the callers' ops.
+        functions: list[Any] = []
+        for function in _callees_first(model.functions):
+            functions.append(ReferenceEvaluator(function, functions=list(functions), new_ops=list(ops)))
+        opsets = {one.domain: one.version for one in model.opset_import}
+        self._evaluator = ReferenceEvaluator(model.graph, opsets=opsets, functions=functions, new_ops=list(ops))
+        self._inputs = [one.name for one in model.graph.input]
+        self._weights = [array_of(tensor) for tensor in weights]
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Run the nodes one after the other."""
+        arrays = [to_numpy(value) for value in values] + self._weights
+        found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
+        given = {id(one) for array in arrays for one in (array, *(array if isinstance(array, list) else ()))}
+        return [to_ort(_apart(value, given)) for value in found]
+
+
+def _on_copies(op: type) -> type:
+    """An op of the caller's that works on copies of its arguments, and may write to them.
+
+    They may be the memory of a caller's array, of a weight, or of a value that others still read. The ops of
+    ``onnx.reference`` write to none of theirs.
+    """
+
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        return op.run(self, *(own(one) for one in args), **named)  # type: ignore[attr-defined]
+
+    return type(op.__name__, (op,), {"run": run, "__module__": op.__module__, "__doc__": op.__doc__})
+
+
+def _apart(value: Any, given: set[int]) -> Any:
+    """A result that shares memory with no argument, as those of ONNX Runtime; onnx reshapes to views.
+
+    Args:
+        value: The result.
+        given: The ids of the arguments.
+    """
+    is_new = isinstance(value, np.ndarray) and value.flags.owndata and id(value) not in given
+    return value if is_new else own(value)
+
+
+def _callees_first(functions: Iterable[onnx.FunctionProto]) -> list[onnx.FunctionProto]:
+    """Functions in an order in which each stands behind those that it calls."""
+    by_key = {(function.domain, function.name): function for function in functions}
+    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    pending = list(reversed(by_key))
+    opened: set[tuple[str, str]] = set()
+    while pending:
+        key = pending[-1]
+        called = [one for one in _called(by_key[key].node) if one in by_key and one not in found]
+        if key in opened or not called:
+            pending.pop()
+            found[key] = by_key[key]
+            continue
+        opened.add(key)
+        pending.extend(called)
+    return list(found.values())
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _called(graph.node)
+
+
+def of_session(
+    session: Any,
+    feeds: Sequence[str],
+    fetches: Sequence[str],
+    places: Sequence[str] = (),
+    device: CudaDevice | None = None,
+    *,
+    separate: bool = True,
+) -> Executable:
+    """The quickest way to run a session.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        device: The CUDA device that the session runs on, if it does.
+        separate: Whether outputs may be freed at different times.
+    """
+    types = [one.type for one in (*session.inputs_meta, *session.outputs_meta)]
+    if not all(is_plain(type_) for type_ in types):
+        return Converted(session, feeds, fetches, device)
+    if device is not None:
+        return OnDevice(session, feeds, fetches, device, places, separate=separate)
+    return Prepared(session, feeds, fetches, [device_of("cpu")] * len(fetches), separate=separate)

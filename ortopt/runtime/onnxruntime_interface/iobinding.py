@@ -1,0 +1,307 @@
+"""``onnxruntime.IOBinding`` for a session of several groups."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.runtime.values.conversion import binding, has_no_array, holds_numbers, to_numpy, to_ort
+from ortopt.runtime.values.conversion import device as device_of
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda.device import CudaDevice
+    from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+
+
+class IOBinding:
+    """Inputs and outputs that are bound to memory, for `InferenceSession.run_with_iobinding`; for one thread at a time.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: GroupedSession) -> None:
+        self._session = session
+        self._checks = binding().SessionIOBinding(session.interface.session)  # binds nothing: it refuses what is wrong
+        self._inputs: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What is bound to inputs, by name: ``onnxruntime.OrtValue``."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """What is bound to outputs, by name: an ``onnxruntime.OrtValue`` to write to, or a device and its number."""
+        return self._outputs
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Bind an array to an input. Raises what ONNX Runtime raises, here and below."""
+        import onnxruntime
+
+        self._checks.bind_input(name, arr_on_cpu)
+        array = np.ascontiguousarray(arr_on_cpu).reshape(np.shape(arr_on_cpu))
+        self._inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Bind memory at an address to an input.
+
+        Raises:
+            NotImplementedError: It is a device's where no group runs, or holds a type that DLPack lacks: wrap it into
+                an OrtValue and use `bind_ortvalue_input`.
+        """
+        import onnxruntime
+
+        where = onnxruntime.OrtDevice.make(device_type, device_id)
+        if device_type.lower() == "cpu":
+            self._checks.bind_input(name, where._get_c_device(), element_type, shape, buffer_ptr)
+        self.bind_ortvalue_input(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
+
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """Bind an ``onnxruntime.OrtValue`` to an input."""
+        if ortvalue.has_value():
+            device, inner = self._session.device, ortvalue._ortvalue
+            away = device is not None and device.is_resident(inner)
+            # What is on a device would be copied at once, by a session that knows no device. Names are all it looks at.
+            self._checks.bind_ortvalue_input(name, to_ort(np.zeros(0, np.float32)) if away else inner)
+        self._inputs[name] = ortvalue
+
+    def synchronize_inputs(self) -> None:
+        """Nothing waits: what is bound is there."""
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Bind an output to a device, or to memory at an address.
+
+        Raises:
+            NotImplementedError: The memory is a device's where no group runs, or holds a type that DLPack lacks: wrap
+                it into an OrtValue and use `bind_ortvalue_output`.
+            ValueError: An address comes without a type or a shape.
+        """
+        import onnxruntime
+
+        if buffer_ptr is None:
+            onnxruntime.OrtDevice.make(device_type, device_id)  # is there such a thing?
+            self._bind_output(name, (device_type.lower(), device_id))
+            return
+        if element_type is None or shape is None:
+            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+        self._bind_output(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+        """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
+        ortvalue._get_c_value()  # what is none is refused as by ONNX Runtime
+        self._bind_output(name, ortvalue)
+
+    def _bind_output(self, name: str, target: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of an output is a str, not {type(name).__name__}")
+        self._outputs[name] = target
+        self._results.pop(name, None)
+
+    def synchronize_outputs(self) -> None:
+        """Nothing waits: a run has ended when it returns."""
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs of the last run, in the order in which they were bound, as ``onnxruntime.OrtValue``.
+
+        Those that have not been run yet are the memory that is bound, or hold nothing.
+        """
+        return [
+            self._results[name] if name in self._results else self._unwritten(name, target)
+            for name, target in self._outputs.items()
+        ]
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        """The same as ONNX Runtime's vector."""
+        vector = binding().OrtValueVector()
+        for value in self.get_outputs():
+            vector.push_back(value._ortvalue)
+        return vector
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs of the last run as arrays."""
+        device = self._session.device
+        values = [value._ortvalue for value in self.get_outputs()]
+        at_host = values if device is None else [device.download(value, "bound output") for value in values]
+        return [to_numpy(value) if value.has_value() else None for value in at_host]
+
+    def _unwritten(self, name: str, target: Any) -> Any:
+        import onnxruntime
+
+        if not isinstance(target, tuple):
+            return target
+        empty = binding().SessionIOBinding(self._session.interface.session)
+        empty.bind_output(name, device_of("cpu"))
+        return onnxruntime.OrtValue(empty.get_outputs()[0])
+
+    def clear_binding_inputs(self) -> None:
+        """Bind no input any more."""
+        self._checks.clear_binding_inputs()
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Bind no output any more."""
+        self._outputs.clear()
+        self._results.clear()
+
+    def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> Any:
+        """An OrtValue on memory that somebody else owns."""
+        import onnxruntime
+
+        kind = kind.lower()
+        integer = isinstance(element_type, int)
+        dtype = ir.DataType(element_type) if integer else ir.DataType.from_numpy(np.dtype(element_type))
+        if kind == "cpu":
+            numpy = dtype.numpy()
+            memory = (ctypes.c_char * (int(np.prod(shape, dtype=np.int64)) * numpy.itemsize)).from_address(address)
+            raw = memoryview(memory).cast("B")
+            if not has_no_array(f"tensor({dtype.name.lower()})"):
+                return onnxruntime.OrtValue.ortvalue_from_numpy(np.frombuffer(raw, numpy).reshape(tuple(shape)))
+            bits = np.frombuffer(raw, np.uint16 if numpy.itemsize == 2 else np.uint8).reshape(tuple(shape))
+            return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
+        if self._session.device is None:
+            raise NotImplementedError(f"memory at an address on {kind}, where no group runs: wrap it into an OrtValue")
+        from ortopt.runtime.values.foreign_memory import at_address
+
+        return onnxruntime.OrtValue(at_address(kind, index, dtype, shape, address))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Take the results of a run: they go where outputs are bound to.
+
+        Args:
+            results: What the bound outputs hold: ONNX Runtime's C++ OrtValues.
+
+        Raises:
+            RuntimeError: An output's memory has another type or shape than its result.
+        """
+        import onnxruntime
+
+        device = self._session.device
+        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
+        found = {}
+        moved = False
+        for name, target in self._outputs.items():
+            value = results[name]
+            if not isinstance(target, tuple):
+                moved = write(target, value, device, name, in_execution) or moved
+                found[name] = target
+                continue
+            place = device_of(*target) if target[0] in kinds else device_of("cpu")  # where nothing runs on that
+            here = placed(value, place, device, f"output {name}")
+            moved = moved or here is not value
+            found[name] = onnxruntime.OrtValue(here)
+        if moved and device is not None:
+            device.synchronize()
+        self._results = found
+
+
+Refusal = Callable[[str], Exception]
+"""Makes an error of a message."""
+
+
+def in_execution(message: str) -> Exception:
+    """An error in what is bound, as ONNX Runtime tells it."""
+    return RuntimeError(f"Error in execution: {message}")
+
+
+def check_target(target: Any, declared: Any, refusal: Refusal) -> None:
+    """Refuse memory for an output, an ``onnxruntime.OrtValue``, that certainly does not fit; in ONNX Runtime's words.
+
+    Args:
+        target: The memory.
+        declared: ``onnxruntime.NodeArg`` of the output.
+        refusal: Makes the error.
+    """
+    if not target.has_value():
+        return
+    if target.data_type() != declared.type:
+        raise refusal(f"Unexpected output data type. Actual: ({target.data_type()}) , expected: ({declared.type})")
+    expected = declared.shape
+    if target.is_tensor() and expected and len(target.shape()) != len(expected):
+        raise refusal(
+            f"Invalid rank for output: {declared.name} Got: {len(target.shape())} Expected: {len(expected)}"
+            " Please fix either the inputs/outputs or the model."
+        )
+
+
+def write(target: Any, value: Any, device: CudaDevice | None, name: str, refusal: Refusal) -> bool:
+    """Copy a result to memory that is bound to its output.
+
+    Args:
+        target: ``onnxruntime.OrtValue``.
+        value: ONNX Runtime's C++ OrtValue.
+        device: Where values may be besides the host's memory; it must be waited for afterwards.
+        name: The output.
+        refusal: Makes the error where the memory does not fit.
+
+    Returns:
+        Whether anything was copied.
+    """
+    if not (value.has_value() and value.is_tensor() and target.is_tensor()):
+        raise refusal(f"output {name!r}: only tensors are written to bound memory")
+    if list(target.shape()) != list(value.shape()):
+        raise refusal(
+            f"OrtValue shape verification failed. Current shape:{_braced(target)} Requested shape:{_braced(value)}:"
+            f" what is bound to output {name!r} must have the shape of each result"
+        )
+    if target.data_type() != value.data_type():
+        raise refusal(f"Unexpected output data type. Actual: ({target.data_type()}) , expected: ({value.data_type()})")
+    if not value.tensor_size_in_bytes():
+        return False
+    _fill(target, value, device, name)
+    return True
+
+
+def _braced(value: Any) -> str:
+    return "{" + ",".join(map(str, value.shape())) + "}"
+
+
+def placed(value: Any, place: Any, device: CudaDevice | None, name: str) -> Any:
+    """A result where it is wanted.
+
+    Args:
+        value: The result; one that holds no numbers stays in the host's memory.
+        place: ONNX Runtime's C++ object for a device.
+        device: Where values may be besides the host's memory; it must be waited for afterwards.
+        name: What to call it on the timeline.
+    """
+    kind = place.device_type()
+    if device is not None and (kind, place.device_id()) == (device_of("cuda").device_type(), device.index):
+        return device.upload(value, name)
+    at_host = value if device is None else device.download(value, name)
+    if kind == device_of("cpu").device_type() or not holds_numbers(at_host):
+        return at_host
+    return type(at_host).ortvalue_from_numpy(to_numpy(at_host), place)
+
+
+def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
+    """Copy a result to bound memory."""
+    if device is not None and device.is_resident(target._ortvalue):
+        device.crossed([] if device.is_resident(value) else [value])
+        with device.lock:
+            device.fill([target._ortvalue], [value])
+        return
+    at_host = value if device is None else device.download(value, f"output {name}")
+    if has_no_array(at_host.data_type()) and target.device_name() == "cpu":
+        ctypes.memmove(target.data_ptr(), at_host.data_ptr(), at_host.tensor_size_in_bytes())
+    else:
+        target.update_inplace(to_numpy(at_host))
+
+
+__all__ = ["IOBinding", "check_target", "in_execution", "placed", "write"]

@@ -1,0 +1,81 @@
+"""What adapters in ``onnxruntime.RunOptions`` (LoRA) put in the place of a model's inputs: nobody can ask them for it.
+
+A session passes on what comes with run options: that of a small model whose inputs have the names and element types of
+the caller's model, hold nothing by default, and are its outputs. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import onnx
+import onnx_ir as ir
+
+from ortopt.runtime.execution.group_spec import free_prefix
+from ortopt.runtime.values.containers import opened
+from ortopt.runtime.values.conversion import PLAIN, elements
+
+_IR: Final = 10
+_OPSET: Final = 21
+
+
+class RunAdapters:
+    """Asks run options; thread-safe.
+
+    Args:
+        inputs: The model's inputs.
+    """
+
+    def __init__(self, inputs: Sequence[ir.Value]) -> None:
+        self._types = {
+            value.name or "": value.dtype.value
+            for value in inputs
+            if isinstance(value.type, ir.TensorType) and value.dtype in PLAIN and value.dtype is not None
+        }
+        self._names = list(self._types)
+        self._lock = threading.Lock()
+        self._session: Any = None
+
+    def given(self, options: Any) -> dict[str, Any]:
+        """The inputs that adapters bring, as ``onnxruntime.OrtValue`` by name.
+
+        Args:
+            options: ``onnxruntime.RunOptions``.
+
+        Raises:
+            onnxruntime.InvalidArgument: The model has no such input, or it is of another element type.
+        """
+        import onnxruntime
+
+        if self._session is None:
+            with self._lock:
+                self._session = self._session or self._made()
+        if not self._types:
+            return {}
+        found = elements(self._session.run_with_ort_values({}, self._names, options))
+        return {
+            name: onnxruntime.OrtValue(value)
+            for name, value in zip(self._names, found, strict=True)
+            if value.shape() != [0]
+        }
+
+    def _made(self) -> Any:
+
+        info = onnx.helper.make_tensor_value_info
+        proto = onnx.ModelProto(ir_version=_IR)
+        proto.opset_import.add(domain="", version=_OPSET)
+        graph = proto.graph
+        graph.name = "adapters"
+        for name, kind in self._types.items():
+            graph.input.append(info(name, kind, None))
+            graph.output.append(info(name, kind, None))
+            graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
+        constant = f"{free_prefix(self._types)}constant"  # a model has a node
+        graph.node.append(onnx.helper.make_node("Constant", [], [constant], value_int=1))
+        graph.output.append(info(constant, onnx.TensorProto.INT64, []))
+        return opened(proto)
+
+
+__all__ = ["RunAdapters"]

@@ -1,0 +1,101 @@
+"""What ``onnxruntime.InferenceSession`` has besides running and asking for names, for a session of several groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortopt.analysis.providers import CPU
+
+if TYPE_CHECKING:
+    from ortopt.runtime.execution.group_runner import Workshop
+    from ortopt.runtime.onnxruntime_interface.model_signature import Interface
+
+
+class FurtherMethods:
+    """The base of `GroupedSession`: each method asks the interface's session, or all groups'."""
+
+    interface: Interface
+    workshop: Workshop
+
+    def get_input_memory_infos(self) -> list[Any]:
+        """``onnxruntime.OrtMemoryInfo`` of each input: where it is expected."""
+        return list(self.interface.session.input_meminfos)
+
+    def get_output_memory_infos(self) -> list[Any]:
+        """The same for the outputs."""
+        return list(self.interface.session.output_meminfos)[: len(self.interface.outputs)]
+
+    def get_input_epdevices(self) -> list[Any]:
+        """``onnxruntime.OrtEpDevice`` of each input: the CPU's, from which groups take what they need."""
+        import onnxruntime
+
+        cpu = next((one for one in onnxruntime.get_ep_devices() if one.ep_name == CPU), None)
+        return [cpu] * len(self.interface.inputs)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When ONNX Runtime's profiling started, in nanoseconds; 0 without profiling."""
+        return self.workshop.maker.profiles.start_ns
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
+    ) -> Any:
+        """An ``onnxruntime.OrtValue`` from an allocator of this session. Raises what ONNX Runtime raises."""
+        import onnxruntime
+
+        where = onnxruntime.OrtDevice.make(device_type, device_id, vendor_id)._get_c_device()
+        first: Exception | None = None
+        for session in (self.interface.session, *self._sessions()):
+            by_number = isinstance(element_type, int)
+            name = "create_ortvalue_from_shape_and_onnx_type" if by_number else "create_ortvalue_from_shape_and_type"
+            try:
+                return onnxruntime.OrtValue(getattr(session, name)(shape, element_type, where), session=session)
+            except RuntimeError as error:  # no allocator of that device
+                first = first or error
+        assert first is not None
+        raise first
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Release a graph that a provider captured for the caller; those of ortopt's own are not among them."""
+        for session in self._sessions():
+            session.release_captured_graph(graph_annotation_id)
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change options of execution providers while they run: in all groups, those too that come later."""
+        given = dict(options)
+        self.interface.session.set_ep_dynamic_options(given)
+        self.workshop.maker.of_all(f"options {sorted(given)}", lambda session: session.set_ep_dynamic_options(given))
+
+    def get_tuning_results(self) -> list[Any]:
+        """What providers have tuned: of all groups, one after the other."""
+        return [result for session in self._all_sessions() for result in session.get_tuning_results()]
+
+    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
+        """Let all groups, those too that come later, have what was tuned before."""
+        given = list(results)
+        self.interface.session.set_tuning_results(given, error_on_invalid)
+        self.workshop.maker.of_all(
+            "tuning results", lambda session: session.set_tuning_results(given, error_on_invalid)
+        )
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """Which provider has which nodes: of all groups, one after the other.
+
+        Raises:
+            onnxruntime.capi.onnxruntime_pybind11_state.Fail: The session options did not ask for it.
+        """
+        sessions = self._all_sessions() or [self.interface.session]
+        return [part for session in sessions for part in session.get_provider_graph_assignment_info()]
+
+    def _sessions(self) -> list[Any]:
+        """The C++ sessions of groups that have been made."""
+        return [session for group in self.workshop.groups for session in group.sessions()]
+
+    def _all_sessions(self) -> list[Any]:
+        """The same, after all groups of which the types are known have got one."""
+        for group in self.workshop.groups:
+            group.prepare()
+        return self._sessions()
+
+
+__all__ = ["FurtherMethods"]

@@ -1,0 +1,299 @@
+"""Guards that a file says: an If that chooses between versions of a group is read back, and no If is run.
+
+`guarded` writes them. What the metadata of a version promise counts only if the condition in the file is the very one
+that `guarded` would write for it; any other If is run as it stands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.partition.groups import GUARD_KEY
+from ortopt.runtime.instruments.statistics import Counters
+from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.planning.execution_plan import Action
+from ortopt.runtime.specialization.guard_writer import Condition
+from ortopt.runtime.values.conversion import PLAIN, binding, to_numpy
+from ortopt.semantics import GROUP_DOMAIN
+
+_DEEPEST: Final = 12
+_MAX_NODES: Final = 4096
+_MAX_VERSIONS: Final = 256
+
+Expected = tuple[list[int], bytes | None]
+"""The sizes of an argument, and its bytes if its content is guarded."""
+
+
+class Version(NamedTuple):
+    """A call that stands for the general one where a guard holds.
+
+    Attributes:
+        call: The call of the specialised group.
+        order: Which output of the call each output of the If is.
+        expected: What must hold of values.
+    """
+
+    call: ir.Node
+    order: tuple[int, ...]
+    expected: tuple[tuple[ir.Value, Expected], ...]
+
+
+class Choice(NamedTuple):
+    """An If that chooses between versions of a group.
+
+    Attributes:
+        versions: The specialised ones, in the order in which they are asked.
+        general: The call that is made where none holds.
+        order: Which output of that call each output of the If is.
+        condition: The nodes beside the If that do nothing but tell which branch is taken.
+    """
+
+    versions: tuple[Version, ...]
+    general: ir.Node
+    order: tuple[int, ...]
+    condition: frozenset[ir.Node]
+
+    @property
+    def operands(self) -> list[ir.Value]:
+        """What must be known to choose, and to run what is chosen."""
+        calls = [version.call for version in self.versions] + [self.general]
+        given = [value for call in calls for value in call.inputs if value is not None]
+        asked = [value for version in self.versions for value, _ in version.expected]
+        return list(dict.fromkeys([*asked, *given]))
+
+
+def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> Choice | None:
+    """What an If chooses between, or None if it is no guard of a group.
+
+    Args:
+        node: The If.
+        functions: The model's local functions.
+    """
+    versions: list[tuple[ir.Node, tuple[int, ...], ir.Value]] = []
+    current = node
+    general: ir.Node | None = None
+    order: tuple[int, ...] = ()
+    while general is None:
+        read = _branches(current, functions)
+        if read is None or len(versions) == _MAX_VERSIONS:
+            return None
+        then, then_order, last, last_order, rest = read
+        condition = current.inputs[0]
+        if condition is None:
+            return None
+        versions.append((then, then_order, condition))
+        if last.op_type == "If":
+            if last_order != tuple(range(len(last.outputs))):
+                return None
+            inner = last.inputs[0]
+            if inner is None or set(rest) - _only_for(inner, last):
+                return None
+            current = last
+        else:
+            if any(one.op_type != "Constant" for one in rest):
+                return None
+            general, order = last, last_order
+    function = functions[general.op_identifier()]
+    if GUARD_KEY in function.metadata_props:
+        return None
+    formals = {
+        formal.name: value for formal, value in zip(function.inputs, general.inputs, strict=False) if value is not None
+    }
+    found = []
+    for call, places, condition in versions:
+        said = functions[call.op_identifier()].metadata_props[GUARD_KEY]
+        expected = _expected(said, formals)
+        if expected is None or not _is_condition(condition, expected):
+            return None
+        found.append(Version(call, places, tuple(expected.items())))
+    first = node.inputs[0]
+    assert first is not None
+    return Choice(tuple(found), general, order, frozenset(_only_for(first, node)))
+
+
+def _branches(
+    node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Function]
+) -> tuple[ir.Node, tuple[int, ...], ir.Node, tuple[int, ...], list[ir.Node]] | None:
+    """The specialised call, and what else is chosen: another If, or the general call; and the nodes beside that."""
+    if node.domain or node.op_type != "If":
+        return None
+    then, otherwise = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    calls = list(then)
+    if len(calls) != 1 or not _is_call(calls[0], functions):
+        return None
+    if GUARD_KEY not in functions[calls[0].op_identifier()].metadata_props:
+        return None
+    below = list(otherwise)
+    last = below[-1] if below else calls[0]
+    if last is calls[0] or not (_is_call(last, functions) or (not last.domain and last.op_type == "If")):
+        return None
+    orders = [_order(graph, call) for graph, call in ((then, calls[0]), (otherwise, last))]
+    if orders[0] is None or orders[1] is None:
+        return None
+    return calls[0], orders[0], last, orders[1], below[:-1]
+
+
+def _is_call(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> bool:
+    return node.domain == GROUP_DOMAIN and node.op_identifier() in functions
+
+
+def _order(graph: ir.Graph, call: ir.Node) -> tuple[int, ...] | None:
+    """Which output of a call each output of a graph is; None if one is something else."""
+    places = {value: i for i, value in enumerate(call.outputs)}
+    if graph.initializers or any(value not in places for value in graph.outputs):
+        return None
+    return tuple(places[value] for value in graph.outputs)
+
+
+def _only_for(condition: ir.Value, holder: ir.Node) -> set[ir.Node]:
+    """The nodes of a graph that do nothing but make a condition for a node."""
+    graph = holder.graph
+    above: dict[ir.Node, None] = {}
+    pending = [condition.producer()]
+    for node in pending:  # the nearest first: it grows meanwhile
+        if node is None or node in above or node.graph is not graph or len(above) >= _MAX_NODES:
+            continue
+        above[node] = None
+        pending.extend(value.producer() for value in node.inputs if value is not None)
+    found = set(above)
+    changed = True
+    while changed:
+        changed = False
+        for node in list(found):
+            users = {user for value in node.outputs for user, _ in value.uses()}
+            leaves = any(value.is_graph_output() for value in node.outputs)
+            if leaves or not users <= found | {holder} or (node.attributes and list(semantics.subgraphs(node))):
+                found.discard(node)
+                changed = True
+    return found
+
+
+def _expected(said: str, formals: Mapping[str | None, ir.Value]) -> dict[ir.Value, Expected] | None:
+    """What a guard's metadata promise of values; None if they make no sense."""
+    try:
+        guard = json.loads(said)
+        found: dict[ir.Value, Expected] = {}
+        for name, row in guard.items():
+            value = formals[name]
+            dtype = value.dtype
+            if not isinstance(value.type, ir.TensorType) or dtype not in PLAIN or dtype is None or value in found:
+                return None
+            sizes = [int(size) for size in row["shape"]]
+            content = None
+            if "value" in row:
+                wide = [float(one) if isinstance(one, str) else one for one in row["value"]]
+                array = np.array(wide, dtype.numpy()).reshape(sizes)
+                if array.dtype.kind not in "biu" and np.isnan(array.astype(np.float64)).any():
+                    return None
+                content = array.tobytes()
+            found[value] = (sizes, content)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+    return found or None
+
+
+def _is_condition(condition: ir.Value, expected: Mapping[ir.Value, Expected]) -> bool:
+    """Whether a value is what `guarded` computes for a guard: the same nodes, the parts in any order."""
+    shadows = {value: ir.Value(name=value.name, type=value.type) for value in expected}
+    numbers = itertools.count()
+    made = Condition(lambda hint: f"{hint}/{next(numbers)}")
+    for value, (sizes, content) in expected.items():
+        made.shape(shadows[value], sizes)
+        if content:
+            assert value.dtype is not None
+            made.content(shadows[value], np.frombuffer(content, value.dtype.numpy()).reshape(sizes))
+    leaves = {value: i for i, value in enumerate(expected)}
+    copies = {shadow: leaves[value] for value, shadow in shadows.items()}
+    try:
+        return bool(_tree(condition, leaves) == _tree(made.holds(), copies))
+    except (ValueError, TypeError):
+        return False
+
+
+def _tree(value: ir.Value | None, leaves: Mapping[ir.Value, int], depth: int = 0) -> Any:
+    """How a value is computed from others, as data that can be compared.
+
+    Raises:
+        ValueError: It is nothing that a guard computes.
+    """
+    if value is None or depth > _DEEPEST:
+        raise ValueError("no guard")
+    if value in leaves:
+        return leaves[value]
+    tensor = semantics.constant_tensor(value)
+    if tensor is not None:
+        return str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.tobytes()
+    node = value.producer()
+    if node is None or node.domain or len(node.outputs) != 1 or any(one.is_ref() for one in node.attributes.values()):
+        raise ValueError("no guard")
+    attributes = tuple(sorted((name, one.type.name, str(one.value)) for name, one in node.attributes.items()))
+    below = [_tree(one, leaves, depth + 1) for one in node.inputs]
+    if node.op_type == "Concat" and depth == 2:  # of the parts, which may stand in any order
+        below.sort(key=repr)
+    return node.op_type, attributes, tuple(below)
+
+
+class Guarded:
+    """Runs the first version of a group that holds for its arguments, or else the general one.
+
+    Args:
+        versions: For each what must hold of values, by their places; the places of what it is given; what runs it; and
+            where each result is among its own.
+        general: The same without what must hold.
+        name: The group's.
+        counters: Where it is counted which ran.
+        timeline: Where failures are recorded, if anybody wants to know.
+    """
+
+    __slots__ = ("_counters", "_general", "_name", "_tensor", "_timeline", "_versions")
+
+    def __init__(
+        self,
+        versions: Sequence[tuple[Sequence[tuple[int, Expected]], Sequence[int], Action, Sequence[int]]],
+        general: tuple[Sequence[int], Action, Sequence[int]],
+        name: str,
+        counters: Counters,
+        timeline: Timeline | None,
+    ) -> None:
+        self._versions = tuple(versions)
+        self._general = general
+        self._name = name
+        self._counters = counters
+        self._timeline = timeline
+        self._tensor = binding().OrtValue
+
+    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+        """Choose, and run what is chosen."""
+        for expected, places, action, order in self._versions:
+            if self._holds(expected, values):
+                self._counters.add("specialized_runs")
+                return _picked(action, [values[i] for i in places], options, order)
+        self._counters.add("guard_failures")
+        if self._timeline is not None:
+            self._timeline.mark("guard failure", group=self._name)
+        places, action, order = self._general
+        return _picked(action, [values[i] for i in places], options, order)
+
+    def _holds(self, expected: Sequence[tuple[int, Expected]], values: list[Any]) -> bool:
+        for place, (sizes, content) in expected:
+            value = values[place]
+            if type(value) is not self._tensor or value.shape() != sizes:
+                return False
+            if content and np.asarray(to_numpy(value)).tobytes() != content:
+                return False
+        return True
+
+
+def _picked(action: Action, values: list[Any], options: Any, order: Sequence[int]) -> list[Any]:
+    found = action(values, options)
+    return [found[i] for i in order]
+
+
+__all__ = ["Choice", "Guarded", "choice_of"]
