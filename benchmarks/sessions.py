@@ -303,9 +303,9 @@ def _prepared(path: str) -> dict[str, float]:
     for group in session.groups:
         (one,) = group.sessions()
         bound = binding.SessionIOBinding(one)
-        for argument, array in zip(group.recipe.inputs, arrays, strict=True):
+        for argument, array in zip(group.spec.inputs, arrays, strict=True):
             bound.bind_ortvalue_input(argument.name, binding.OrtValue.ortvalue_from_numpy(array, device("cpu")))
-        bound.bind_output(group.recipe.outputs[0].name, device("cpu"))
+        bound.bind_output(group.spec.outputs[0].name, device("cpu"))
         runs.append((one.run_with_iobinding, bound))
 
     def all_groups() -> None:

@@ -33,7 +33,7 @@ class RunType(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """What shapes a session, apart from the model and ONNX Runtime's own options.
 
     Attributes:
@@ -57,7 +57,7 @@ class Settings:
     reproduces: bool = False
 
     @property
-    def watches_groups(self) -> bool:
+    def observes_groups(self) -> bool:
         """Whether something must be done around every run of a group."""
         return self.run_type is RunType.DEBUG or self.dump_inputs_outputs
 
@@ -68,14 +68,14 @@ def read_settings(
     atol: float | None = None,
     dump_folder: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> Settings:
+) -> RunSettings:
     """Settings from arguments and, where an argument is None, from the environment.
 
     Raises:
         UsageError: A value makes no sense; the message names the variable.
     """
     graph, groups, values = (_flag(name, environment) for name in ("DUMP_GRAPH", "DUMP_GROUPS", "DUMP_INPUTS_OUTPUTS"))
-    return Settings(
+    return RunSettings(
         _run_type(run_type, environment),
         _tolerance("rtol", rtol, "RELATIVE_TOLERANCE", environment),
         _tolerance("atol", atol, "ABSOLUTE_TOLERANCE", environment),

@@ -18,14 +18,14 @@ from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
 from ortopt.evaluation.evaluate import share_threads
 from ortopt.graph.text import one_line
-from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.execution.threads import processors
 from ortopt.runtime.instruments.statistics import Counters, Statistics
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_interface.model_signature import without_code
 from ortopt.runtime.run_settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
-from ortopt.runtime.session_factory import Providers, Request, named, open_session
+from ortopt.runtime.session_factory import Providers, SessionRequest, named_providers, open_session
 from ortopt.runtime.values.conversion import binding, taken
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class InferenceSession:
             raise UsageError(f"thread_pool must be session or global, not {thread_pool!r}")
         if sess_options is not None and not isinstance(sess_options, binding().SessionOptions):
             raise TypeError(f"sess_options must be onnxruntime.SessionOptions, not {type(sess_options).__name__}")
-        chosen = named(providers, provider_options)
+        chosen = named_providers(providers, provider_options)
         if thread_pool == "global":
             intra, inter = (
                 (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
@@ -133,12 +133,12 @@ class InferenceSession:
             share_threads(intra, inter)
         specialize = None
         if specialize_after is not None:
-            from ortopt.runtime.specialization.specializing import Policy
+            from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
-            specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
+            specialize = SpecializationPolicy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
-        self._request = Request(
+        self._request = SessionRequest(
             path_or_bytes,
             sess_options,
             settings,
@@ -390,7 +390,7 @@ class InferenceSession:
     def _let_fall_back(self, allowed: bool) -> None:
         self._enable_fallback = allowed
         if isinstance(self._session, GroupedSession):
-            self._session.workshop.falls_back = allowed
+            self._session.context.falls_back = allowed
 
     def set_providers(
         self, providers: Providers | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
@@ -404,7 +404,7 @@ class InferenceSession:
         """
         old = self._alive()
         self._session = open_session(
-            self._request, named(providers, provider_options), falls_back=self._enable_fallback
+            self._request, named_providers(providers, provider_options), falls_back=self._enable_fallback
         )
         if isinstance(old, GroupedSession):
             old.retire()
@@ -432,9 +432,9 @@ class InferenceSession:
         return self._counters.snapshot()
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[GroupRunner, ...]:
         """What is executed apart, in the order in which it was planned; empty where the model is one session."""
-        return tuple(self._session.workshop.groups) if isinstance(self._session, GroupedSession) else ()
+        return tuple(self._session.context.groups) if isinstance(self._session, GroupedSession) else ()
 
     def export_specialized(
         self,
@@ -464,7 +464,7 @@ class InferenceSession:
             raise UsageError("this session does not specialise: make it with specialize_after=")
         from ortopt.runtime.specialization.export import export
 
-        return export(session.model, session.workshop.groups, path, external_data)
+        return export(session.model, session.context.groups, path, external_data)
 
     def write_trace(self, path: str | PathLike[str]) -> None:
         """Write a timeline of every compile, run and copy so far, in Chrome's trace format.

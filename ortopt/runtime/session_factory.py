@@ -22,14 +22,14 @@ from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.cache import Cache
-from ortopt.runtime.execution.group_runner import HOST, Workshop
+from ortopt.runtime.execution.group_runner import HOST, GroupContext
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.runtime.execution.weights import FOLDER_KEY
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.planning.planner import Planner
-from ortopt.runtime.run_settings import RunType, Settings
+from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ortopt.runtime.cuda.device import CudaDevice
-    from ortopt.runtime.specialization.specializing import Policy
+    from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
 Chosen = Mapping[str, Mapping[str, Any]]
@@ -46,7 +46,7 @@ Chosen = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SessionRequest:
     """What a caller asked for, providers apart: what is needed to open the model, and to open it again.
 
     Attributes:
@@ -65,10 +65,10 @@ class Request:
 
     source: Any
     options: Any
-    settings: Settings
+    settings: RunSettings
     disabled_optimizers: tuple[str, ...]
     host_ops: tuple[type, ...]
-    specialize: Policy | None
+    specialize: SpecializationPolicy | None
     cache_entries: int
     cache_bytes: int
     global_pool: bool
@@ -76,7 +76,7 @@ class Request:
     timeline: Timeline | None
 
 
-def open_session(request: Request, chosen: Chosen | None, *, falls_back: bool) -> Any:
+def open_session(request: SessionRequest, chosen: Chosen | None, *, falls_back: bool) -> Any:
     """Make what runs a model: ``onnxruntime.InferenceSession`` or `GroupedSession`.
 
     Raises what ONNX Runtime raises where it refuses the model.
@@ -96,7 +96,7 @@ def open_session(request: Request, chosen: Chosen | None, *, falls_back: bool) -
 class _Opening:
     """One opening of a model."""
 
-    def __init__(self, request: Request, chosen: Chosen | None, *, falls_back: bool) -> None:
+    def __init__(self, request: SessionRequest, chosen: Chosen | None, *, falls_back: bool) -> None:
         self._request = request
         self._settings = request.settings
         self._counters = request.counters
@@ -110,7 +110,7 @@ class _Opening:
         simple = (
             not request.host_ops
             and settings.run_type in (RunType.ORT, RunType.REFERENCE)
-            and not (settings.dump_graph or settings.dump_groups or settings.watches_groups)
+            and not (settings.dump_graph or settings.dump_groups or settings.observes_groups)
             and request.specialize is None
             and not request.global_pool
         )
@@ -126,7 +126,7 @@ class _Opening:
                 raise
             raise refused from error
         if refused is not None and isinstance(session, GroupedSession):
-            on_host = any(one.wanted_provider == HOST for one in session.workshop.groups)
+            on_host = any(one.wanted_provider == HOST for one in session.context.groups)
             if not on_host:
                 raise refused
         return session
@@ -252,7 +252,7 @@ class _Opening:
         cache: Cache[Any] = Cache(
             request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)
         )
-        workshop = Workshop(
+        context = GroupContext(
             self._settings,
             maker,
             working if working else (CPU,),
@@ -265,23 +265,23 @@ class _Opening:
             self._falls_back,
         )
         for message in told:
-            workshop.tell(message)
-        plan = Planner(model, workshop).plan()
-        if session_options.has_affinities(maker.options) and any(one.threads for one in workshop.groups):
+            context.tell(message)
+        plan = Planner(model, context).plan()
+        if session_options.has_affinities(maker.options) and any(one.threads for one in context.groups):
             warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=5)
-        if maker.options.optimized_model_filepath and any(one.threads for one in workshop.groups):
+        if maker.options.optimized_model_filepath and any(one.threads for one in context.groups):
             warnings.warn(
                 "optimized_model_filepath is left out: each group is optimized apart (ORTOPT_DUMP_GROUPS=1 writes it)",
                 RuntimeWarning,
                 stacklevel=5,
             )
-        if has_initializers and any(one.recipe.foreign and one.wanted_provider != HOST for one in workshop.groups):
+        if has_initializers and any(one.spec.foreign and one.wanted_provider != HOST for one in context.groups):
             raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
         if self._settings.dump_graph:
             from ortopt.runtime.debugging.checks import dump_graph
 
             dump_graph(model, plan, self._settings.dump_folder)
-        return GroupedSession(model, plan, workshop)
+        return GroupedSession(model, plan, context)
 
     def _loaded(self) -> ir.Model:
         """The model; its files of external data are where ONNX Runtime looks for them."""
@@ -317,7 +317,7 @@ class _Opening:
             options,
             self._counters,
             self._request.timeline,
-            watched=self._settings.watches_groups,
+            watched=self._settings.observes_groups,
             one_arena=given is not None and session_options.entry(given, "session.use_env_allocators") == "1",
         )
         told = [f"the groups on {CUDA} share no stream: {said}"] if said else []
@@ -357,7 +357,7 @@ def _said(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
 
 
-def named(providers: Providers | None, provider_options: Sequence[Mapping[str, Any]] | None) -> Chosen | None:
+def named_providers(providers: Providers | None, provider_options: Sequence[Mapping[str, Any]] | None) -> Chosen | None:
     """Options by provider, in order; None where the caller named none.
 
     Raises:
@@ -425,4 +425,4 @@ def _count_eviction(counters: Counters, _: object) -> None:
     counters.add("evictions")
 
 
-__all__ = ["Providers", "Request", "load_error", "named", "open_session"]
+__all__ = ["Providers", "SessionRequest", "load_error", "named_providers", "open_session"]

@@ -213,6 +213,7 @@ def test_onnx_runtime_does_not_add_lines_of_its_own(files: Path) -> None:
 def test_a_provider_that_is_not_there_is_left_out_with_a_warning(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from ortopt.runtime import session_factory
 
     monkeypatch.setattr(session_factory, "usable", lambda name: (name == "CPUExecutionProvider", "nobody has one"))
     done = ortopt("run", "plain.onnx", "--provider", "cuda,cpu")

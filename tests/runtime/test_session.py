@@ -23,7 +23,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import ortopt
 from ortopt import InferenceSession, UsageError
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.values import foreign_memory
 from ortopt.runtime.values.conversion import binding
 from ortopt.runtime.values.foreign_memory import at_address
@@ -51,7 +51,7 @@ def test_groups_run_each_in_a_session_of_its_own() -> None:
     x = floats(3, 4)
     for got, expected in zip(mine.run(None, {"x": x}), two_groups(x), strict=True):
         assert_allclose(got, expected, rtol=1e-6)
-    assert [group.recipe.name for group in mine.groups] == ["group_0", "leftover_0", "group_1"]
+    assert [group.spec.name for group in mine.groups] == ["group_0", "leftover_0", "group_1"]
     assert mine.statistics.compiles == 3
     assert mine.statistics.fallbacks == 0
 
@@ -555,15 +555,15 @@ def test_nodes_between_groups_are_planned_in_the_order_of_random_ones() -> None:
         <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
     )
     mine = session(model, host_ops=[Twice])
-    random = [group.recipe.name for group in mine.groups if group.recipe.random]
+    random = [group.spec.name for group in mine.groups if group.spec.random]
     assert random == ["group_0", "leftover_2"]
 
 
 def test_a_group_prefers_the_provider_that_it_was_made_for() -> None:
     (group, *_) = session(TWO_GROUPS).groups
-    workshop = replace(group._workshop, providers=(CUDA, CPU), groups=[])
+    context = replace(group._context, providers=(CUDA, CPU), groups=[])
     for provider, wanted in ((CPU, CPU), (CUDA, CUDA), (None, CUDA), ("DmlExecutionProvider", CUDA)):
-        assert Group(replace(group.recipe, provider=provider), workshop).wanted_provider == wanted
+        assert GroupRunner(replace(group.spec, provider=provider), context).wanted_provider == wanted
 
 
 def test_several_sessions_do_not_spin() -> None:

@@ -20,8 +20,8 @@ from ortopt.graph import scope
 from ortopt.graph.text import one_line
 from ortopt.options import Options
 from ortopt.runtime.execution.executables import Executable
-from ortopt.runtime.execution.group_spec import Recipe, write_type
-from ortopt.runtime.planning.execution_plan import Plan
+from ortopt.runtime.execution.group_spec import GroupSpec, write_type
+from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.run_settings import RunType
 from ortopt.runtime.values.conversion import elements, to_numpy, type_of
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
@@ -29,12 +29,12 @@ from ortopt.serialization.save import save
 from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import Group, Workshop
+    from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 
 _numbers = itertools.count()
 
 
-def dump_graph(model: ir.Model, plan: Plan, folder: Path) -> None:
+def dump_graph(model: ir.Model, plan: ExecutionPlan, folder: Path) -> None:
     """Write the model that is executed as ``model.onnx``, and the plan as ``plan.txt``."""
     folder.mkdir(parents=True, exist_ok=True)
     save(model, folder / "model.onnx")
@@ -46,7 +46,7 @@ def dump_graph(model: ir.Model, plan: Plan, folder: Path) -> None:
 
 
 def dump_group(
-    recipe: Recipe,
+    spec: GroupSpec,
     folder: Path,
     label: str,
     types: Sequence[str] = (),
@@ -56,7 +56,7 @@ def dump_group(
     """Write a group as a model of its own, with types and shapes of its arguments as far as they are known.
 
     Args:
-        recipe: The group.
+        spec: The group.
         folder: Where.
         label: The file's name, without the ending.
         types: The types of its inputs at a run, where they are not known before.
@@ -66,8 +66,8 @@ def dump_group(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{label}.onnx"
     seen = types or [type_of(value) for value in given]
-    model = recipe.complete_model(seen=[None if "?" in one else one for one in seen])
-    for value, one in zip((*model.graph.inputs, *model.graph.outputs), (*recipe.inputs, *recipe.outputs), strict=True):
+    model = spec.complete_model(seen=[None if "?" in one else one for one in seen])
+    for value, one in zip((*model.graph.inputs, *model.graph.outputs), (*spec.inputs, *spec.outputs), strict=True):
         if one.foreign is not None:
             value.meta[FOREIGN_TYPE_KEY] = one.foreign
     _complete(model.graph.inputs, given)
@@ -109,14 +109,14 @@ class Dumping:
 
     Args:
         group: Whose executable it is.
-        workshop: What all groups share.
+        context: What all groups share.
         label: The name of the file.
         executable: What runs.
     """
 
-    def __init__(self, group: Group, workshop: Workshop, label: str, executable: Executable) -> None:
+    def __init__(self, group: GroupRunner, context: GroupContext, label: str, executable: Executable) -> None:
         self._group = group
-        self._folder = workshop.settings.dump_folder
+        self._folder = context.settings.dump_folder
         self._label = label
         self._executable = executable
         self._is_written = False
@@ -126,7 +126,7 @@ class Dumping:
         results = self._executable(values, options)
         if not self._is_written:
             self._is_written = True
-            dump_group(self._group.recipe, self._folder, self._label, given=values, found=elements(results))
+            dump_group(self._group.spec, self._folder, self._label, given=values, found=elements(results))
         return results
 
 
@@ -135,14 +135,14 @@ class Watching:
 
     Args:
         group: Whose executable it is.
-        workshop: What all groups share.
+        context: What all groups share.
         executable: What is watched.
     """
 
-    def __init__(self, group: Group, workshop: Workshop, executable: Executable) -> None:
+    def __init__(self, group: GroupRunner, context: GroupContext, executable: Executable) -> None:
         self._group = group
-        self._settings = workshop.settings
-        self._device = workshop.device
+        self._settings = context.settings
+        self._device = context.device
         self._executable = executable
         self._lock = threading.Lock()
         self._reference: dict[tuple[str, ...], Executable | None] = {}
@@ -166,7 +166,7 @@ class Watching:
         return list(values) if device is None else [device.download(one, "copy to look at") for one in values]
 
     def _compare(self, values: list[Any], found: list[Any], options: Any) -> None:
-        types = () if self._group.recipe.typed else tuple(type_of(value) for value in values)
+        types = () if self._group.spec.typed else tuple(type_of(value) for value in values)
         with self._lock:
             if types not in self._reference:
                 try:
@@ -177,17 +177,17 @@ class Watching:
         if reference is None:
             return
         expected = list(reference(values, options))
-        for one, good, got in zip(self._group.recipe.outputs, expected, found, strict=True):
-            detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.recipe.random)
+        for one, good, got in zip(self._group.spec.outputs, expected, found, strict=True):
+            detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.spec.random)
             if detail:
                 self._refuse(one.name, detail, values, found)
 
     def _refuse(self, output: str, detail: str, values: list[Any], found: list[Any]) -> None:
         group = self._group
-        message = f"group {group.recipe.name} on {group.provider}, output {output!r}: {detail}"
+        message = f"group {group.spec.name} on {group.provider}, output {output!r}: {detail}"
         if self._settings.reproduces:
             folder = self._settings.dump_folder / f"{group.label}-differs"
-            dump_group(group.recipe, folder, "group", given=values, found=found)
+            dump_group(group.spec, folder, "group", given=values, found=found)
             self._write(folder / "values.npz", values, found)
             message += f" (the group and its inputs are in {folder})"
         raise VerificationError(message)
@@ -196,8 +196,8 @@ class Watching:
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {}
         for kind, arguments, given in (
-            ("input", self._group.recipe.inputs, values),
-            ("output", self._group.recipe.outputs, found),
+            ("input", self._group.spec.inputs, values),
+            ("output", self._group.spec.outputs, found),
         ):
             for one, value in zip(arguments, given, strict=True):
                 array = to_numpy(value)

@@ -74,7 +74,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class GroupSpec:
     """A group as data: what is needed to make a session of it.
 
     Attributes:
@@ -229,8 +229,8 @@ def write_type(proto: onnx.TypeProto, text: str) -> None:
     proto.tensor_type.elem_type = ir.DataType[inner.upper()].value
 
 
-class Library:
-    """Makes recipes of one model's groups and nodes.
+class SpecLibrary:
+    """Makes specs of one model's groups and nodes.
 
     Args:
         model: The model, which is not changed.
@@ -253,8 +253,8 @@ class Library:
 
     def of_call(
         self, node: ir.Node, function: ir.Function, wanted: Sequence[bool]
-    ) -> tuple[Recipe, list[ir.Value], list[ir.Value]]:
-        """The recipe of a group, the values that its call is given at a run, and the wanted values that it gives.
+    ) -> tuple[GroupSpec, list[ir.Value], list[ir.Value]]:
+        """The spec of a group, the values that its call is given at a run, and the wanted values that it gives.
 
         Raises:
             InvalidModelError: The call does not fit the function.
@@ -281,7 +281,7 @@ class Library:
             if asked:
                 results.append(value)
                 outputs.append(Argument(formal.name or "", formal.type or value.type, None))
-        recipe = Recipe(
+        spec = GroupSpec(
             function.name,
             tuple(_serialized(one, missing) for one in function),
             tuple(arguments),
@@ -294,12 +294,12 @@ class Library:
             self._is_random(function),
             self._is_foreign(function, function.opset_imports),
         )
-        return recipe, given, results
+        return spec, given, results
 
     def of_nodes(
         self, name: str, nodes: Sequence[ir.Node], given: Sequence[ir.Value], results: Sequence[ir.Value]
-    ) -> Recipe:
-        """The recipe of nodes of one graph.
+    ) -> GroupSpec:
+        """The spec of nodes of one graph.
 
         Args:
             name: What to call it.
@@ -316,7 +316,7 @@ class Library:
                 tensor = semantics.constant_tensor(value)
                 if tensor is not None:
                     weights[value.name or ""] = tensor
-        return Recipe(
+        return GroupSpec(
             name,
             tuple(_serialized(node, ()) for node in nodes),
             tuple(_given(value.name, value.type, value) for value in given),

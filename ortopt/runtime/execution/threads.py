@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 
 
-def deal(allowed: int, work: Sequence[float]) -> list[int]:
+def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
     """The intra-op threads of each group.
 
     Args:

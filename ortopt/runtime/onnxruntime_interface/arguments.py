@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.onnxruntime_interface.model_signature import Interface
+from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from ortopt.runtime.values.conversion import binding, device, failure, is_plain, to_ort
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ class Arguments:
     Args:
         inputs: The model's inputs.
         defaults: What a plan holds for each where nobody gives it a value; None if somebody must.
-        interface: Refuses what is wrong.
+        signature: Refuses what is wrong.
         on: The CUDA device where values may be besides the host's memory.
     """
 
     def __init__(
-        self, inputs: Sequence[ir.Value], defaults: Sequence[Any], interface: Interface, on: CudaDevice | None
+        self, inputs: Sequence[ir.Value], defaults: Sequence[Any], signature: ModelSignature, on: CudaDevice | None
     ) -> None:
         self._rows = [
             (value.name or "", _Formal(value), default) for value, default in zip(inputs, defaults, strict=True)
         ]
-        self._interface = interface
+        self._signature = signature
         self._device = on
         self._borrow, self._cpu = binding().OrtValue.ortvalue_from_numpy, device("cpu")
 
@@ -90,7 +90,7 @@ class Arguments:
         device = self._device
         if device is not None:
             feed = {name: device.stand_in(value) for name, value in feed.items()}
-        self._interface.check_inputs(feed)
+        self._signature.check_inputs(feed)
 
 
 class _Formal:

@@ -8,19 +8,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortopt.runtime.execution.group_runner import Workshop
+from ortopt.runtime.execution.group_runner import GroupContext
 from ortopt.runtime.execution.threads import processors
 from ortopt.runtime.onnxruntime_interface.arguments import Arguments
 from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding, check_target, in_execution, placed, write
-from ortopt.runtime.onnxruntime_interface.lora_adapters import RunAdapters
-from ortopt.runtime.onnxruntime_interface.management_methods import FurtherMethods
-from ortopt.runtime.onnxruntime_interface.model_signature import Interface, without_code
-from ortopt.runtime.planning.execution_plan import ParallelPlan, Plan
+from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
+from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
+from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
+from ortopt.runtime.planning.execution_plan import ExecutionPlan, ParallelPlan
 from ortopt.runtime.values.containers import wrapped
 from ortopt.runtime.values.conversion import alone, binding, elements, own, to_numpy
 
 
-class GroupedSession(FurtherMethods):
+class GroupedSession(ManagementMethods):
     """Executes a plan, with the methods of ``onnxruntime.InferenceSession``; all of them are documented there.
 
     It stays what it is: a call that began on it ends on its providers, whatever becomes of the caller's session.
@@ -28,30 +28,30 @@ class GroupedSession(FurtherMethods):
     Args:
         model: The model, grouped.
         plan: Its plan.
-        workshop: What its groups share.
+        context: What its groups share.
 
     Attributes:
         plan: The plan.
-        workshop: What its groups share.
-        interface: The model's inputs, outputs and metadata.
+        context: What its groups share.
+        signature: The model's inputs, outputs and metadata.
         device: The CUDA device where values may be besides the host's memory.
         model: The model, if its groups are specialised.
     """
 
-    def __init__(self, model: ir.Model, plan: Plan, workshop: Workshop) -> None:
+    def __init__(self, model: ir.Model, plan: ExecutionPlan, context: GroupContext) -> None:
         import onnxruntime
 
         self.plan = plan
-        self.workshop = workshop
-        self.interface = Interface(model)
-        self.device = workshop.device
-        self.model = model if workshop.specialize is not None else None
+        self.context = context
+        self.signature = ModelSignature(model)
+        self.device = context.device
+        self.model = model if context.specialize is not None else None
         self._options = onnxruntime.RunOptions() if self.device is None else self.device.default_options
         defaults = [plan.template[slot] for slot in plan.inputs]
-        self._arguments = Arguments(model.graph.inputs, defaults, self.interface, self.device)
-        self._adapters = RunAdapters(model.graph.inputs)
+        self._arguments = Arguments(model.graph.inputs, defaults, self.signature, self.device)
+        self._adapters = LoraAdapters(model.graph.inputs)
         self._names = [value.name or "" for value in model.graph.outputs]
-        self._types = [one.type for one in self.interface.outputs]
+        self._types = [one.type for one in self.signature.outputs]
         self._positions = {name: i for i, name in enumerate(self._names)}
         self._all = list(range(len(self._names)))
         fresh = {slot for step in plan.steps if step.fresh for slot in step.outputs}
@@ -62,7 +62,7 @@ class GroupedSession(FurtherMethods):
             seen.add(slot)
         self._executor: ThreadPoolExecutor | None = None
         self._run_plan = plan.run
-        options = workshop.maker.options
+        options = context.maker.options
         if options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL:
             workers = options.inter_op_num_threads or processors()
             self._executor = ThreadPoolExecutor(workers, "ortopt-group")
@@ -119,12 +119,12 @@ class GroupedSession(FurtherMethods):
                 raise TypeError(f"feeds and fetches are OrtValueVectors, not {type(vector).__name__}")
         _check_counts(len(feed_names), len(feeds), len(fetch_names), len(fetches), len(fetch_devices))
         given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, elements(feeds), strict=True)}
-        self.interface.check_bound(given)
+        self.signature.check_bound(given)
         values, _ = self._arguments(given)
         positions = self._asked(fetch_names)
         targets = [onnxruntime.OrtValue(value) for value in elements(fetches)]
         for i, target in zip(positions, targets, strict=False):
-            check_target(target, self.interface.outputs[i], _invalid)
+            check_target(target, self.signature.outputs[i], _invalid)
         results = self.execute(values, run_options)
         for i, target in zip(positions, targets, strict=False):
             write(target, self._alone(results[i], i), self.device, self._names[i], _invalid)
@@ -148,14 +148,14 @@ class GroupedSession(FurtherMethods):
             if name not in self._positions:
                 raise RuntimeError(f"Error in execution: Invalid output name: {name}")
         try:
-            self.interface.check_bound(iobinding.inputs)
+            self.signature.check_bound(iobinding.inputs)
             values, _ = self._arguments(iobinding.inputs)
         except (binding().InvalidArgument, binding().Fail) as error:  # so ONNX Runtime says it, of what is bound
             raise in_execution(without_code(error)) from error
         positions = {name: self._positions[name] for name in iobinding.outputs}
         for name, target in iobinding.outputs.items():
             if not isinstance(target, tuple):
-                check_target(target, self.interface.outputs[positions[name]], in_execution)
+                check_target(target, self.signature.outputs[positions[name]], in_execution)
         results = self.execute(values, run_options)
         iobinding.finish({name: self._alone(results[i], i) for name, i in positions.items()})
 
@@ -184,7 +184,7 @@ class GroupedSession(FurtherMethods):
         if not names:
             return self._all
         asked = names if isinstance(names, str) else list(names)
-        self.interface.check_outputs(asked)
+        self.signature.check_outputs(asked)
         return [self._positions[name] for name in asked]
 
     def _at_host(self, value: Any, position: int) -> Any:
@@ -200,35 +200,35 @@ class GroupedSession(FurtherMethods):
 
     def get_inputs(self) -> list[Any]:
         """``onnxruntime.NodeArg`` of each input."""
-        return self.interface.inputs
+        return self.signature.inputs
 
     def get_outputs(self) -> list[Any]:
         """``onnxruntime.NodeArg`` of each output."""
-        return self.interface.outputs
+        return self.signature.outputs
 
     def get_overridable_initializers(self) -> list[Any]:
         """``onnxruntime.NodeArg`` of each input that has a default."""
-        return self.interface.overridable
+        return self.signature.overridable
 
     def get_modelmeta(self) -> Any:
         """``onnxruntime.ModelMetadata``."""
-        return self.interface.metadata
+        return self.signature.metadata
 
     def get_providers(self) -> list[str]:
         """The execution providers that groups may run on."""
-        return list(self.workshop.maker.provider_options)
+        return list(self.context.maker.provider_options)
 
     def get_provider_options(self) -> dict[str, dict[str, Any]]:
         """The options of each."""
-        return {name: dict(options) for name, options in self.workshop.maker.provider_options.items()}
+        return {name: dict(options) for name, options in self.context.maker.provider_options.items()}
 
     def get_session_options(self) -> Any:
         """``onnxruntime.SessionOptions``."""
-        return self.workshop.maker.options
+        return self.context.maker.options
 
     def end_profiling(self) -> str:
         """One file of the events of all groups."""
-        return self.workshop.maker.profiles.end()
+        return self.context.maker.profiles.end()
 
     # The end
 
@@ -240,9 +240,9 @@ class GroupedSession(FurtherMethods):
     def close(self) -> None:
         """Give back what calls that are running do not need."""
         self.retire()
-        self.workshop.cache.clear()
-        self.workshop.groups.clear()
-        self.workshop.maker.profiles.forget()
+        self.context.cache.clear()
+        self.context.groups.clear()
+        self.context.maker.profiles.forget()
 
 
 def _invalid(message: str) -> Exception:

@@ -26,7 +26,7 @@ class IOBinding:
 
     def __init__(self, session: GroupedSession) -> None:
         self._session = session
-        self._checks = binding().SessionIOBinding(session.interface.session)  # binds nothing: it refuses what is wrong
+        self._checks = binding().SessionIOBinding(session.signature.session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class IOBinding:
 
         if not isinstance(target, tuple):
             return target
-        empty = binding().SessionIOBinding(self._session.interface.session)
+        empty = binding().SessionIOBinding(self._session.signature.session)
         empty.bind_output(name, device_of("cpu"))
         return onnxruntime.OrtValue(empty.get_outputs()[0])
 

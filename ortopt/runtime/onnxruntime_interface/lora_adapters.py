@@ -21,7 +21,7 @@ _IR: Final = 10
 _OPSET: Final = 21
 
 
-class RunAdapters:
+class LoraAdapters:
     """Asks run options; thread-safe.
 
     Args:
@@ -78,4 +78,4 @@ class RunAdapters:
         return opened(proto)
 
 
-__all__ = ["RunAdapters"]
+__all__ = ["LoraAdapters"]

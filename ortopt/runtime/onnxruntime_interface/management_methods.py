@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING, Any
 from ortopt.analysis.providers import CPU
 
 if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import Workshop
-    from ortopt.runtime.onnxruntime_interface.model_signature import Interface
+    from ortopt.runtime.execution.group_runner import GroupContext
+    from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 
 
-class FurtherMethods:
-    """The base of `GroupedSession`: each method asks the interface's session, or all groups'."""
+class ManagementMethods:
+    """The base of `GroupedSession`: each method asks the signature's session, or all groups'."""
 
-    interface: Interface
-    workshop: Workshop
+    signature: ModelSignature
+    context: GroupContext
 
     def get_input_memory_infos(self) -> list[Any]:
         """``onnxruntime.OrtMemoryInfo`` of each input: where it is expected."""
-        return list(self.interface.session.input_meminfos)
+        return list(self.signature.session.input_meminfos)
 
     def get_output_memory_infos(self) -> list[Any]:
         """The same for the outputs."""
-        return list(self.interface.session.output_meminfos)[: len(self.interface.outputs)]
+        return list(self.signature.session.output_meminfos)[: len(self.signature.outputs)]
 
     def get_input_epdevices(self) -> list[Any]:
         """``onnxruntime.OrtEpDevice`` of each input: the CPU's, from which groups take what they need."""
         import onnxruntime
 
         cpu = next((one for one in onnxruntime.get_ep_devices() if one.ep_name == CPU), None)
-        return [cpu] * len(self.interface.inputs)
+        return [cpu] * len(self.signature.inputs)
 
     def get_profiling_start_time_ns(self) -> int:
         """When ONNX Runtime's profiling started, in nanoseconds; 0 without profiling."""
-        return self.workshop.maker.profiles.start_ns
+        return self.context.maker.profiles.start_ns
 
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
@@ -45,7 +45,7 @@ class FurtherMethods:
 
         where = onnxruntime.OrtDevice.make(device_type, device_id, vendor_id)._get_c_device()
         first: Exception | None = None
-        for session in (self.interface.session, *self._sessions()):
+        for session in (self.signature.session, *self._sessions()):
             by_number = isinstance(element_type, int)
             name = "create_ortvalue_from_shape_and_onnx_type" if by_number else "create_ortvalue_from_shape_and_type"
             try:
@@ -63,8 +63,8 @@ class FurtherMethods:
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Change options of execution providers while they run: in all groups, those too that come later."""
         given = dict(options)
-        self.interface.session.set_ep_dynamic_options(given)
-        self.workshop.maker.of_all(f"options {sorted(given)}", lambda session: session.set_ep_dynamic_options(given))
+        self.signature.session.set_ep_dynamic_options(given)
+        self.context.maker.of_all(f"options {sorted(given)}", lambda session: session.set_ep_dynamic_options(given))
 
     def get_tuning_results(self) -> list[Any]:
         """What providers have tuned: of all groups, one after the other."""
@@ -73,10 +73,8 @@ class FurtherMethods:
     def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
         """Let all groups, those too that come later, have what was tuned before."""
         given = list(results)
-        self.interface.session.set_tuning_results(given, error_on_invalid)
-        self.workshop.maker.of_all(
-            "tuning results", lambda session: session.set_tuning_results(given, error_on_invalid)
-        )
+        self.signature.session.set_tuning_results(given, error_on_invalid)
+        self.context.maker.of_all("tuning results", lambda session: session.set_tuning_results(given, error_on_invalid))
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """Which provider has which nodes: of all groups, one after the other.
@@ -84,18 +82,18 @@ class FurtherMethods:
         Raises:
             onnxruntime.capi.onnxruntime_pybind11_state.Fail: The session options did not ask for it.
         """
-        sessions = self._all_sessions() or [self.interface.session]
+        sessions = self._all_sessions() or [self.signature.session]
         return [part for session in sessions for part in session.get_provider_graph_assignment_info()]
 
     def _sessions(self) -> list[Any]:
         """The C++ sessions of groups that have been made."""
-        return [session for group in self.workshop.groups for session in group.sessions()]
+        return [session for group in self.context.groups for session in group.sessions()]
 
     def _all_sessions(self) -> list[Any]:
         """The same, after all groups of which the types are known have got one."""
-        for group in self.workshop.groups:
+        for group in self.context.groups:
             group.prepare()
         return self._sessions()
 
 
-__all__ = ["FurtherMethods"]
+__all__ = ["ManagementMethods"]

@@ -1,4 +1,4 @@
-"""A model's interface as an ONNX Runtime session of its own: the same inputs, outputs and metadata, nothing else.
+"""A model's signature as an ONNX Runtime session of its own: the same inputs, outputs and metadata, nothing else.
 
 It answers what a session is asked about its model with ONNX Runtime's own objects, and refuses wrong inputs with ONNX
 Runtime's own errors: none of its messages is written twice.
@@ -26,7 +26,7 @@ _OPSET: Final = 21  # Reshape of every type, Optional
 _IR: Final = 10
 
 
-class Interface:
+class ModelSignature:
     """Inputs, outputs and metadata of a model.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts
-from ortopt.runtime.planning.execution_plan import Plan
+from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.values.conversion import failure, scalar, to_numpy, to_ort
 
 
@@ -23,7 +23,7 @@ class Body:
         captured: Where the values that it takes from outside stand among the values of its node.
     """
 
-    plan: Plan
+    plan: ExecutionPlan
     captured: tuple[int, ...]
 
     def run(self, arguments: Sequence[Any], values: Sequence[Any], options: Any) -> list[Any]:

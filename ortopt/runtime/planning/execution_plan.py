@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Plan:
+class ExecutionPlan:
     """What a graph does, as steps.
 
     Attributes:
@@ -97,7 +97,7 @@ class ParallelPlan:
         executor: Whose threads run the steps.
     """
 
-    def __init__(self, plan: Plan, executor: Executor) -> None:
+    def __init__(self, plan: ExecutionPlan, executor: Executor) -> None:
         self._plan = plan
         self._executor = executor
         self._waits, self._next = dependencies(plan)
@@ -198,7 +198,7 @@ class _ParallelRun:
         return ready
 
 
-def dependencies(plan: Plan) -> tuple[list[int], list[list[int]]]:
+def dependencies(plan: ExecutionPlan) -> tuple[list[int], list[list[int]]]:
     """For each step, how many steps it waits for, and which steps wait for it."""
     made_by: dict[int, int] = {}
     waits = [0] * len(plan.steps)

@@ -22,15 +22,15 @@ from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import facts, scope
 from ortopt.options import Options
 from ortopt.runtime.execution.executables import AtHost
-from ortopt.runtime.execution.group_runner import HOST, Group, Workshop
-from ortopt.runtime.execution.group_spec import Library, Recipe
-from ortopt.runtime.execution.threads import deal
+from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupRunner
+from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
+from ortopt.runtime.execution.threads import divide_threads
 from ortopt.runtime.planning import control_flow
 from ortopt.runtime.planning.control_flow import Body
-from ortopt.runtime.planning.execution_plan import Action, Plan, Step, ToDevice, ToHost
-from ortopt.runtime.planning.zero_copy_reshape import View, reshaping_of
+from ortopt.runtime.planning.execution_plan import Action, ExecutionPlan, Step, ToDevice, ToHost
+from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.specialization.guard_reader import Choice, Guarded, choice_of
+from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, choice_of
 from ortopt.runtime.values.conversion import tensor_to_ort
 
 if TYPE_CHECKING:
@@ -60,23 +60,23 @@ class Planner:
 
     Args:
         model: The model, of which no more than shapes may become known; loaded by `ortopt.serialization.load`.
-        workshop: What its groups share.
+        context: What its groups share.
     """
 
-    def __init__(self, model: ir.Model, workshop: Workshop) -> None:
+    def __init__(self, model: ir.Model, context: GroupContext) -> None:
         self._model = model
-        self._workshop = workshop
-        self._library = Library(model)
-        self._host_keys = {(op.op_domain, op.__name__) for op in workshop.host_ops}  # type: ignore[attr-defined]
+        self._context = context
+        self._library = SpecLibrary(model)
+        self._host_keys = {(op.op_domain, op.__name__) for op in context.host_ops}  # type: ignore[attr-defined]
         self._function_kinds: dict[ir.OperatorIdentifier, _Kind] = {}
         self._kinds: dict[ir.Node, _Kind] = {}
-        self._groups: list[Group] = []
-        self._versions: list[tuple[Group, Group]] = []
+        self._groups: list[GroupRunner] = []
+        self._versions: list[tuple[GroupRunner, GroupRunner]] = []
         self._leftovers = 0
         self._inferred = False
         scope.attach(model, Options())
 
-    def plan(self) -> Plan:
+    def plan(self) -> ExecutionPlan:
         """The plan of the main graph.
 
         Raises:
@@ -85,9 +85,9 @@ class Planner:
         """
         plan = self._plan(self._model.graph, (), frozenset())
         sessions = [group for group in self._groups if group.wanted_provider != HOST]
-        options = self._workshop.maker.options
+        options = self._context.maker.options
         if len(sessions) > 1:
-            threads = deal(options.intra_op_num_threads, [group.recipe.work for group in sessions])
+            threads = divide_threads(options.intra_op_num_threads, [group.spec.work for group in sessions])
             for group, count in zip(sessions, threads, strict=True):
                 group.threads = count
         for version, group in self._versions:
@@ -106,7 +106,7 @@ class Planner:
         if node.domain == semantics.GROUP_DOMAIN and self._library.group_of(node) is not None:
             return _Kind.GROUP
         inside = {self._kind(one) for held in semantics.subgraphs(node) for one in held} if node.attributes else set()
-        on_host = self._workshop.settings.run_type is RunType.HOST
+        on_host = self._context.settings.run_type is RunType.HOST
         if inside & {_Kind.GROUP, _Kind.CONTROL, _Kind.HOST, _Kind.FOREIGN} or (inside and on_host):
             # The bodies are executed here: onnx's reference implementation stacks a Loop's results up wrongly.
             if (node.domain, node.op_type) in _CONTROL and self.opset >= _OLDEST_CONTROL.get(node.op_type, 1):
@@ -141,7 +141,7 @@ class Planner:
 
     def _by_kernel(self, node: ir.Node, opset: int) -> _Kind:
         typed = all(value is None or value.type is not None for value in node.inputs)
-        for provider in dict.fromkeys((*self._workshop.providers, kernels.CPU)):
+        for provider in dict.fromkeys((*self._context.providers, kernels.CPU)):
             if provider not in (kernels.CPU, kernels.CUDA):
                 return _Kind.SESSION  # its kernels are not in our tables: it is asked
             if kernels.support(provider, node, opset) is not None:
@@ -153,10 +153,10 @@ class Planner:
 
     # The plan of a graph
 
-    def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value], at_host: frozenset[int]) -> Plan:
+    def _plan(self, graph: ir.Graph, captured: Sequence[ir.Value], at_host: frozenset[int]) -> ExecutionPlan:
         return _GraphPlan(self, graph, captured, at_host).finish()
 
-    def group(self, group: Group, *, version_of: Group | None = None) -> Group:
+    def group(self, group: GroupRunner, *, version_of: GroupRunner | None = None) -> GroupRunner:
         """Remember a group that has been made.
 
         Args:
@@ -179,8 +179,8 @@ class Planner:
         return self._kind(node)
 
     @property
-    def library(self) -> Library:
-        """Makes the recipes."""
+    def library(self) -> SpecLibrary:
+        """Makes the specs."""
         return self._library
 
     @property
@@ -189,9 +189,9 @@ class Planner:
         return self._model.opset_imports.get("", 1)
 
     @property
-    def workshop(self) -> Workshop:
+    def context(self) -> GroupContext:
         """What the groups share."""
-        return self._workshop
+        return self._context
 
     def inferred(self, values: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
         """Values of which all is known that can be: no iterations at all stack up to a shape, too."""
@@ -236,7 +236,7 @@ class _GraphPlan:
             self._slots[value] = len(self._template)
             self._template.append(None if default is None else tensor_to_ort(default))
 
-    def finish(self) -> Plan:
+    def finish(self) -> ExecutionPlan:
         skipped: set[ir.Node] = set()
         for node in self._graph:
             choice = choice_of(node, self._planner.library.functions) if node.op_type == "If" else None
@@ -248,16 +248,16 @@ class _GraphPlan:
         for kind, block in self._blocks(nodes, operands):
             self._add(kind, block, operands)
         outputs = tuple(self._slot(value) for value in self._graph.outputs)
-        if self._planner.workshop.device is not None:
-            outputs = self._place(outputs, self._planner.workshop.device)
+        if self._planner.context.device is not None:
+            outputs = self._place(outputs, self._planner.context.device)
         self._bury(set(outputs))
-        return Plan(
+        return ExecutionPlan(
             self._template,
             tuple(self._slots[value] for value in self._graph.inputs),
             tuple(self._slots[value] for value in self._captured),
             outputs,
             tuple(self._steps),
-            self._planner.workshop.counters,
+            self._planner.context.counters,
             sum(bool(groups) for groups in self._step_groups),
         )
 
@@ -309,7 +309,7 @@ class _GraphPlan:
             wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
             if not any(wanted):
                 return
-            recipe, given, results = library.of_call(node, function, wanted)
+            spec, given, results = library.of_call(node, function, wanted)
         else:
             inside = set(block)
             made = {value for node in block for value in node.outputs}
@@ -321,16 +321,16 @@ class _GraphPlan:
             results = [value for node in block for value in node.outputs if self._leaves(value, inside)]
             if not results:
                 return
-            recipe = library.of_nodes(self._planner.leftover_name(), block, given, results)
-        group = self._planner.group(Group(recipe, self._planner.workshop, on_host=kind is _Kind.HOST))
+            spec = library.of_nodes(self._planner.leftover_name(), block, given, results)
+        group = self._planner.group(GroupRunner(spec, self._planner.context, on_host=kind is _Kind.HOST))
         alone = kind is _Kind.SESSION and len(block) == 1 and group.wanted_provider != CUDA
         reshaping = reshaping_of(block[0]) if alone else None
-        if reshaping is not None and self._planner.workshop.settings.run_type is RunType.ORT:
-            self._append(recipe.name, View(reshaping, group), given, results)
+        if reshaping is not None and self._planner.context.settings.run_type is RunType.ORT:
+            self._append(spec.name, ZeroCopyReshape(reshaping, group), given, results)
             return
         reads = (lambda _: False) if group.wanted_provider == CUDA else (lambda _: True)
         placed = _Placed(group, tuple(range(len(results))))
-        self._append(recipe.name, group, given, results, ordered=recipe.random, groups=(placed,), host_reads=reads)
+        self._append(spec.name, group, given, results, ordered=spec.random, groups=(placed,), host_reads=reads)
 
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
         """Whether a value is used outside of some nodes of this graph."""
@@ -379,7 +379,7 @@ class _GraphPlan:
         planner = self._planner
         wanted = [i for i, value in enumerate(node.outputs) if value.uses() or value.is_graph_output()]
         given: dict[ir.Value, int] = {}
-        recipe, group, places, order = self._version(choice.general, choice.order, wanted, given)
+        spec, group, places, order = self._version(choice.general, choice.order, wanted, given)
         versions = []
         groups = [_Placed(group, tuple(order))]
         for version in choice.versions:
@@ -387,18 +387,18 @@ class _GraphPlan:
             expected = [(given.setdefault(value, len(given)), asked) for value, asked in version.expected]
             versions.append((expected, own, special, positions))
             groups.append(_Placed(special, tuple(positions)))
-        workshop = planner.workshop
-        action: Action = Guarded(versions, (places, group, order), recipe.name, workshop.counters, workshop.timeline)
+        context = planner.context
+        action: Action = GuardedCall(versions, (places, group, order), spec.name, context.counters, context.timeline)
         compared = {place for expected, *_ in versions for place, (_, content) in expected if content}
-        device = workshop.device
+        device = context.device
         if device is not None:
-            action = AtHost(action, device, f"guard of {recipe.name}", compared.__contains__)
+            action = AtHost(action, device, f"guard of {spec.name}", compared.__contains__)
         self._append(
-            recipe.name,
+            spec.name,
             action,
             list(given),
             [node.outputs[i] for i in wanted],
-            ordered=recipe.random,
+            ordered=spec.random,
             groups=tuple(groups),
             host_reads=compared.__contains__ if _is_on_cuda(groups) else lambda _: True,
         )
@@ -410,19 +410,19 @@ class _GraphPlan:
         wanted: Sequence[int],
         given: dict[ir.Value, int],
         *,
-        general: Group | None = None,
-    ) -> tuple[Recipe, Group, list[int], list[int]]:
+        general: GroupRunner | None = None,
+    ) -> tuple[GroupSpec, GroupRunner, list[int], list[int]]:
         """One version: its group, the places of what it is given, and of the wanted results among its own."""
         planner = self._planner
         function = planner.library.group_of(call)
         assert function is not None
         asked = {order[i] for i in wanted}
-        recipe, values, _ = planner.library.of_call(call, function, [i in asked for i in range(len(call.outputs))])
-        group = Group(recipe, planner.workshop, specializes=general is None)
+        spec, values, _ = planner.library.of_call(call, function, [i in asked for i in range(len(call.outputs))])
+        group = GroupRunner(spec, planner.context, specializes=general is None)
         planner.group(group, version_of=general)
         positions = {place: i for i, place in enumerate(sorted(asked))}
         places = [given.setdefault(value, len(given)) for value in values]
-        return recipe, group, places, [positions[order[i]] for i in wanted]
+        return spec, group, places, [positions[order[i]] for i in wanted]
 
     def _add_control(self, node: ir.Node) -> None:
         if node in self._choices:
@@ -442,7 +442,7 @@ class _GraphPlan:
             count = node.attributes["num_scan_inputs"].as_int()
             read = range(len(node.inputs) - count, len(node.inputs))
             action = self._scan(node, given)
-        device = self._planner.workshop.device
+        device = self._planner.context.device
         if device is not None:
             action = AtHost(action, device, f"copy for {name}", read.__contains__)
         self._append(name, action, given, node.outputs, ordered=random, host_reads=read.__contains__)
@@ -574,12 +574,12 @@ class _Placed(NamedTuple):
         order: Which of its outputs each output of the step is.
     """
 
-    group: Group
+    group: GroupRunner
     order: tuple[int, ...]
 
     def leave(self, places: Sequence[str]) -> None:
         """Leave the group's outputs where the step's are wanted: on the device, if one output is two of the step's."""
-        found = ["cpu"] * len(self.group.recipe.outputs)
+        found = ["cpu"] * len(self.group.spec.outputs)
         for output, place in zip(self.order, places, strict=True):
             if place != "cpu":
                 found[output] = place

@@ -22,7 +22,7 @@ Reshaping = Callable[[Dims], Dims]
 _COPIES: Final = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 
 
-class View:
+class ZeroCopyReshape:
     """Gives a tensor another shape.
 
     Args:

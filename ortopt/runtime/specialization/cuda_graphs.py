@@ -24,12 +24,12 @@ from ortopt.runtime.cuda.device import NO_WAITING, CudaDevice
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.executables import OnDevice, of_session
-from ortopt.runtime.execution.group_spec import Recipe
+from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.values.conversion import binding, nbytes_of
 
 if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import Group, Workshop
+    from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 
 GRAPH_KEY: Final = "gpu_graph_id"
 """The run option that numbers a session's graphs; -1 is a run without."""
@@ -39,13 +39,15 @@ MAX_THREADS: Final = 8
 _identifiers = itertools.count(1)
 
 
-def captured(group: Group, workshop: Workshop, recipe: Recipe, values: Sequence[Any], options: Any) -> Captured:
+def captured(
+    group: GroupRunner, context: GroupContext, spec: GroupSpec, values: Sequence[Any], options: Any
+) -> CapturedGraph:
     """An executable that replays a CUDA graph, which has been captured.
 
     Args:
         group: The group.
-        workshop: What all groups share.
-        recipe: The group with fixed sizes.
+        context: What all groups share.
+        spec: The group with fixed sizes.
         values: Arguments of the specification, those that were folded in left out.
         options: The run options of the call.
 
@@ -55,28 +57,28 @@ def captured(group: Group, workshop: Workshop, recipe: Recipe, values: Sequence[
         onnxruntime.capi.onnxruntime_pybind11_state.Fail: And its kin: ONNX Runtime cannot capture the group, because a
             node of it is not for CUDA, or is control flow, or allocates memory or waits in its kernel.
     """
-    device = workshop.device
+    device = context.device
     assert device is not None
-    if session_options.entry(workshop.maker.options, ENTRY) == "1":
+    if session_options.entry(context.maker.options, ENTRY) == "1":
         raise ValueError(f"{ENTRY} lets other sessions have memory that a replay writes to")
-    session = workshop.maker.make(
-        place(recipe.model(), recipe.weights),
+    session = context.maker.make(
+        place(spec.model(), spec.weights),
         (CUDA, CPU),
         label=f"{group.label}-graph",
         threads=group.threads,
         optimize=True,
-        foreign=recipe.foreign,
+        foreign=spec.foreign,
         provider_options={CUDA: {"enable_cuda_graph": "1"}},
     )
-    for arguments, memories in ((recipe.inputs, session.input_meminfos), (recipe.outputs, session.output_meminfos)):
+    for arguments, memories in ((spec.inputs, session.input_meminfos), (spec.outputs, session.output_meminfos)):
         for i in sorted(device.at_host(memories)):
             raise ValueError(f"{quoted(arguments[i].name)} is in the host's memory, where a replay does not look")
-    feeds, fetches = ([one.name for one in arguments] for arguments in (recipe.inputs, recipe.outputs))
+    feeds, fetches = ([one.name for one in arguments] for arguments in (spec.inputs, spec.outputs))
     plain = of_session(session, feeds, fetches, ["cuda"] * len(fetches), device)
     if not isinstance(plain, OnDevice):
         raise ValueError("it takes or gives something else than tensors of numbers")  # noqa: TRY004 -- of the model
     plain.options = _Options(device, -1)
-    return Captured(plain, device, recipe, group.devices, values, plain(list(values), options), workshop)
+    return CapturedGraph(plain, device, spec, group.devices, values, plain(list(values), options), context)
 
 
 class _Options:
@@ -98,17 +100,17 @@ class _Token:
     """That a thread has captured; it goes with the thread."""
 
 
-class Captured:
+class CapturedGraph:
     """A session with a CUDA graph: what it reads and writes stays where it was when it was captured.
 
     Args:
         plain: Runs the session without a graph.
         device: The device.
-        recipe: What the session computes.
+        spec: What the session computes.
         places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
         values: Arguments, for the capture.
         results: What the session gives for them: the buffers of the outputs are made like these.
-        workshop: What all groups share.
+        context: What all groups share.
 
     Attributes:
         nbytes: Bytes of its buffers.
@@ -121,25 +123,25 @@ class Captured:
         self,
         plain: OnDevice,
         device: CudaDevice,
-        recipe: Recipe,
+        spec: GroupSpec,
         places: Sequence[str],
         values: Sequence[Any],
         results: Sequence[Any],
-        workshop: Workshop,
+        context: GroupContext,
     ) -> None:
         self._plain = plain
         self._device = device
-        self._name = recipe.name
+        self._name = spec.name
         self._places = list(places) or ["cpu"] * len(results)
-        self._tell = workshop.tell
-        self._count = workshop.counters.add
+        self._tell = context.tell
+        self._count = context.counters.add
         self._inputs = [device.allocate(value.shape(), value.element_type()) for value in values]
         self._outputs = [device.allocate(value.shape(), value.element_type()) for value in results]
         self.nbytes = sum(map(nbytes_of, (*self._inputs, *self._outputs)))
         self._binding = binding().SessionIOBinding(plain.session)
-        for one, buffer in zip(recipe.inputs, self._inputs, strict=True):
+        for one, buffer in zip(spec.inputs, self._inputs, strict=True):
             self._binding.bind_ortvalue_input(one.name, buffer)
-        for one, buffer in zip(recipe.outputs, self._outputs, strict=True):
+        for one, buffer in zip(spec.outputs, self._outputs, strict=True):
             self._binding.bind_ortvalue_output(one.name, buffer)
         self._options = _Options(device, next(_identifiers))(None, waits=False)
         self._threads = threading.local()

@@ -13,8 +13,8 @@ from ortopt.errors import UsageError
 from ortopt.graph.facts import shape_of
 from ortopt.graph.text import one_line
 from ortopt.partition.groups import groups_of
-from ortopt.runtime.execution.group_runner import Group
-from ortopt.runtime.execution.group_spec import Library
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.execution.group_spec import SpecLibrary
 from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.runtime.specialization.specializing import Specialization
 from ortopt.serialization.save import save
@@ -39,7 +39,7 @@ class Exported(NamedTuple):
 
 def export(
     model: ir.Model,
-    groups: Sequence[Group],
+    groups: Sequence[GroupRunner],
     path: str | os.PathLike[str],
     external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
 ) -> Exported:
@@ -59,7 +59,7 @@ def export(
     made = model
     skipped: list[str] = []
     for group in groups:
-        name = group.recipe.name
+        name = group.spec.name
         done: list[Asked] = []
         for one in group.specializations():
             asked = _asked(made, name, one)
@@ -86,7 +86,7 @@ def _asked(model: ir.Model, name: str, specialization: Specialization) -> Asked 
     found = next((one for one in groups_of(model) if one.name == name), None)
     if found is None:
         return "nodes between groups have no function in the file"
-    _, given, _ = Library(model).of_call(found.call, found.function, [True] * len(found.call.outputs))
+    _, given, _ = SpecLibrary(model).of_call(found.call, found.function, [True] * len(found.call.outputs))
     specification, folded = specialization
     if len(given) != len(specification):
         return "it was called with other arguments"

@@ -240,7 +240,7 @@ def _tree(value: ir.Value | None, leaves: Mapping[ir.Value, int], depth: int = 0
     return node.op_type, attributes, tuple(below)
 
 
-class Guarded:
+class GuardedCall:
     """Runs the first version of a group that holds for its arguments, or else the general one.
 
     Args:
@@ -296,4 +296,4 @@ def _picked(action: Action, values: list[Any], options: Any, order: Sequence[int
     return [found[i] for i in order]
 
 
-__all__ = ["Choice", "Guarded", "choice_of"]
+__all__ = ["Choice", "GuardedCall", "choice_of"]

@@ -24,7 +24,7 @@ from ortopt.graph.text import quoted
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
 from ortopt.partition.lifting import Cluster, lift
-from ortopt.runtime.execution.group_spec import Library, Recipe
+from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 
 _LEVEL: Final = 3
@@ -62,8 +62,8 @@ def guarded(
     opset = made.opset_imports.get("", 1)
     if opset < _OLDEST_OPSET:
         raise UsageError(f"guards need opset {_OLDEST_OPSET} or later, the model has {opset}")
-    recipe, given, results = Library(made).of_call(found.call, found.function, [True] * len(found.call.outputs))
-    if recipe.random:
+    spec, given, results = SpecLibrary(made).of_call(found.call, found.function, [True] * len(found.call.outputs))
+    if spec.random:
         raise UsageError(f"the group {quoted(group)} draws random numbers: it is not specialised")
     contents = _contents(group, given, constants or {})
     sizes = _sizes(group, given, shapes or {}, contents)
@@ -71,14 +71,14 @@ def guarded(
         raise UsageError("a guard compares the shape or the content of at least one argument")
     names = _Names(made)
     function = names.function(f"{group}_specialized")
-    optimized, order = _specialized(recipe, found, given, sizes, contents, function)
+    optimized, order = _specialized(spec, found, given, sizes, contents, function)
     call = next(node for node in optimized.graph if node.domain == GROUP_DOMAIN)
     body = optimized.functions[call.op_identifier()]
     if body.opset_imports.get("", opset) != opset:
         raise UsageError(f"the group {quoted(group)} is of another opset than the model")
     _adopt_functions(made, optimized, body)
-    arguments = _arguments(made, found, recipe, given, call, names)
-    body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), _said(recipe, given, sizes, contents))[GUARD_KEY]
+    arguments = _arguments(made, found, spec, given, call, names)
+    body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), _said(spec, given, sizes, contents))[GUARD_KEY]
     body.metadata_props[groups.ORIGIN_KEY] = found.function.metadata_props.get(groups.ORIGIN_KEY, "[0]")
     condition = Condition(names.value)
     for value, expected in sizes.items():
@@ -190,14 +190,14 @@ def _compared_as(dtype: ir.DataType) -> ir.DataType | None:
 
 
 def _said(
-    recipe: Recipe,
+    spec: GroupSpec,
     given: Sequence[ir.Value],
     sizes: Mapping[ir.Value, list[int]],
     contents: Mapping[ir.Value, np.ndarray[Any, Any]],
 ) -> dict[str, Any]:
     """The guard as metadata, by the names of the general group's inputs; infinities are strings."""
     said: dict[str, Any] = {}
-    for value, argument in zip(given, recipe.inputs, strict=True):
+    for value, argument in zip(given, spec.inputs, strict=True):
         if value in sizes:
             said[argument.name] = {"shape": sizes[value]}
         if value in contents:
@@ -210,7 +210,7 @@ def _said(
 
 
 def _specialized(
-    recipe: Recipe,
+    spec: GroupSpec,
     group: Group,
     given: Sequence[ir.Value],
     sizes: Mapping[ir.Value, list[int]],
@@ -218,7 +218,7 @@ def _specialized(
     name: str,
 ) -> tuple[ir.Model, list[int]]:
     """The group optimized under its guard, as a model that calls it; where the call has each output."""
-    model = recipe.complete_model([sizes.get(value) for value in given])
+    model = spec.complete_model([sizes.get(value) for value in given])
     inputs = list(model.graph.inputs)
     for place, value in enumerate(given):
         if value in contents:
@@ -256,14 +256,14 @@ def _adopt_functions(model: ir.Model, optimized: ir.Model, body: ir.Function) ->
 
 
 def _arguments(
-    model: ir.Model, group: Group, recipe: Recipe, given: Sequence[ir.Value], call: ir.Node, names: _Names
+    model: ir.Model, group: Group, spec: GroupSpec, given: Sequence[ir.Value], call: ir.Node, names: _Names
 ) -> list[ir.Value]:
     """What the specialised version is called with: the general one's arguments, and weights that ortopt computed."""
-    runtime = {argument.name: value for argument, value in zip(recipe.inputs, given, strict=True)}
+    runtime = {argument.name: value for argument, value in zip(spec.inputs, given, strict=True)}
     weights = {
         formal.name: value
         for formal, value in zip(group.function.inputs, group.call.inputs, strict=True)
-        if value is not None and formal.name in recipe.weights
+        if value is not None and formal.name in spec.weights
     }
     found = []
     for value in call.inputs:
@@ -272,7 +272,7 @@ def _arguments(
         if tensor is None:
             found.append(runtime[name])
             continue
-        old = recipe.weights.get(name)
+        old = spec.weights.get(name)
         if old is not None and _same(old, tensor):
             found.append(weights[name])
             continue

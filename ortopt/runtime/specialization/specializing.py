@@ -25,13 +25,13 @@ from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
 from ortopt.graph.text import one_line
 from ortopt.runtime.execution.executables import Executable
-from ortopt.runtime.execution.group_spec import Library, Recipe
+from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.specialization.disk_cache import Folder
 from ortopt.runtime.values.conversion import to_numpy
 
 if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import Group, Workshop
+    from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 
 Specification = tuple[tuple[int, ...], ...]
 """For each argument its element type and its sizes."""
@@ -47,7 +47,7 @@ _FAILURES_UNTIL_GENERAL: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SpecializationPolicy:
     """When groups are specialised, and how.
 
     Attributes:
@@ -93,35 +93,37 @@ class _Specialized:
     failures: int = 0
 
 
-class Specializing:
+class SpecializingExecutable:
     """An executable that counts argument specifications, and makes executables for those that come again.
 
     Args:
         group: Whose executable it is.
-        workshop: What all groups share.
+        context: What all groups share.
         policy: When and how.
         general: What runs all other specifications.
     """
 
-    def __init__(self, group: Group, workshop: Workshop, policy: Policy, general: Executable) -> None:
+    def __init__(
+        self, group: GroupRunner, context: GroupContext, policy: SpecializationPolicy, general: Executable
+    ) -> None:
         self._group = group
-        self._workshop = workshop
+        self._context = context
         self._policy = policy
         self._general = general
         self._lock = threading.Lock()
         self._profiles: OrderedDict[Specification, _Profile] = OrderedDict()
-        self._folder = None if policy.folder is None else Folder(policy.folder, workshop.counters)
+        self._folder = None if policy.folder is None else Folder(policy.folder, context.counters)
         self._unguarded: set[Specification] = set()
         self._is_counted = policy.after == 1  # the first call waited for the general executable, which is one miss
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the executable that holds for these values."""
         specification = tuple((value.element_type(), *value.shape()) for value in values)
-        found: _Specialized | None = self._workshop.cache.get((id(self), specification))
+        found: _Specialized | None = self._context.cache.get((id(self), specification))
         if found is None:
             if not self._is_due(specification, values):
                 return self._general(values, options)
-            found = self._workshop.cache.get_or_make(
+            found = self._context.cache.get_or_make(
                 (id(self), specification), lambda: self._specialize(specification, values, options)
             )
         if found.executable is None:
@@ -130,14 +132,14 @@ class Specializing:
             if self._content(values[i]) != expected:
                 self._guard_failed(specification, found)
                 return self._general(values, options)
-        self._workshop.counters.add("specialized_runs")
+        self._context.counters.add("specialized_runs")
         return found.executable([values[i] for i in found.varying], options)
 
     def found(self) -> list[Specialization]:
         """What there are executables for, the one that was used last first: sizes, and arguments folded in."""
         return [
             (key[1], one.guarded)
-            for key, one in reversed(self._workshop.cache.items())
+            for key, one in reversed(self._context.cache.items())
             if key[0] == id(self) and one.executable is not None
         ]
 
@@ -161,7 +163,7 @@ class Specializing:
 
     def _may_fold(self, value: Any) -> bool:
         """Whether an argument is small enough to be compared at every call: integers, booleans, single numbers."""
-        device = self._workshop.device
+        device = self._context.device
         if device is not None and device.is_resident(value):
             return False
         count = int(np.prod(value.shape(), dtype=np.int64))
@@ -169,74 +171,72 @@ class Specializing:
         return count == 1 or (count <= _LARGEST_CONSTANT and (dtype.is_integer() or dtype == ir.DataType.BOOL))
 
     def _content(self, value: Any) -> bytes:
-        device = self._workshop.device
-        at_host = value if device is None else device.download(value, f"guard of {self._group.recipe.name}")
+        device = self._context.device
+        at_host = value if device is None else device.download(value, f"guard of {self._group.spec.name}")
         return bytes(np.asarray(to_numpy(at_host)).tobytes())
 
     def _guard_failed(self, specification: Specification, found: _Specialized) -> None:
         """Count it; what fails again and again is specialised anew, in its sizes alone."""
-        counters = self._workshop.counters
+        counters = self._context.counters
         counters.add("guard_failures")
-        if self._workshop.timeline is not None:
-            self._workshop.timeline.mark("guard failure", group=self._group.recipe.name)
+        if self._context.timeline is not None:
+            self._context.timeline.mark("guard failure", group=self._group.spec.name)
         with self._lock:
             found.failures += 1
             if found.failures < _FAILURES_UNTIL_GENERAL or specification in self._unguarded:
                 return
             self._unguarded.add(specification)
             self._profiles.pop(specification, None)
-        self._workshop.cache.drop((id(self), specification))
+        self._context.cache.drop((id(self), specification))
 
     def _specialize(self, specification: Specification, values: list[Any], options: Any) -> tuple[_Specialized, int]:
         """Make an executable, and say how many bytes it takes."""
-        workshop, group = self._workshop, self._group
+        context, group = self._context, self._group
         with self._lock:
             profile = self._profiles.pop(specification, None) or _Profile()
         guarded = tuple(sorted(profile.constant.items()))
         if self._is_counted:
             self._is_counted = False
         else:
-            workshop.counters.missed()
+            context.counters.missed()
         try:
-            recipe = self._recipe(specification, guarded)
+            spec = self._spec(specification, guarded)
             provider = group.provider or CPU
             gone = {i for i, _ in guarded}
             varying = tuple(i for i in range(len(values)) if i not in gone)
-            made = self._session(recipe, provider, specification, [values[i] for i in varying], options)
+            made = self._session(spec, provider, specification, [values[i] for i in varying], options)
         except Exception as error:  # whatever ONNX Runtime raises, or a pass: the general session is there
-            workshop.tell(f"group {group.recipe.name} is not specialised: {one_line(error)}")
+            context.tell(f"group {group.spec.name} is not specialised: {one_line(error)}")
             return _Specialized(None), 0
-        workshop.counters.add("compiles")
-        workshop.counters.add("specializations")
-        weights = held_bytes(recipe.nodes, recipe.weights) if provider == CPU else recipe.weight_bytes
+        context.counters.add("compiles")
+        context.counters.add("specializations")
+        weights = held_bytes(spec.nodes, spec.weights) if provider == CPU else spec.weight_bytes
         return _Specialized(made, varying, guarded), weights + _SESSION_BYTES + getattr(made, "nbytes", 0)
 
     def _session(
-        self, recipe: Recipe, provider: str, specification: Specification, values: list[Any], options: Any
+        self, spec: GroupSpec, provider: str, specification: Specification, values: list[Any], options: Any
     ) -> Executable:
-        group, workshop = self._group, self._workshop
+        group, context = self._group, self._context
         providers = (provider,) if provider == CPU else (provider, CPU)
-        with workshop.span(
-            "compile", f"{recipe.name} specialised", provider=provider, specification=str(specification)
-        ):
-            if provider == CUDA and self._policy.cuda_graphs and workshop.device is not None:
+        with context.span("compile", f"{spec.name} specialised", provider=provider, specification=str(specification)):
+            if provider == CUDA and self._policy.cuda_graphs and context.device is not None:
                 from ortopt.runtime.specialization.cuda_graphs import captured
 
                 try:
-                    return captured(group, workshop, recipe, values, options)
+                    return captured(group, context, spec, values, options)
                 except Exception as error:  # whatever ONNX Runtime raises: a session without a graph does as well
-                    workshop.tell(f"group {group.recipe.name} is not captured as a CUDA graph: {one_line(error)}")
-            session = workshop.maker.make(
-                place(recipe.model(), recipe.weights),
+                    context.tell(f"group {group.spec.name} is not captured as a CUDA graph: {one_line(error)}")
+            session = context.maker.make(
+                place(spec.model(), spec.weights),
                 providers,
                 label=f"{group.label}-specialized",
                 threads=group.threads,
                 optimize=True,
-                foreign=recipe.foreign,
+                foreign=spec.foreign,
             )
-        return group.executable_of(session, provider, recipe)
+        return group.executable_of(session, provider, spec)
 
-    def _recipe(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> Recipe:
+    def _spec(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> GroupSpec:
         """The group optimized for a specification, from disk if it is there."""
         key = self._key(specification, guarded)
         stored = None if self._folder is None else self._folder.get(key)
@@ -244,12 +244,12 @@ class Specializing:
             stored = self._optimized(specification, guarded)
             if self._folder is not None:
                 self._folder.put(key, stored)
-        return recipe_of(stored, self._group.recipe.name)
+        return spec_of(stored, self._group.spec.name)
 
     def _optimized(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> ir.Model:
         group = self._group
-        recipe = group.recipe
-        model = recipe.complete_model(
+        spec = group.spec
+        model = spec.complete_model(
             [list(sizes[1:]) for sizes in specification],
             [_spelled(sizes[0]) for sizes in specification],
         )
@@ -274,7 +274,7 @@ class Specializing:
         from ortopt._version import __version__
 
         parts = (
-            self._group.recipe.digest if self._folder is not None else "",
+            self._group.spec.digest if self._folder is not None else "",
             specification,
             tuple(guarded),
             self._group.provider,
@@ -286,28 +286,28 @@ class Specializing:
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def recipe_of(model: ir.Model, name: str) -> Recipe:
-    """The recipe of a whole model."""
-    library = Library(model)
+def spec_of(model: ir.Model, name: str) -> GroupSpec:
+    """The spec of a whole model."""
+    library = SpecLibrary(model)
     graph = model.graph
-    recipe = library.of_nodes(name, list(graph), list(graph.inputs), list(graph.outputs))
+    spec = library.of_nodes(name, list(graph), list(graph.inputs), list(graph.outputs))
     constants = {
         value.name or "": value.const_value
         for value in graph.outputs
         if value.producer() is None and not value.is_graph_input() and value.const_value is not None
     }
-    return Recipe(
-        recipe.name,
-        recipe.nodes,
-        recipe.inputs,
-        recipe.outputs,
-        {**recipe.weights, **constants},
-        recipe.functions,
-        recipe.opsets,
-        recipe.ir_version,
-        recipe.provider,
-        recipe.random,
-        recipe.foreign,
+    return GroupSpec(
+        spec.name,
+        spec.nodes,
+        spec.inputs,
+        spec.outputs,
+        {**spec.weights, **constants},
+        spec.functions,
+        spec.opsets,
+        spec.ir_version,
+        spec.provider,
+        spec.random,
+        spec.foreign,
     )
 
 

@@ -398,7 +398,7 @@ def test_cuda_graphs_are_evicted_and_captured_again(fake_cuda: Log) -> None:
     assert mine.statistics.captures == 12
     alive = [one for one in fake_cuda.sessions if "enable_cuda_graph" in one.options]
     assert len(alive) == 12  # the log holds them; the session does not
-    assert len(mine._session.workshop.cache) == 3
+    assert len(mine._session.context.cache) == 3
 
 
 def test_cuda_graphs_of_many_threads_are_captured_alone_and_right(
@@ -568,14 +568,14 @@ def test_cuda_graphs_by_onnx_runtimes_option_are_refused_in_words(fake_cuda: Log
 
 def test_a_group_that_cuda_refuses_runs_on_the_cpu_and_is_said(fake_cuda: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = cuda(CHAIN)
-    make = type(mine._session.workshop.maker).make
+    make = type(mine._session.context.maker).make
 
     def refusing(self: Any, placed: Any, providers: Any, **arguments: Any) -> Any:
         if CUDA in providers and arguments["label"] == "group_1":
             raise RuntimeError("out of memory")
         return make(self, placed, providers, **arguments)
 
-    monkeypatch.setattr(type(mine._session.workshop.maker), "make", refusing)
+    monkeypatch.setattr(type(mine._session.context.maker), "make", refusing)
     with pytest.warns(RuntimeWarning, match="group group_1 runs on CPUExecutionProvider: out of memory"):
         mine.run(None, {"x": X})
     before = mine.statistics.copies

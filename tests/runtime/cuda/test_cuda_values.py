@@ -14,7 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt.analysis import shapes
 from ortopt.analysis.providers import CUDA
-from ortopt.runtime.onnxruntime_interface.model_signature import Interface
+from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from ortopt.runtime.specialization.guard_writer import guarded
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
 from tests.runtime.cuda.test_cuda_plans import CHAIN, X, chain, cuda, for_cuda
@@ -131,13 +131,13 @@ def test_inputs_on_the_device_are_refused_without_a_look_at_them(
 ) -> None:
     """The session that answers for the interface knows no device, and fails where it is given what is on one."""
     mine = cuda(CHAIN)
-    original = Interface.check_inputs
+    original = ModelSignature.check_inputs
 
-    def check(self: Interface, feeds: Any) -> None:
+    def check(self: ModelSignature, feeds: Any) -> None:
         assert not any(mine._session.device.is_resident(getattr(value, "_ortvalue", None)) for value in feeds.values())
         original(self, feeds)
 
-    monkeypatch.setattr(Interface, "check_inputs", check)
+    monkeypatch.setattr(ModelSignature, "check_inputs", check)
     with pytest.raises(pybind.InvalidArgument, match="Got invalid dimensions"):
         mine.run_with_ort_values(None, {"x": on_device(mine, floats(3, 5))})
     with pytest.raises(pybind.InvalidArgument, match="Unexpected input data type"):

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from ortopt import InferenceSession, UsageError
-from ortopt.runtime.execution.group_spec import Library
+from ortopt.runtime.execution.group_spec import SpecLibrary
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.testing import parse
 from tests.runtime.models import Twice, plain_session
@@ -46,7 +46,7 @@ def text(name: str) -> str:
 @pytest.mark.parametrize("name", [name for name in MODELS if "group" in name and name != "whole"])
 def test_a_group_knows_whether_it_needs_a_library(name: str) -> None:
     model = parse(text(name))
-    library = Library(model)
+    library = SpecLibrary(model)
     found = {}
     for node in model.graph:
         function = library.group_of(node)

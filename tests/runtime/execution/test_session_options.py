@@ -71,7 +71,7 @@ def test_overrides_of_dimensions_hold_in_every_group() -> None:
     }
     for feed in feeds.values():
         same(*(outcome(lambda one=one, feed=feed: one.run(None, feed)) for one in (theirs, mine)))
-    assert [str(dim) for dim in mine.groups[0].recipe.inputs[0].shape or ()] == ["2", "M"]
+    assert [str(dim) for dim in mine.groups[0].spec.inputs[0].shape or ()] == ["2", "M"]
 
 
 @pytest.mark.parametrize("name", ["session.disable_prepacking", "ep.somebody.else", "my.own.entry"])

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
 
-from ortopt.runtime.onnxruntime_interface.model_signature import Interface
+from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from tests.runtime.models import HEADER, floats, session
 from tests.runtime.onnxruntime_interface.test_management_methods import pair
 from tests.runtime.values.test_containers import FUNCTION, both, outcome
@@ -156,7 +156,7 @@ def test_values_that_fit_are_not_checked_by_a_session(monkeypatch: pytest.Monkey
     def never(*_: Any) -> Any:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(Interface, "check_inputs", never)
+    monkeypatch.setattr(ModelSignature, "check_inputs", never)
     assert len(mine.run_with_ort_values(["y"], {"x": value(X)})) == 1
     with pytest.raises(AssertionError, match="asked"):
         mine.run_with_ort_values(["y"], {"x": value(X[:, :3])})

@@ -24,7 +24,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt import InferenceSession, UsageError
-from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.execution.group_runner import GroupRunner
 from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.values.test_containers import outcome, same
 
@@ -124,7 +124,7 @@ INTERNAL = {
     "_release_captured_graphs": "a step of set_providers",
     "_reset_session": "a step of set_providers",
     "_validate_graph_capture_run_api": "WebGPU's; the groups' own sessions check it",
-    "_validate_input": "the interface's session checks inputs",
+    "_validate_input": "the signature's session checks inputs",
     "_validate_ortvalue_ownership": "WebGPU's",
 }
 """What a session of ONNX Runtime has, and ours has not: nothing that is documented."""
@@ -336,15 +336,15 @@ def test_a_provider_that_fails_in_a_run(how: str, monkeypatch: pytest.MonkeyPatc
     """As in ONNX Runtime: the CPU takes over, once, unless that is not wanted."""
     feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)}
     failing = [True]
-    original = Group.__call__
+    original = GroupRunner.__call__
 
-    def fails(self: Group, values: list[Any], options: Any) -> Any:
+    def fails(self: GroupRunner, values: list[Any], options: Any) -> Any:
         if failing[0]:
             failing[0] = False
             raise pybind.EPFail("the device is lost")
         return original(self, values, options)
 
-    monkeypatch.setattr(Group, "__call__", fails)
+    monkeypatch.setattr(GroupRunner, "__call__", fails)
     mine = session(TWO_GROUPS)
     mine.disable_fallback()
     with pytest.raises(pybind.EPFail, match="lost"):
@@ -361,7 +361,7 @@ def test_a_group_that_does_not_compile_is_an_error_without_fallback(monkeypatch:
     def fails(*_: Any, **__: Any) -> Any:
         raise pybind.Fail("no memory")
 
-    monkeypatch.setattr(Group, "compile_on", fails)
+    monkeypatch.setattr(GroupRunner, "compile_on", fails)
     mine = session(TWO_GROUPS, enable_fallback=0)
     with pytest.raises(pybind.Fail, match="no memory"):
         mine.run(None, {"x": X})
@@ -374,13 +374,13 @@ def test_a_session_that_is_closed_while_a_call_is_running(monkeypatch: pytest.Mo
     """The call ends as if nothing had happened."""
     mine = session(TWO_GROUPS)
     feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)}
-    original = Group.__call__
+    original = GroupRunner.__call__
 
-    def closes(self: Group, values: list[Any], options: Any) -> Any:
+    def closes(self: GroupRunner, values: list[Any], options: Any) -> Any:
         mine.close()
         return original(self, values, options)
 
-    monkeypatch.setattr(Group, "__call__", closes)
+    monkeypatch.setattr(GroupRunner, "__call__", closes)
     found = mine.run_with_ort_values(["y", "t"], feed)
     for expected, got in zip(two_groups(X), found, strict=True):
         assert_allclose(expected, got.numpy(), rtol=1e-6)
@@ -445,7 +445,7 @@ def test_values_of_a_device_that_is_not_there() -> None:
 def test_dynamic_options_reach_groups_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     _, mine = pair()
     seen: list[Any] = []
-    maker = mine._session.workshop.maker
+    maker = mine._session.context.maker
     maker.of_all("watched", seen.append)
     assert seen == []
     mine.run(None, {"x": X})

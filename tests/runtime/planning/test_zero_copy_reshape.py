@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
 
-from ortopt.runtime.planning.zero_copy_reshape import View
+from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape
 from ortopt.runtime.values.conversion import to_ort
 from tests.runtime.models import HEADER, Twice, floats, plain_session, session
 
@@ -52,7 +52,9 @@ def test_sizes_are_onnx_runtimes(view: str) -> None:
 
 def test_a_view_is_not_copied() -> None:
     value = to_ort(floats(3, 4))
-    (made,) = View(lambda dims: (math.prod(dims),), lambda values, options: pytest.fail("a session ran"))([value], None)
+    (made,) = ZeroCopyReshape(lambda dims: (math.prod(dims),), lambda values, options: pytest.fail("a session ran"))(
+        [value], None
+    )
     assert made.shape() == [12]
     assert made.data_ptr() == value.data_ptr()
 

@@ -40,7 +40,7 @@ def same(model: ir.Model, mine: InferenceSession, *feeds: dict[str, Any]) -> Non
 def test_a_guard_that_holds_is_no_if_and_runs_the_specialized_group() -> None:
     model = guarded(grouped(), "group_0", shapes=SHAPES, constants={"shape": TWELVE})
     mine = session(load(to_bytes(model)))
-    names = [group.recipe.name for group in mine.groups]
+    names = [group.spec.name for group in mine.groups]
     assert "group_0" in names
     assert "group_0_specialized" in names
     steps = [step.name for step in mine._session.plan.steps]
@@ -49,7 +49,7 @@ def test_a_guard_that_holds_is_no_if_and_runs_the_specialized_group() -> None:
     assert sum(name.startswith("leftover") for name in names) <= 2
     same(model, mine, feed(), feed(s=3.0))
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (2, 0)
-    assert [group.provider for group in mine.groups if group.recipe.name == "group_0"] == [None]  # not even compiled
+    assert [group.provider for group in mine.groups if group.spec.name == "group_0"] == [None]  # not even compiled
     same(model, mine, feed(4, 3), feed(shape=(3, 4)), feed(0, 4, (0, 2)))
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (2, 3)
     statistics = mine.statistics
@@ -137,7 +137,7 @@ def test_threads_of_versions_are_those_of_the_group() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 4
     mine = session(guarded(grouped(text), "group_0", shapes=SHAPES), sess_options=options, host_ops=[Twice])
-    threads = {group.recipe.name: group.threads for group in mine.groups}
+    threads = {group.spec.name: group.threads for group in mine.groups}
     assert threads["group_0"] == threads["group_0_specialized"]
 
 
@@ -307,7 +307,7 @@ def test_a_file_with_guards_gets_more_of_them(tmp_path: Path) -> None:
     more = InferenceSession(first.path, providers=["cpu"], specialize_after=1)
     for one in (feed(), feed(5, 4, (20,)), feed(), feed(5, 4, (20,))):
         more.run(None, one)
-    special = {group.recipe.name: len(group.specializations()) for group in more.groups}
+    special = {group.spec.name: len(group.specializations()) for group in more.groups}
     assert (special["group_0"], special["group_0_specialized"]) == (1, 0)  # what is special already stays so
     second = more.export_specialized(tmp_path / "more.onnx")
     assert second.versions == ("group_0_specialized", "group_0_specialized_2")

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from ortopt import InferenceSession
 from ortopt.runtime.execution.cache import Cache
-from ortopt.runtime.execution.group_runner import Group
+from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session, two_groups
@@ -162,20 +162,20 @@ def test_the_cache_is_bounded(limits: dict[str, int], entries: int) -> None:
     for rows in (*range(1, 9), *range(1, 9)):
         x = floats(rows, 4)
         assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-6)
-        assert len(mine._session.workshop.cache) <= entries
-    assert mine.statistics.evictions == mine.statistics.specializations - len(mine._session.workshop.cache)
+        assert len(mine._session.context.cache) <= entries
+    assert mine.statistics.evictions == mine.statistics.specializations - len(mine._session.context.cache)
 
 
 def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = session(TWO_GROUPS, specialize_after=1)
     compiled: list[str] = []
-    original = Group.compile_on
+    original = GroupRunner.compile_on
 
-    def slow(self: Group, *arguments: Any, **options: Any) -> Any:
-        compiled.append(self.recipe.name)
+    def slow(self: GroupRunner, *arguments: Any, **options: Any) -> Any:
+        compiled.append(self.spec.name)
         return original(self, *arguments, **options)
 
-    monkeypatch.setattr(Group, "compile_on", slow)
+    monkeypatch.setattr(GroupRunner, "compile_on", slow)
     start = threading.Barrier(8)
     x = floats(3, 4)
 
@@ -311,6 +311,6 @@ def test_tables_in_files_do_not_count(tmp_path: Path, where: str, external_data:
     mine = InferenceSession(source, providers=["cpu"], host_ops=[Twice], specialize_after=1)
     assert_allclose(mine.run(None, {"i": np.array([1, 2])})[0], arrays["table"][[2, 4]] @ arrays["w"], rtol=1e-4)
     assert mine.statistics.specializations == 1
-    counted = mine._session.workshop.cache.nbytes
+    counted = mine._session.context.cache.nbytes
     assert counted >= arrays["w"].nbytes
     assert (counted > arrays["table"].nbytes) == (where == "memory")
