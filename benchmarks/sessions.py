@@ -293,7 +293,7 @@ def _prepared(path: str) -> dict[str, float]:
     """The same groups' sessions, everything bound beforehand."""
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    from ortopt.runtime.values.conversion import device
+    from ortopt.runtime.onnxruntime_internals import native_device
 
     session = _ours(path)
     feeds = _feeds(session, path)
@@ -304,8 +304,8 @@ def _prepared(path: str) -> dict[str, float]:
         (one,) = group.sessions()
         bound = binding.SessionIOBinding(one)
         for argument, array in zip(group.spec.inputs, arrays, strict=True):
-            bound.bind_ortvalue_input(argument.name, binding.OrtValue.ortvalue_from_numpy(array, device("cpu")))
-        bound.bind_output(group.spec.outputs[0].name, device("cpu"))
+            bound.bind_ortvalue_input(argument.name, binding.OrtValue.ortvalue_from_numpy(array, native_device("cpu")))
+        bound.bind_output(group.spec.outputs[0].name, native_device("cpu"))
         runs.append((one.run_with_iobinding, bound))
 
     def all_groups() -> None:

@@ -179,7 +179,7 @@ class _Run:
             "schema": 1,
             "model": self._label,
             "providers": self.session.get_providers(),
-            "groups": [{"name": one.recipe.name, "provider": one.provider} for one in self.session.groups],
+            "groups": [{"name": one.spec.name, "provider": one.provider} for one in self.session.groups],
             "inputs": [_description(name, value) for name, value in self._feeds.items()],
             "outputs": [_description(name, value) for name, value in outputs.items()],
             "seconds": {

@@ -24,9 +24,10 @@ from ortopt.runtime.instruments.statistics import Counters, Statistics
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_interface.model_signature import without_code
+from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.run_settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
 from ortopt.runtime.session_factory import Providers, SessionRequest, named_providers, open_session
-from ortopt.runtime.values.conversion import binding, taken
+from ortopt.runtime.values.conversion import taken
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -123,7 +124,7 @@ class InferenceSession:
         _check_counts(specialize_after, cache_entries, cache_bytes)
         if thread_pool not in ("session", "global"):
             raise UsageError(f"thread_pool must be session or global, not {thread_pool!r}")
-        if sess_options is not None and not isinstance(sess_options, binding().SessionOptions):
+        if sess_options is not None and not _is_options(sess_options):
             raise TypeError(f"sess_options must be onnxruntime.SessionOptions, not {type(sess_options).__name__}")
         chosen = named_providers(providers, provider_options)
         if thread_pool == "global":
@@ -188,7 +189,7 @@ class InferenceSession:
             else:
                 with self._timeline.span("call", "run"):
                     found = session.run(output_names, feed, run_options)
-        except binding().EPFail as error:
+        except native().EPFail as error:
             found = self._after_failure(error).run(output_names, feed, run_options)
         self._counters.called()
         return found
@@ -200,7 +201,7 @@ class InferenceSession:
         session = self._alive()
         try:
             found: list[Any] = session.run_with_ort_values(output_names, input_dict_ort_values, run_options)
-        except binding().EPFail as error:
+        except native().EPFail as error:
             again = self._after_failure(error)
             found = again.run_with_ort_values(output_names, input_dict_ort_values, run_options)
         self._counters.called()
@@ -273,7 +274,7 @@ class InferenceSession:
             session.run_async(output_names, feed, counted, user_data, run_options)
             return
         names = output_names if output_names is None or isinstance(output_names, str) else list(output_names)
-        with contextlib.suppress(binding().InvalidArgument, binding().Fail):  # which the callback is told
+        with contextlib.suppress(native().InvalidArgument, native().Fail):  # which the callback is told
             session.check(names, feed)
 
         def work() -> None:
@@ -545,6 +546,12 @@ def _is_source(source: Any) -> bool:
     import onnx
 
     return isinstance(source, onnx.ModelProto)
+
+
+def _is_options(options: object) -> bool:
+    import onnxruntime
+
+    return isinstance(options, onnxruntime.SessionOptions)
 
 
 def _check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: int) -> None:

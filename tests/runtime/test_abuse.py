@@ -20,7 +20,7 @@ from ortopt import InferenceSession
 from ortopt.errors import UsageError
 from ortopt.runtime.execution.threads import divide_threads
 from ortopt.runtime.planning.planner import Planner
-from ortopt.runtime.values.conversion import to_ort
+from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups

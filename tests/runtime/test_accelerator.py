@@ -17,7 +17,7 @@ from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.runtime.debugging.checks import difference
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.run_settings import RunType, read_settings
-from ortopt.runtime.values.conversion import to_ort
+from ortopt.runtime.values.tensors import to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 

@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose
 
 from benchmarks.sessions import _FIXED_THRESHOLD, GROUPS, activations
 from ortopt.runtime.execution.group_runner import GroupRunner
-from ortopt.runtime.values.conversion import elements
+from ortopt.runtime.values.tensors import elements
 from tests.runtime.models import HEADER, floats, session
 
 PROC = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")

@@ -24,8 +24,8 @@ import ortopt
 from ortopt import InferenceSession, UsageError
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.values import foreign_memory
-from ortopt.runtime.values.conversion import binding
 from ortopt.runtime.values.foreign_memory import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
@@ -594,7 +594,7 @@ def test_no_name_is_reserved(value: str, name: str) -> None:
 
 def test_outputs_are_taken_apart_without_onnx_runtimes_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end is a C++ exception: 100 microseconds, for each group whose outputs are freed at different times."""
-    own = binding().OrtValueVector
+    own = native().OrtValueVector
     ends: list[int] = []
 
     class Watched(own):  # type: ignore[misc, valid-type]
@@ -602,7 +602,7 @@ def test_outputs_are_taken_apart_without_onnx_runtimes_iterator(monkeypatch: pyt
             yield from (self[i] for i in range(len(self)))
             ends.append(len(self))
 
-    monkeypatch.setattr(binding(), "OrtValueVector", Watched)
+    monkeypatch.setattr(native(), "OrtValueVector", Watched)
     group = '<domain: "ortopt.group", opset_import: ["" : 17]>'
     mine = session(f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
         a, b = ortopt.group.group_0 (x) c, d = ortopt.group.group_0 (a) y = ortopt.group.group_1 (c, b)

@@ -30,7 +30,9 @@ from ortopt.graph.text import one_line
 from ortopt.runtime.cuda.driver import Copy, Driver
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
-from ortopt.runtime.values.conversion import binding, device, has_no_array, holds_numbers, nbytes_of, to_ort
+from ortopt.runtime.onnxruntime_internals import native, native_device, native_value
+from ortopt.runtime.values.element_types import has_no_array
+from ortopt.runtime.values.tensors import holds_numbers, nbytes_of, to_ort
 
 STREAM_KEY: Final = "user_compute_stream"
 """The provider option that says on which stream a session runs."""
@@ -89,7 +91,7 @@ class CudaDevice:
         # Memory of the process's allocator: what others get of it is not ordered by our stream. Results of runs are
         # of the sessions' allocators, which only this stream uses.
         self._allocated: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._tensor = binding().OrtValue
+        self._tensor = native().OrtValue
         self._unwaiting = onnxruntime.RunOptions()
         self._unwaiting.add_run_config_entry(NO_WAITING, "1")
         self.default_options = onnxruntime.RunOptions()
@@ -121,7 +123,7 @@ class CudaDevice:
 
     def place_of(self, name: str) -> Any:
         """ONNX Runtime's C++ object for ``cpu``, or for this device: ``cuda``."""
-        return device(name, self.index if name == "cuda" else 0)
+        return native_device(name, self.index if name == "cuda" else 0)
 
     def is_resident(self, value: Any) -> bool:
         """Whether a value of a plan is a tensor on a device."""
@@ -134,7 +136,7 @@ class CudaDevice:
 
         ONNX Runtime's sessions that know no device look at the type and the sizes of it.
         """
-        inner = getattr(value, "_ortvalue", None)
+        inner = native_value(value)
         return type(value)(self._host_tensor(inner)) if self.is_resident(inner) else value
 
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
@@ -276,7 +278,9 @@ class CudaDevice:
         self._counters.copied(1, nbytes)
 
     def _host_tensor(self, value: Any) -> Any:
-        return self._tensor.ortvalue_from_shape_and_onnx_type(list(value.shape()), value.element_type(), device("cpu"))
+        return self._tensor.ortvalue_from_shape_and_onnx_type(
+            list(value.shape()), value.element_type(), native_device("cpu")
+        )
 
 
 def open_device(
@@ -318,7 +322,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise binding().EPFail(str(error)) from error
+        raise native().EPFail(str(error)) from error
 
 
 def _number(options: Mapping[str, Any], name: str) -> int:

@@ -20,10 +20,12 @@ from ortopt.graph import scope
 from ortopt.graph.text import one_line
 from ortopt.options import Options
 from ortopt.runtime.execution.executables import Executable
-from ortopt.runtime.execution.group_spec import GroupSpec, write_type
+from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.values.conversion import elements, to_numpy, type_of
+from ortopt.runtime.values.conversion import to_numpy, type_of
+from ortopt.runtime.values.element_types import write_type
+from ortopt.runtime.values.tensors import elements
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.save import save
 from ortopt.verification.comparison import Comparison

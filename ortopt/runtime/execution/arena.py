@@ -31,8 +31,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
+from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution import session_options
-from ortopt.runtime.values.conversion import binding, borrow
+from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.values.tensors import borrow
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -100,18 +102,22 @@ def _current() -> Any:
             return member if ours is not None and _share(ours, member) else None
         if not _is_arena(member) or _share(member, _member()):
             return None  # a caller's
-        kind = binding()
-        where = kind.OrtMemoryInfo("Cpu", kind.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kind.OrtMemType.DEFAULT)
-        kind.create_and_register_allocator(where, kind.OrtArenaCfg(0, -1, -1, -1))  # unbounded, all else as by default
+        _register()
         ours = _registered[os.getpid()] = _member()
         # The first block is never given back: these runs make it a small one.
         return ours if _share(ours, _member()) else None
 
 
+def _register() -> None:
+    """Register an arena: unbounded, all else as by default."""
+    import onnxruntime as ort
+
+    where = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(where, ort.OrtArenaCfg(0, -1, -1, -1))
+
+
 def _member() -> Any:
     """A session that opts in, and has hardly anything to do."""
-    from ortopt.runtime.values.containers import opened
-
     nodes = [
         onnx.helper.make_node("Constant", [], ["x"], value_ints=[0] * _SIZE),
         onnx.helper.make_node("Neg", ["x"], ["y"]),
@@ -119,11 +125,13 @@ def _member() -> Any:
     output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [_SIZE])
     graph = onnx.helper.make_graph(nodes, "nothing", [], [output])
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    return opened(model, {ENTRY: "1"})
+    return auxiliary_session(model, {ENTRY: "1"})
 
 
 def _is_arena(session: Any) -> bool:
-    arena = binding().OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    import onnxruntime
+
+    arena = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     return bool(session.output_meminfos[0].allocator_type == arena)
 
 
@@ -140,7 +148,7 @@ def _address(session: Any) -> int:
 def _shrink(session: Any) -> None:
     """Give back memory of a session's arena: blocks of which nothing is used, not even by what this very run gives."""
     result = np.zeros(_SIZE, np.int64)
-    bound = binding().SessionIOBinding(session)
+    bound = native().SessionIOBinding(session)
     bound.bind_ortvalue_output("y", borrow(result))
     session.run_with_iobinding(bound, _shrinking())
 

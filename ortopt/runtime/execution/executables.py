@@ -14,9 +14,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortopt.runtime.onnxruntime_internals import native, native_device
 from ortopt.runtime.values.containers import wrapped
-from ortopt.runtime.values.conversion import array_of, binding, elements, has_no_array, is_plain, own, to_numpy, to_ort
-from ortopt.runtime.values.conversion import device as device_of
+from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.element_types import has_no_array, is_plain
+from ortopt.runtime.values.tensors import array_of, elements, own, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice
@@ -42,7 +44,7 @@ class Prepared:
     ) -> None:
         self.session = session
         self._run = session.run_with_ortvaluevector
-        self._vector = binding().OrtValueVector
+        self._vector = native().OrtValueVector
         self._feeds = list(feeds)
         self._fetches = list(fetches)
         self._devices = list(devices)
@@ -57,7 +59,7 @@ class Prepared:
         fetches = self._vector()
         self._run(options, self._feeds, feeds, self._fetches, fetches, self._devices)
         if not self._separate:
-            return fetches  # type: ignore[no-any-return]
+            return fetches
         # An element of a vector keeps the whole vector alive: each gets one of its own.
         alone = []
         for value in elements(fetches):
@@ -182,7 +184,7 @@ class Converted:
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Run the session."""
-        own = binding().OrtValue
+        own = native().OrtValue
         if self._exotic:
             values = [value if value is None else wrapped(value) for value in values]
         if all(value is None or isinstance(value, own) for value in values):
@@ -310,4 +312,4 @@ def of_session(
         return Converted(session, feeds, fetches, device)
     if device is not None:
         return OnDevice(session, feeds, fetches, device, places, separate=separate)
-    return Prepared(session, feeds, fetches, [device_of("cpu")] * len(fetches), separate=separate)
+    return Prepared(session, feeds, fetches, [native_device("cpu")] * len(fetches), separate=separate)

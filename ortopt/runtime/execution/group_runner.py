@@ -24,7 +24,8 @@ from ortopt.runtime.execution.weights import place
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.run_settings import RunSettings, RunType
-from ortopt.runtime.values.conversion import PLAIN, is_plain, type_of
+from ortopt.runtime.values.conversion import type_of
+from ortopt.runtime.values.element_types import PLAIN, is_plain
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice

@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis import kernels
-from ortopt.errors import InvalidModelError, UsageError
+from ortopt.errors import InvalidModelError
 from ortopt.graph import scope
 from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
 from ortopt.partition.groups import PROVIDER_KEY
+from ortopt.runtime.values.element_types import write_type
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 
@@ -207,26 +208,6 @@ def _without_inventions(shape: ir.Shape | None) -> ir.Shape | None:
         return None
     dims = [dim if isinstance(dim, int) else dim.value for dim in shape]
     return ir.Shape([None if isinstance(dim, str) and dim.startswith(INVENTED) else dim for dim in dims])
-
-
-def write_type(proto: onnx.TypeProto, text: str) -> None:
-    """Fill in a type from ONNX's spelling.
-
-    Raises:
-        UsageError: It is a type that cannot pass between groups.
-    """
-    inner = text[text.find("(") + 1 : -1]
-    if text.startswith("seq("):
-        proto.sequence_type.SetInParent()
-        write_type(proto.sequence_type.elem_type, inner)
-        return
-    if text.startswith("optional("):
-        proto.optional_type.SetInParent()
-        write_type(proto.optional_type.elem_type, inner)
-        return
-    if not text.startswith("tensor(") or inner.upper() not in ir.DataType.__members__:
-        raise UsageError(f"a value of type {text!r} cannot pass from one group to another")
-    proto.tensor_type.elem_type = ir.DataType[inner.upper()].value
 
 
 class SpecLibrary:

@@ -14,6 +14,7 @@ from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.profiling import Profiles
+from ortopt.runtime.onnxruntime_internals import uninitialized_session
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice
@@ -110,8 +111,6 @@ class SessionMaker:
             foreign: Whether the model has ops that only a library in the caller's options can bring.
             provider_options: Options by provider besides the caller's.
         """
-        from onnxruntime.capi import onnxruntime_pybind11_state as binding
-
         if CUDA in providers:
             usable(CUDA)  # loads the libraries that the provider looks for
         for file in placed.kept:
@@ -129,7 +128,7 @@ class SessionMaker:
         device = self.device if CUDA in providers else None
         busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
         with self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
-            session = binding.InferenceSession(options, placed.model, False, False)
+            session = uninitialized_session(options, placed.model)
             if device is not None:
                 device.outlives(session)
             more = {CUDA: {**(device.session_options() if device else {}), **(provider_options or {}).get(CUDA, {})}}

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx
 import onnx_ir as ir
@@ -21,7 +21,11 @@ from ortopt.evaluation.evaluate import shares_threads
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
-from ortopt.runtime.values.conversion import binding, to_numpy
+from ortopt.runtime.onnxruntime_internals import NativeSession, open_native_session, uninitialized_session
+from ortopt.runtime.values.conversion import to_numpy
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _lock = threading.Lock()
 
@@ -74,8 +78,8 @@ class Copies:
         return own
 
 
-def _carrier(options: Any) -> Any:
-    return binding().InferenceSession(options, _empty_model(), False, False)
+def _carrier(options: onnxruntime.SessionOptions) -> NativeSession:
+    return uninitialized_session(options, _empty_model())
 
 
 @contextlib.contextmanager
@@ -227,10 +231,8 @@ def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
     return [(value, found[value.name or ""]) for value in values if list(found[value.name or ""].shape()) != [0]]
 
 
-def _open(model: onnx.ModelProto, options: Any) -> Any:
-    session = binding().InferenceSession(options, model.SerializeToString(), False, False)
-    session.initialize_session(["CPUExecutionProvider"], [{}], set())
-    return session
+def _open(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> NativeSession:
+    return open_native_session(options, model.SerializeToString())
 
 
 def has_affinities(options: Any) -> bool:

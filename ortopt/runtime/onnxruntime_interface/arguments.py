@@ -9,7 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from ortopt.runtime.values.conversion import binding, device, failure, is_plain, to_ort
+from ortopt.runtime.onnxruntime_internals import failure, native, native_device, native_value
+from ortopt.runtime.values.element_types import is_plain, type_text
+from ortopt.runtime.values.tensors import to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice
@@ -35,7 +37,7 @@ class Arguments:
         ]
         self._signature = signature
         self._device = on
-        self._borrow, self._cpu = binding().OrtValue.ortvalue_from_numpy, device("cpu")
+        self._borrow, self._cpu = native().OrtValue.ortvalue_from_numpy, native_device("cpu")
 
     def __call__(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         """The plan's values for what a caller gave, and what must be kept as long as they are used.
@@ -65,7 +67,7 @@ class Arguments:
                     kept.append(value)
                 values.append(borrow(value, cpu))
                 continue
-            inner = getattr(value, "_ortvalue", None)
+            inner = native_value(value)
             if inner is not None and formal.fits(inner):
                 values.append(inner)
                 kept.append(value)
@@ -101,7 +103,7 @@ class _Formal:
     def __init__(self, value: ir.Value) -> None:
         self.optional = isinstance(value.type, ir.OptionalType)
         self._dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
-        plain = self._dtype is not None and is_plain(f"tensor({self._dtype.name.lower()})")
+        plain = self._dtype is not None and is_plain(type_text(self._dtype))
         self._kind = self._dtype.value if plain and self._dtype is not None else None
         numpy = self._dtype.numpy() if plain and self._dtype is not None else None
         self._numpy = numpy if numpy is not None and numpy.isbuiltin == 1 and self._dtype.bitwidth >= 8 else None  # type: ignore[union-attr]
@@ -126,7 +128,7 @@ class _Formal:
 
     def converted(self, value: Any) -> tuple[Any, Any]:
         """What a plan holds for something that ONNX Runtime accepts, and what must be kept as long as it is used."""
-        inner = getattr(value, "_ortvalue", None)
+        inner = native_value(value)
         if inner is not None:
             return inner, value
         if not isinstance(value, np.ndarray):

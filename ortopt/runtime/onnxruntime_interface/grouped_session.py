@@ -15,9 +15,11 @@ from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding, check_targ
 from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
 from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
+from ortopt.runtime.onnxruntime_internals import invalid_argument, native, session_of_binding
 from ortopt.runtime.planning.execution_plan import ExecutionPlan, ParallelPlan
 from ortopt.runtime.values.containers import wrapped
-from ortopt.runtime.values.conversion import alone, binding, elements, own, to_numpy
+from ortopt.runtime.values.conversion import alone, to_numpy
+from ortopt.runtime.values.tensors import elements, own
 
 
 class GroupedSession(ManagementMethods):
@@ -115,7 +117,7 @@ class GroupedSession(ManagementMethods):
         import onnxruntime
 
         for vector in (feeds, fetches):
-            if not isinstance(vector, binding().OrtValueVector):
+            if not isinstance(vector, native().OrtValueVector):
                 raise TypeError(f"feeds and fetches are OrtValueVectors, not {type(vector).__name__}")
         _check_counts(len(feed_names), len(feeds), len(fetch_names), len(fetches), len(fetch_devices))
         given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, elements(feeds), strict=True)}
@@ -124,10 +126,10 @@ class GroupedSession(ManagementMethods):
         positions = self._asked(fetch_names)
         targets = [onnxruntime.OrtValue(value) for value in elements(fetches)]
         for i, target in zip(positions, targets, strict=False):
-            check_target(target, self.signature.outputs[i], _invalid)
+            check_target(target, self.signature.outputs[i], invalid_argument)
         results = self.execute(values, run_options)
         for i, target in zip(positions, targets, strict=False):
-            write(target, self._alone(results[i], i), self.device, self._names[i], _invalid)
+            write(target, self._alone(results[i], i), self.device, self._names[i], invalid_argument)
         if not targets:
             for i, place in zip(positions, fetch_devices, strict=True):
                 fetches.push_back(placed(self._alone(results[i], i), place, self.device, f"output {self._names[i]}"))
@@ -136,11 +138,11 @@ class GroupedSession(ManagementMethods):
 
     def io_binding(self) -> IOBinding:
         """Memory for inputs and outputs."""
-        return IOBinding(self)
+        return IOBinding(self.signature, self.device, self.get_providers())
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any) -> None:
         """Run the model from and to bound memory."""
-        if iobinding._session is not self:
+        if session_of_binding(iobinding) is not self.signature.session:
             raise ValueError("IOBinding must be used with the session that created it.")
         if not iobinding.outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
@@ -150,7 +152,7 @@ class GroupedSession(ManagementMethods):
         try:
             self.signature.check_bound(iobinding.inputs)
             values, _ = self._arguments(iobinding.inputs)
-        except (binding().InvalidArgument, binding().Fail) as error:  # so ONNX Runtime says it, of what is bound
+        except (native().InvalidArgument, native().Fail) as error:  # so ONNX Runtime says it, of what is bound
             raise in_execution(without_code(error)) from error
         positions = {name: self._positions[name] for name in iobinding.outputs}
         for name, target in iobinding.outputs.items():
@@ -245,11 +247,6 @@ class GroupedSession(ManagementMethods):
         self.context.maker.profiles.forget()
 
 
-def _invalid(message: str) -> Exception:
-    error: Exception = binding().InvalidArgument(f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : {message}")
-    return error
-
-
 def _check_counts(names: int, feeds: int, outputs: int, fetches: int, devices: int) -> None:
     """Refuse vectors that do not fit; what ONNX Runtime says."""
     said = None
@@ -262,7 +259,7 @@ def _check_counts(names: int, feeds: int, outputs: int, fetches: int, devices: i
     elif devices != outputs:
         said = f"fetch names has {outputs} elements, but there are {devices} devices."
     if said is not None:
-        raise _invalid(said)
+        raise invalid_argument(said)
 
 
 __all__ = ["GroupedSession"]

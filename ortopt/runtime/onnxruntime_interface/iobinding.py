@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.values.conversion import binding, has_no_array, holds_numbers, to_numpy, to_ort
-from ortopt.runtime.values.conversion import device as device_of
+from ortopt.runtime.onnxruntime_internals import checked_native_value, device_of, native, native_device
+from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.element_types import has_no_array, type_text
+from ortopt.runtime.values.tensors import holds_numbers, to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice
-    from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+    from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 
 
 class IOBinding:
     """Inputs and outputs that are bound to memory, for `InferenceSession.run_with_iobinding`; for one thread at a time.
 
     Args:
-        session: The session.
+        signature: The inputs and outputs of the session's model.
+        device: The CUDA device where values may be besides the host's memory.
+        providers: The session's execution providers.
     """
 
-    def __init__(self, session: GroupedSession) -> None:
-        self._session = session
-        self._checks = binding().SessionIOBinding(session.signature.session)  # binds nothing: it refuses what is wrong
+    def __init__(self, signature: ModelSignature, device: CudaDevice | None, providers: Iterable[str]) -> None:
+        self._session = signature.session  # ONNX Runtime asks for it where the binding is given to another session
+        self._device = device
+        self._kinds = {provider.lower().removesuffix("executionprovider") for provider in providers}
+        self._checks = native().SessionIOBinding(self._session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
@@ -62,13 +68,13 @@ class IOBinding:
 
         where = onnxruntime.OrtDevice.make(device_type, device_id)
         if device_type.lower() == "cpu":
-            self._checks.bind_input(name, where._get_c_device(), element_type, shape, buffer_ptr)
+            self._checks.bind_input(name, device_of(where), element_type, shape, buffer_ptr)
         self.bind_ortvalue_input(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
         if ortvalue.has_value():
-            device, inner = self._session.device, ortvalue._ortvalue
+            device, inner = self._device, checked_native_value(ortvalue)
             away = device is not None and device.is_resident(inner)
             # What is on a device would be copied at once, by a session that knows no device. Names are all it looks at.
             self._checks.bind_ortvalue_input(name, to_ort(np.zeros(0, np.float32)) if away else inner)
@@ -105,7 +111,7 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
-        ortvalue._get_c_value()  # what is none is refused as by ONNX Runtime
+        checked_native_value(ortvalue)  # what is none is refused as by ONNX Runtime
         self._bind_output(name, ortvalue)
 
     def _bind_output(self, name: str, target: Any) -> None:
@@ -129,15 +135,15 @@ class IOBinding:
 
     def get_outputs_as_ortvaluevector(self) -> Any:
         """The same as ONNX Runtime's vector."""
-        vector = binding().OrtValueVector()
+        vector = native().OrtValueVector()
         for value in self.get_outputs():
-            vector.push_back(value._ortvalue)
+            vector.push_back(checked_native_value(value))
         return vector
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""
-        device = self._session.device
-        values = [value._ortvalue for value in self.get_outputs()]
+        device = self._device
+        values = [checked_native_value(value) for value in self.get_outputs()]
         at_host = values if device is None else [device.download(value, "bound output") for value in values]
         return [to_numpy(value) if value.has_value() else None for value in at_host]
 
@@ -146,8 +152,8 @@ class IOBinding:
 
         if not isinstance(target, tuple):
             return target
-        empty = binding().SessionIOBinding(self._session.signature.session)
-        empty.bind_output(name, device_of("cpu"))
+        empty = native().SessionIOBinding(self._session)
+        empty.bind_output(name, native_device("cpu"))
         return onnxruntime.OrtValue(empty.get_outputs()[0])
 
     def clear_binding_inputs(self) -> None:
@@ -171,11 +177,11 @@ class IOBinding:
             numpy = dtype.numpy()
             memory = (ctypes.c_char * (int(np.prod(shape, dtype=np.int64)) * numpy.itemsize)).from_address(address)
             raw = memoryview(memory).cast("B")
-            if not has_no_array(f"tensor({dtype.name.lower()})"):
+            if not has_no_array(type_text(dtype)):
                 return onnxruntime.OrtValue.ortvalue_from_numpy(np.frombuffer(raw, numpy).reshape(tuple(shape)))
             bits = np.frombuffer(raw, np.uint16 if numpy.itemsize == 2 else np.uint8).reshape(tuple(shape))
             return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
-        if self._session.device is None:
+        if self._device is None:
             raise NotImplementedError(f"memory at an address on {kind}, where no group runs: wrap it into an OrtValue")
         from ortopt.runtime.values.foreign_memory import at_address
 
@@ -192,23 +198,23 @@ class IOBinding:
         """
         import onnxruntime
 
-        device = self._session.device
-        kinds = {one.lower().removesuffix("executionprovider") for one in self._session.get_providers()}
-        found = {}
+        device = self._device
+        bound: dict[str, Any] = {}
         moved = False
         for name, target in self._outputs.items():
             value = results[name]
             if not isinstance(target, tuple):
                 moved = write(target, value, device, name, in_execution) or moved
-                found[name] = target
+                bound[name] = target
                 continue
-            place = device_of(*target) if target[0] in kinds else device_of("cpu")  # where nothing runs on that
+            on_device = target[0] in self._kinds  # else nothing runs there
+            place = native_device(*target) if on_device else native_device("cpu")
             here = placed(value, place, device, f"output {name}")
             moved = moved or here is not value
-            found[name] = onnxruntime.OrtValue(here)
+            bound[name] = onnxruntime.OrtValue(here)
         if moved and device is not None:
             device.synchronize()
-        self._results = found
+        self._results = bound
 
 
 Refusal = Callable[[str], Exception]
@@ -282,20 +288,20 @@ def placed(value: Any, place: Any, device: CudaDevice | None, name: str) -> Any:
         name: What to call it on the timeline.
     """
     kind = place.device_type()
-    if device is not None and (kind, place.device_id()) == (device_of("cuda").device_type(), device.index):
+    if device is not None and (kind, place.device_id()) == (native_device("cuda").device_type(), device.index):
         return device.upload(value, name)
     at_host = value if device is None else device.download(value, name)
-    if kind == device_of("cpu").device_type() or not holds_numbers(at_host):
+    if kind == native_device("cpu").device_type() or not holds_numbers(at_host):
         return at_host
     return type(at_host).ortvalue_from_numpy(to_numpy(at_host), place)
 
 
 def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
     """Copy a result to bound memory."""
-    if device is not None and device.is_resident(target._ortvalue):
+    if device is not None and device.is_resident(checked_native_value(target)):
         device.crossed([] if device.is_resident(value) else [value])
         with device.lock:
-            device.fill([target._ortvalue], [value])
+            device.fill([checked_native_value(target)], [value])
         return
     at_host = value if device is None else device.download(value, f"output {name}")
     if has_no_array(at_host.data_type()) and target.device_name() == "cpu":

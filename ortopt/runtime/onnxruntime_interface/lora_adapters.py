@@ -13,9 +13,10 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
+from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution.group_spec import free_prefix
-from ortopt.runtime.values.containers import opened
-from ortopt.runtime.values.conversion import PLAIN, elements
+from ortopt.runtime.values.element_types import PLAIN
+from ortopt.runtime.values.tensors import elements
 
 _IR: Final = 10
 _OPSET: Final = 21
@@ -75,7 +76,7 @@ class LoraAdapters:
         constant = f"{free_prefix(self._types)}constant"  # a model has a node
         graph.node.append(onnx.helper.make_node("Constant", [], [constant], value_int=1))
         graph.output.append(info(constant, onnx.TensorProto.INT64, []))
-        return opened(proto)
+        return auxiliary_session(proto)
 
 
 __all__ = ["LoraAdapters"]

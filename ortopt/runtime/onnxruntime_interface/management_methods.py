@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.providers import CPU
+from ortopt.runtime.onnxruntime_internals import device_of
 
 if TYPE_CHECKING:
     from ortopt.runtime.execution.group_runner import GroupContext
@@ -43,7 +44,7 @@ class ManagementMethods:
         """An ``onnxruntime.OrtValue`` from an allocator of this session. Raises what ONNX Runtime raises."""
         import onnxruntime
 
-        where = onnxruntime.OrtDevice.make(device_type, device_id, vendor_id)._get_c_device()
+        where = device_of(onnxruntime.OrtDevice.make(device_type, device_id, vendor_id))
         first: Exception | None = None
         for session in (self.signature.session, *self._sessions()):
             by_number = isinstance(element_type, int)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortopt.evaluation.evaluate import use_one_thread
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
-from ortopt.runtime.values.conversion import binding, failure
+from ortopt.runtime.onnxruntime_internals import NativeSession, failure, open_native_session
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 
 _ACCEPTED: Final = "accepted"
@@ -57,8 +57,7 @@ class ModelSignature:
         self._kept = placed.kept
         if placed.folder is not None:
             options.add_session_config_entry(FOLDER_KEY, placed.folder)
-        self._session = binding().InferenceSession(options, placed.model, False, False)
-        self._session.initialize_session(["CPUExecutionProvider"], [{}], set())
+        self._session = open_native_session(options, placed.model)
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
         self.inputs = list(self._session.inputs_meta)
@@ -69,7 +68,7 @@ class ModelSignature:
         self._known = {one.name for one in self.outputs}
 
     @property
-    def session(self) -> Any:
+    def session(self) -> NativeSession:
         """ONNX Runtime's C++ session."""
         return self._session
 

@@ -10,8 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts
+from ortopt.runtime.onnxruntime_internals import failure
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
-from ortopt.runtime.values.conversion import failure, scalar, to_numpy, to_ort
+from ortopt.runtime.values.conversion import scalar, to_numpy
+from ortopt.runtime.values.tensors import to_ort
 
 
 @dataclass(frozen=True, slots=True)

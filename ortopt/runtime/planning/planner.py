@@ -31,7 +31,7 @@ from ortopt.runtime.planning.execution_plan import Action, ExecutionPlan, Step, 
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of
 from ortopt.runtime.run_settings import RunType
 from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, choice_of
-from ortopt.runtime.values.conversion import tensor_to_ort
+from ortopt.runtime.values.tensors import tensor_to_ort
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice

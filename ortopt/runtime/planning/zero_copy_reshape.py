@@ -12,8 +12,10 @@ from typing import Any, Final
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.planning.execution_plan import Action
-from ortopt.runtime.values.conversion import binding, has_no_array, is_plain, to_ort
+from ortopt.runtime.values.element_types import has_no_array, is_plain, type_text
+from ortopt.runtime.values.tensors import to_ort
 
 Dims = tuple[int, ...]
 Reshaping = Callable[[Dims], Dims]
@@ -35,7 +37,7 @@ class ZeroCopyReshape:
     def __init__(self, reshaping: Reshaping, session: Action) -> None:
         self._reshaping = reshaping
         self._session = session
-        self._tensor = binding().OrtValue
+        self._tensor = native().OrtValue
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Make the view, which keeps the memory alive."""
@@ -56,7 +58,7 @@ def reshaping_of(node: ir.Node) -> Reshaping | None:
     operand = node.inputs[0]
     if operand is None or operand.dtype is None or not isinstance(operand.type, ir.TensorType):
         return None
-    type_ = f"tensor({operand.dtype.name.lower()})"
+    type_ = type_text(operand.dtype)
     if not is_plain(type_) or has_no_array(type_) or semantics.constant_tensor(operand) is not None:
         return None
     if node.op_type == "Identity":

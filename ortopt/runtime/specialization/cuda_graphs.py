@@ -26,7 +26,8 @@ from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.executables import OnDevice, of_session
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.values.conversion import binding, nbytes_of
+from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.values.tensors import nbytes_of
 
 if TYPE_CHECKING:
     from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
@@ -138,7 +139,7 @@ class CapturedGraph:
         self._inputs = [device.allocate(value.shape(), value.element_type()) for value in values]
         self._outputs = [device.allocate(value.shape(), value.element_type()) for value in results]
         self.nbytes = sum(map(nbytes_of, (*self._inputs, *self._outputs)))
-        self._binding = binding().SessionIOBinding(plain.session)
+        self._binding = native().SessionIOBinding(plain.session)
         for one, buffer in zip(spec.inputs, self._inputs, strict=True):
             self._binding.bind_ortvalue_input(one.name, buffer)
         for one, buffer in zip(spec.outputs, self._outputs, strict=True):

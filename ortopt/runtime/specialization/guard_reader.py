@@ -18,9 +18,11 @@ from ortopt import semantics
 from ortopt.partition.groups import GUARD_KEY
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.planning.execution_plan import Action
 from ortopt.runtime.specialization.guard_writer import Condition
-from ortopt.runtime.values.conversion import PLAIN, binding, to_numpy
+from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.element_types import PLAIN
 from ortopt.semantics import GROUP_DOMAIN
 
 _DEEPEST: Final = 12
@@ -267,7 +269,7 @@ class GuardedCall:
         self._name = name
         self._counters = counters
         self._timeline = timeline
-        self._tensor = binding().OrtValue
+        self._tensor = native().OrtValue
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
         """Choose, and run what is chosen."""

@@ -29,6 +29,7 @@ from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.specialization.disk_cache import Folder
 from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.element_types import type_text
 
 if TYPE_CHECKING:
     from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
@@ -251,7 +252,7 @@ class SpecializingExecutable:
         spec = group.spec
         model = spec.complete_model(
             [list(sizes[1:]) for sizes in specification],
-            [_spelled(sizes[0]) for sizes in specification],
+            [type_text(ir.DataType(sizes[0])) for sizes in specification],
         )
         inputs = list(model.graph.inputs)
         for i, content in guarded:
@@ -287,7 +288,7 @@ class SpecializingExecutable:
 
 
 def spec_of(model: ir.Model, name: str) -> GroupSpec:
-    """The spec of a whole model."""
+    """The description of a whole model as a group."""
     library = SpecLibrary(model)
     graph = model.graph
     spec = library.of_nodes(name, list(graph), list(graph.inputs), list(graph.outputs))
@@ -309,7 +310,3 @@ def spec_of(model: ir.Model, name: str) -> GroupSpec:
         spec.random,
         spec.foreign,
     )
-
-
-def _spelled(kind: int) -> str:
-    return f"tensor({ir.DataType(kind).name.lower()})"

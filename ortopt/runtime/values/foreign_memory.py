@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import onnx_ir as ir
 
-from ortopt.runtime.values.conversion import binding
+from ortopt.runtime.onnxruntime_internals import native
 
 _DEVICES: Final = {"cpu": 1, "cuda": 2}
 _CODES: Final = {
@@ -86,7 +86,7 @@ def at_address(kind: str, index: int, dtype: ir.DataType, shape: Sequence[int], 
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     capsule = new(ctypes.addressof(managed), b"dltensor", None)
-    return binding().OrtValue.from_dlpack(capsule, dtype == ir.DataType.BOOL)
+    return native().OrtValue.from_dlpack(capsule, dtype == ir.DataType.BOOL)
 
 
 __all__ = ["at_address"]

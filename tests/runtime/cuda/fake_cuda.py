@@ -24,8 +24,9 @@ from ortopt.runtime.cuda import device as cuda_device
 from ortopt.runtime.cuda.device import NO_WAITING, STREAM_KEY, CudaDevice
 from ortopt.runtime.cuda.driver import Copy
 from ortopt.runtime.execution import session_maker
+from ortopt.runtime.onnxruntime_internals import native, native_device
 from ortopt.runtime.specialization.cuda_graphs import GRAPH_KEY
-from ortopt.runtime.values.conversion import binding, device, elements
+from ortopt.runtime.values.tensors import elements
 
 
 class Driver:
@@ -124,7 +125,7 @@ class Device(CudaDevice):
         return frozenset(i for i, memory in enumerate(memories) if memory.name in self.log.pinned)
 
     def place_of(self, name: str) -> Any:
-        return device("cpu")
+        return native_device("cpu")
 
     def is_resident(self, value: Any) -> bool:
         return isinstance(value, self._tensor) and value in self.log.resident
@@ -138,7 +139,7 @@ class Device(CudaDevice):
     def received(self, values: Sequence[Any], places: Sequence[str]) -> Sequence[Any]:
         own = []
         for value, place in zip(values, places, strict=True):
-            alone = binding().OrtValueVector()
+            alone = native().OrtValueVector()
             alone.push_back(value)
             own.append(alone[0])
             if place == "cuda":
@@ -267,12 +268,12 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
         log.devices.append(found)
         return found
 
-    own_binding = binding().SessionIOBinding
+    own_binding = native().SessionIOBinding
     monkeypatch.setattr(session_maker.SessionMaker, "make", made)
     monkeypatch.setattr(session_factory, "usable", lambda name: (True, "ok"))
     monkeypatch.setattr(cuda_device, "CudaDevice", opened)
     monkeypatch.setattr(cuda_device, "Driver", lambda index: Driver(index, log))
-    monkeypatch.setattr(binding(), "SessionIOBinding", lambda one: own_binding(getattr(one, "_real", one)))
+    monkeypatch.setattr(native(), "SessionIOBinding", lambda one: own_binding(getattr(one, "_real", one)))
     return log
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape
-from ortopt.runtime.values.conversion import to_ort
+from ortopt.runtime.values.tensors import to_ort
 from tests.runtime.models import HEADER, Twice, floats, plain_session, session
 
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Neg (p) }'

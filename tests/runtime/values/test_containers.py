@@ -18,7 +18,7 @@ from onnx.reference.op_run import OpRun
 from ortopt.errors import UsageError
 from ortopt.runtime.session import InferenceSession
 from ortopt.runtime.values.containers import contents, wrapped
-from ortopt.runtime.values.conversion import tensor_to_ort, to_ort
+from ortopt.runtime.values.tensors import tensor_to_ort, to_ort
 from ortopt.serialization.load import load
 from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
 
