@@ -25,8 +25,9 @@ from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_interface.model_signature import without_code
 from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.provider_arguments import Providers, named_providers
 from ortopt.runtime.run_settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
-from ortopt.runtime.session_factory import Providers, SessionRequest, named_providers, open_session
+from ortopt.runtime.session_factory import SessionRequest, open_session
 from ortopt.runtime.values.conversion import taken
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
-from ortopt.analysis.providers import CPU, CUDA, normalize, usable
+from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
@@ -22,13 +22,14 @@ from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.cache import Cache
-from ortopt.runtime.execution.group_runner import HOST, GroupContext
+from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.runtime.execution.weights import FOLDER_KEY
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.provider_arguments import ProviderOptions
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 
     from ortopt.runtime.cuda.device import CudaDevice
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
-
-Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
-Chosen = Mapping[str, Mapping[str, Any]]
-"""Options by provider, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ class SessionRequest:
     timeline: Timeline | None
 
 
-def open_session(request: SessionRequest, chosen: Chosen | None, *, falls_back: bool) -> Any:
+def open_session(request: SessionRequest, chosen: ProviderOptions | None, *, falls_back: bool) -> Any:
     """Make what runs a model: ``onnxruntime.InferenceSession`` or `GroupedSession`.
 
     Raises what ONNX Runtime raises where it refuses the model.
@@ -90,13 +87,13 @@ def open_session(request: SessionRequest, chosen: Chosen | None, *, falls_back: 
         UsageError: No provider works here, or something that was asked for makes no sense.
         InvalidModelError: The model is broken.
     """
-    return _Opening(request, chosen, falls_back=falls_back).session()
+    return _SessionFactory(request, chosen, falls_back=falls_back).session()
 
 
-class _Opening:
-    """One opening of a model."""
+class _SessionFactory:
+    """Makes the session of one request."""
 
-    def __init__(self, request: SessionRequest, chosen: Chosen | None, *, falls_back: bool) -> None:
+    def __init__(self, request: SessionRequest, chosen: ProviderOptions | None, *, falls_back: bool) -> None:
         self._request = request
         self._settings = request.settings
         self._counters = request.counters
@@ -131,7 +128,7 @@ class _Opening:
                 raise refused
         return session
 
-    def _whole(self, chosen: Chosen | None) -> tuple[Any, Exception | None]:
+    def _whole(self, chosen: ProviderOptions | None) -> tuple[Any, Exception | None]:
         """One session of ONNX Runtime of the whole model, or what it said if it would not.
 
         Neither where the model is too large for it.
@@ -260,7 +257,8 @@ class _Opening:
             cache,
             host_ops,
             request.timeline,
-            request.specialize,
+            _specializer(request.specialize),
+            _observers(self._settings, device),
             device,
             self._falls_back,
         )
@@ -278,7 +276,7 @@ class _Opening:
         if has_initializers and any(one.spec.foreign and one.wanted_provider != HOST for one in context.groups):
             raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
         if self._settings.dump_graph:
-            from ortopt.runtime.debugging.checks import dump_graph
+            from ortopt.runtime.debugging.dumps import dump_graph
 
             dump_graph(model, plan, self._settings.dump_folder)
         return GroupedSession(model, plan, context)
@@ -328,7 +326,7 @@ class _Opening:
             )
         return device, told
 
-    def _working(self, chosen: Chosen) -> tuple[str, ...]:
+    def _working(self, chosen: ProviderOptions) -> tuple[str, ...]:
         """The providers that work here.
 
         Raises:
@@ -355,40 +353,6 @@ class _Opening:
 
 def _said(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
-
-
-def named_providers(providers: Providers | None, provider_options: Sequence[Mapping[str, Any]] | None) -> Chosen | None:
-    """Options by provider, in order; None where the caller named none.
-
-    Raises:
-        UsageError: A name is unknown.
-        ValueError: The two do not fit; ONNX Runtime's messages.
-    """
-    if provider_options is not None and not isinstance(provider_options, Sequence):
-        raise ValueError("'provider_options' should be a sequence.")
-    if not providers:
-        return None
-    if isinstance(providers, str) or not isinstance(providers, Sequence):
-        raise ValueError("'providers' should be a sequence.")  # noqa: TRY004 -- ONNX Runtime's class
-    if provider_options is not None:
-        if len(providers) != len(provider_options):
-            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-        if not all(isinstance(one, str) for one in providers):
-            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-        if not all(isinstance(one, Mapping) for one in provider_options):
-            raise ValueError("'provider_options' values must be dicts.")
-        providers = list(zip(providers, provider_options, strict=True))  # type: ignore[arg-type]
-    chosen: dict[str, Mapping[str, Any]] = {}
-    for one in providers:
-        name, options = (one, {}) if isinstance(one, str) else one if _is_pair(one) else (None, None)
-        if name is None or options is None:
-            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
-        chosen.setdefault(normalize(name), {str(key): str(value) for key, value in options.items()})
-    return chosen
-
-
-def _is_pair(one: Any) -> bool:
-    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping)
 
 
 def _is_one_group(model: ir.Model) -> bool:
@@ -421,8 +385,31 @@ def _check_types(model: ir.Model) -> None:
             raise UsageError(f"{quoted(value.name)} is a sparse tensor: those cannot pass between groups")
 
 
+def _specializer(policy: SpecializationPolicy | None) -> Specializer | None:
+    """What makes versions of a group, None if there is no policy."""
+    if policy is None:
+        return None
+    from ortopt.runtime.specialization.specializing import SpecializingExecutable
+
+    return functools.partial(SpecializingExecutable, policy)
+
+
+def _observers(settings: RunSettings, device: CudaDevice | None) -> list[GroupObserver]:
+    """What the settings want to be done around every group."""
+    observers: list[GroupObserver] = []
+    if settings.dump_groups:
+        from ortopt.runtime.debugging.dumps import GroupDumps
+
+        observers.append(GroupDumps(settings.dump_folder))
+    if settings.observes_groups:
+        from ortopt.runtime.debugging.checks import RunChecks
+
+        observers.append(RunChecks(settings, device))
+    return observers
+
+
 def _count_eviction(counters: Counters, _: object) -> None:
     counters.add("evictions")
 
 
-__all__ = ["Providers", "SessionRequest", "load_error", "named_providers", "open_session"]
+__all__ = ["SessionRequest", "load_error", "open_session"]

@@ -1,8 +1,7 @@
-"""``run_type="debug"`` and ``ORTOPT_DUMP_*``: each group's run is compared, groups and values are written."""
+"""Runs of groups that are compared or written: ``run_type="debug"`` and ``ORTOPT_DUMP_INPUTS_OUTPUTS``."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Sequence
@@ -10,157 +9,64 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 
-from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU
 from ortopt.errors import VerificationError
-from ortopt.graph import scope
 from ortopt.graph.text import one_line
-from ortopt.options import Options
+from ortopt.runtime.debugging.dumps import dump_group
 from ortopt.runtime.execution.executables import Executable
+from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
-from ortopt.runtime.planning.execution_plan import ExecutionPlan
-from ortopt.runtime.run_settings import RunType
+from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.conversion import to_numpy, type_of
-from ortopt.runtime.values.element_types import write_type
-from ortopt.runtime.values.tensors import elements
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
-from ortopt.serialization.save import save
 from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
+    from ortopt.runtime.cuda.device import CudaDevice
 
 _numbers = itertools.count()
 
 
-def dump_graph(model: ir.Model, plan: ExecutionPlan, folder: Path) -> None:
-    """Write the model that is executed as ``model.onnx``, and the plan as ``plan.txt``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save(model, folder / "model.onnx")
-    lines = [
-        f"{i}: {step.name} {list(step.inputs)} -> {list(step.outputs)}, then frees {list(step.dead)}"
-        for i, step in enumerate(plan.steps)
-    ]
-    (folder / "plan.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def dump_group(
-    spec: GroupSpec,
-    folder: Path,
-    label: str,
-    types: Sequence[str] = (),
-    given: Sequence[Any] = (),
-    found: Sequence[Any] = (),
-) -> Path:
-    """Write a group as a model of its own, with types and shapes of its arguments as far as they are known.
+class RunChecks:
+    """Compares each run of a group with ONNX Runtime without optimization, or writes its values.
 
     Args:
-        spec: The group.
-        folder: Where.
-        label: The file's name, without the ending.
-        types: The types of its inputs at a run, where they are not known before.
-        given: Its inputs at a run: they tell what nobody knew before, types and ranks.
-        found: What it gave for them.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{label}.onnx"
-    seen = types or [type_of(value) for value in given]
-    model = spec.complete_model(seen=[None if "?" in one else one for one in seen])
-    for value, one in zip((*model.graph.inputs, *model.graph.outputs), (*spec.inputs, *spec.outputs), strict=True):
-        if one.foreign is not None:
-            value.meta[FOREIGN_TYPE_KEY] = one.foreign
-    _complete(model.graph.inputs, given)
-    scope.attach(model, Options())
-    outputs = list(model.graph.outputs)
-    model.graph.outputs.clear()  # they would stay as they are declared: without shapes
-    with contextlib.suppress(Exception):  # the group may be wrong: that is why somebody wants to see it
-        shapes.infer_model(model)
-    model.graph.outputs.extend(outputs)
-    _complete(outputs, found)
-    save(model, path)
-    return path
-
-
-def _complete(declared: Sequence[ir.Value], seen: Sequence[Any]) -> None:
-    """Give arguments the types and ranks that they had at a run, where they have none."""
-    for value, one in zip(declared, seen, strict=False):
-        if value.type is None and "?" not in type_of(one):
-            proto = onnx.TypeProto()
-            write_type(proto, type_of(one))
-            value.type = ir.serde.deserialize_type_proto_for_type(proto)
-        dims = _dims(one)
-        if value.shape is None and dims is not None and isinstance(value.type, ir.TensorType):
-            value.shape = ir.Shape([None] * len(dims))
-
-
-def _dims(value: Any) -> Sequence[int] | None:
-    """The sizes of a tensor."""
-    if isinstance(value, np.ndarray):
-        return [*value.shape]
-    is_tensor = getattr(value, "is_tensor", None)
-    if is_tensor is None or not value.has_value() or not is_tensor():
-        return None
-    return [int(size) for size in value.shape()]
-
-
-class Dumping:
-    """An executable that writes its group as a model when it has run, and then all about its arguments is known.
-
-    Args:
-        group: Whose executable it is.
-        context: What all groups share.
-        label: The name of the file.
-        executable: What runs.
+        settings: What is compared and written.
+        device: The CUDA device where values may be besides the host's memory.
     """
 
-    def __init__(self, group: GroupRunner, context: GroupContext, label: str, executable: Executable) -> None:
+    def __init__(self, settings: RunSettings, device: CudaDevice | None) -> None:
+        self._settings = settings
+        self._device = device
+
+    def before_compiling(self, spec: GroupSpec, label: str, types: Sequence[str]) -> None:
+        """Nothing: only runs are checked."""
+
+    def wrapped(self, group: GroupRunner, label: str, executable: Executable) -> Executable:
+        """An executable whose runs are checked."""
+        return _CheckedExecutable(group, self._settings, self._device, executable)
+
+
+class _CheckedExecutable:
+    """An executable whose runs are compared with ONNX Runtime without optimization, or written."""
+
+    def __init__(
+        self, group: GroupRunner, settings: RunSettings, device: CudaDevice | None, executable: Executable
+    ) -> None:
         self._group = group
-        self._folder = context.settings.dump_folder
-        self._label = label
-        self._executable = executable
-        self._is_written = False
-
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
-        """Run it."""
-        results = self._executable(values, options)
-        if not self._is_written:
-            self._is_written = True
-            dump_group(self._group.spec, self._folder, self._label, given=values, found=elements(results))
-        return results
-
-
-class Watching:
-    """An executable whose runs are compared with ONNX Runtime without optimization, or written down.
-
-    Args:
-        group: Whose executable it is.
-        context: What all groups share.
-        executable: What is watched.
-    """
-
-    def __init__(self, group: GroupRunner, context: GroupContext, executable: Executable) -> None:
-        self._group = group
-        self._settings = context.settings
-        self._device = context.device
+        self._settings = settings
+        self._device = device
         self._executable = executable
         self._lock = threading.Lock()
         self._reference: dict[tuple[str, ...], Executable | None] = {}
 
     def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
-        """Run it, and look at what it gives.
-
-        Raises:
-            VerificationError: With ``debug``: an output differs.
-        """
         results = self._executable(values, options)
-        given, found = self._at_host(values), self._at_host(results)
+        arguments, outputs = self._at_host(values), self._at_host(results)
         if self._settings.dump_inputs_outputs:
-            self._write(self._settings.dump_folder / f"{self._group.label}-{next(_numbers)}.npz", given, found)
+            self._write(self._settings.dump_folder / f"{self._group.label}-{next(_numbers)}.npz", arguments, outputs)
         if self._settings.run_type is RunType.DEBUG:
-            self._compare(given, found, options)
+            self._compare(arguments, outputs, options)
         return results
 
     def _at_host(self, values: Sequence[Any]) -> list[Any]:
@@ -189,7 +95,7 @@ class Watching:
         message = f"group {group.spec.name} on {group.provider}, output {output!r}: {detail}"
         if self._settings.reproduces:
             folder = self._settings.dump_folder / f"{group.label}-differs"
-            dump_group(group.spec, folder, "group", given=values, found=found)
+            dump_group(group.spec, folder, "group", arguments=values, results=found)
             self._write(folder / "values.npz", values, found)
             message += f" (the group and its inputs are in {folder})"
         raise VerificationError(message)

@@ -6,9 +6,9 @@ import contextlib
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import onnx_ir as ir
 
@@ -20,19 +20,56 @@ from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.session_maker import SessionMaker
+from ortopt.runtime.execution.specification import Specialization
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.conversion import type_of
 from ortopt.runtime.values.element_types import PLAIN, is_plain
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice
-    from ortopt.runtime.specialization.specializing import Specialization, SpecializationPolicy, SpecializingExecutable
 
 HOST: Final = "host"
 """Where a group runs that no provider takes."""
+
+
+class GroupObserver(Protocol):
+    """Something that is done around the compilation and the runs of every group: dumps, comparisons."""
+
+    def before_compiling(self, spec: GroupSpec, label: str, types: Sequence[str]) -> None:
+        """Called before a group is compiled.
+
+        Args:
+            spec: What the group computes.
+            label: A name of this compilation.
+            types: The types of its inputs at a run, where they are not known before.
+        """
+
+    def wrapped(self, group: GroupRunner, label: str, executable: Executable) -> Executable:
+        """What is called in the place of an executable.
+
+        Args:
+            group: The group.
+            label: A name of the executable.
+            executable: What runs the group.
+        """
+
+
+class SpecializedExecutable(Protocol):
+    """An executable that has versions of itself for some arguments."""
+
+    def __call__(self, values: list[Any], options: Any, /) -> Sequence[Any]:
+        """Run it."""
+
+    def specializations(self) -> list[Specialization]:
+        """What there are versions for, the one that was used last first."""
+
+
+Specializer = Callable[["GroupRunner", "GroupContext", Executable], SpecializedExecutable]
+"""Makes an executable with versions of the general one of a group."""
 
 
 @dataclass
@@ -40,16 +77,18 @@ class GroupContext:
     """What all groups of a session share.
 
     Attributes:
-        settings: What the caller wants.
+        settings: How groups are run.
         maker: Makes sessions.
         providers: The caller's execution providers, in order; those that work here.
         counters: The session's statistics.
         cache: Executables made for single argument specifications.
         host_ops: Users' own ops, subclasses of ``OpRun``.
-        timeline: Where compiles and runs are recorded, if anybody wants to know.
-        specialize: When groups are specialised, None for never.
+        timeline: Where compiles and runs are recorded, None for nowhere.
+        specializer: Makes an executable with versions of a general one, None if groups are not specialised.
+        observers: What is done around every group, the innermost first.
         device: The CUDA device, None if the caller has none: then values are in the host's memory everywhere.
         falls_back: Whether a group that its provider cannot compile runs on another, or on the host.
+        groups: The groups, in the order in which they were planned.
     """
 
     settings: RunSettings
@@ -59,7 +98,8 @@ class GroupContext:
     cache: Cache[Any]
     host_ops: tuple[type, ...] = ()
     timeline: Timeline | None = None
-    specialize: SpecializationPolicy | None = None
+    specializer: Specializer | None = None
+    observers: Sequence[GroupObserver] = ()
     device: CudaDevice | None = None
     falls_back: bool = True
     groups: list[GroupRunner] = field(default_factory=list)
@@ -106,9 +146,9 @@ class GroupRunner:
         self._lock = threading.Lock()
         self._executable: Executable | None = None
         self._by_types: dict[tuple[str, ...], Executable] = {}
-        self._sessions: list[Any] = []
+        self._sessions: list[NativeSession] = []
         self._specializes = specializes
-        self._specializing: list[SpecializingExecutable] = []
+        self._specialized: list[SpecializedExecutable] = []
         context.groups.append(self)
 
     @property
@@ -151,25 +191,18 @@ class GroupRunner:
         return made
 
     def _complete(self, general: Executable, types: Sequence[str]) -> Executable:
-        """What is called instead of the general executable: the same, unless somebody watches or specialises."""
+        """What is called instead of the general executable: the same, specialised, observed and recorded."""
         context = self._context
-        made = general
-        if context.specialize is not None and self._can_specialize(types):
-            from ortopt.runtime.specialization.specializing import SpecializingExecutable
-
-            made = SpecializingExecutable(self, context, context.specialize, general)
-            self._specializing.append(made)
-        if context.settings.dump_groups:
-            from ortopt.runtime.debugging.checks import Dumping
-
-            made = Dumping(self, context, self._dump_label, made)
-        if context.settings.observes_groups:
-            from ortopt.runtime.debugging.checks import Watching
-
-            made = Watching(self, context, made)
+        executable = general
+        if context.specializer is not None and self._can_specialize(types):
+            specialized = context.specializer(self, context, general)
+            self._specialized.append(specialized)
+            executable = specialized
+        for observer in context.observers:
+            executable = observer.wrapped(self, self._dump_label, executable)
         if context.timeline is not None:
-            made = _Recorded(made, context.timeline, self)
-        return made
+            executable = _Recorded(executable, context.timeline, self)
+        return executable
 
     def _can_specialize(self, types: Sequence[str]) -> bool:
         """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
@@ -195,10 +228,8 @@ class GroupRunner:
             types: The types of its inputs at a run, where they are not known before.
         """
         context = self._context
-        if context.settings.dump_groups:
-            from ortopt.runtime.debugging.checks import dump_group
-
-            dump_group(self.spec, context.settings.dump_folder, self._dump_label, types)
+        for observer in context.observers:
+            observer.before_compiling(self.spec, self._dump_label, types)
         if self._on_host:
             return self._compile_on_host(types)
         optimize = context.settings.run_type is not RunType.REFERENCE
@@ -243,15 +274,15 @@ class GroupRunner:
         self._sessions.append(session)
         return self.executable_of(session, provider, spec)
 
-    def sessions(self) -> list[Any]:
+    def sessions(self) -> list[NativeSession]:
         """ONNX Runtime's C++ sessions of the general executables that have been made."""
         return list(self._sessions)
 
     def specializations(self) -> list[Specialization]:
         """What it has been specialised for, the one that was used last first."""
-        return [one for made in self._specializing for one in made.found()]
+        return [version for executable in self._specialized for version in executable.specializations()]
 
-    def executable_of(self, session: Any, provider: str, spec: GroupSpec) -> Executable:
+    def executable_of(self, session: NativeSession, provider: str, spec: GroupSpec) -> Executable:
         """What runs a session of this group, or of a variant of it."""
         device = self._context.device
         feeds, fetches = ([one.name for one in arguments] for arguments in (spec.inputs, spec.outputs))

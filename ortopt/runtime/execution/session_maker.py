@@ -15,6 +15,7 @@ from ortopt.runtime.execution.arena import Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.profiling import Profiles
 from ortopt.runtime.onnxruntime_internals import uninitialized_session
+from ortopt.runtime.provider_arguments import ProviderOptions
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda.device import CudaDevice
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 
 _SPINNING: Final = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
-
-ProviderOptions = Mapping[str, Mapping[str, Any]]
 
 
 class SessionMaker:

@@ -47,7 +47,7 @@ class GroupedSession(ManagementMethods):
         self.context = context
         self.signature = ModelSignature(model)
         self.device = context.device
-        self.model = model if context.specialize is not None else None
+        self.model = model if context.specializer is not None else None
         self._options = onnxruntime.RunOptions() if self.device is None else self.device.default_options
         defaults = [plan.template[slot] for slot in plan.inputs]
         self._arguments = Arguments(model.graph.inputs, defaults, self.signature, self.device)

@@ -16,7 +16,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.graph.text import one_line, quoted
@@ -24,13 +24,11 @@ from ortopt.runtime.cuda.device import NO_WAITING, CudaDevice
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.executables import OnDevice, of_session
+from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.values.tensors import nbytes_of
-
-if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 
 GRAPH_KEY: Final = "gpu_graph_id"
 """The run option that numbers a session's graphs; -1 is a run without."""

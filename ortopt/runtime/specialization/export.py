@@ -15,8 +15,8 @@ from ortopt.graph.text import one_line
 from ortopt.partition.groups import groups_of
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.execution.group_spec import SpecLibrary
+from ortopt.runtime.execution.specification import Specialization
 from ortopt.runtime.specialization.guard_writer import guarded
-from ortopt.runtime.specialization.specializing import Specialization
 from ortopt.serialization.save import save
 
 Asked = tuple[dict[str, list[int]], dict[str, np.ndarray[Any, Any]]]

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
@@ -25,20 +25,13 @@ from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
 from ortopt.graph.text import one_line
 from ortopt.runtime.execution.executables import Executable
+from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
+from ortopt.runtime.execution.specification import Specialization, Specification
 from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.specialization.disk_cache import Folder
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import type_text
-
-if TYPE_CHECKING:
-    from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
-
-Specification = tuple[tuple[int, ...], ...]
-"""For each argument its element type and its sizes."""
-
-Specialization = tuple[Specification, tuple[tuple[int, bytes], ...]]
-"""A specification, and the arguments that were folded in, with their bytes."""
 
 _MAX_COUNTED: Final = 1024
 _LARGEST_CONSTANT: Final = 64  # elements
@@ -98,14 +91,14 @@ class SpecializingExecutable:
     """An executable that counts argument specifications, and makes executables for those that come again.
 
     Args:
-        group: Whose executable it is.
+        policy: When groups are specialised, and how.
+        group: The group.
         context: What all groups share.
-        policy: When and how.
         general: What runs all other specifications.
     """
 
     def __init__(
-        self, group: GroupRunner, context: GroupContext, policy: SpecializationPolicy, general: Executable
+        self, policy: SpecializationPolicy, group: GroupRunner, context: GroupContext, general: Executable
     ) -> None:
         self._group = group
         self._context = context
@@ -136,7 +129,7 @@ class SpecializingExecutable:
         self._context.counters.add("specialized_runs")
         return found.executable([values[i] for i in found.varying], options)
 
-    def found(self) -> list[Specialization]:
+    def specializations(self) -> list[Specialization]:
         """What there are executables for, the one that was used last first: sizes, and arguments folded in."""
         return [
             (key[1], one.guarded)
