@@ -16,7 +16,8 @@ from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
 from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
 from ortopt.runtime.onnxruntime_internals import invalid_argument, native, session_of_binding
-from ortopt.runtime.planning.execution_plan import ExecutionPlan, ParallelPlan
+from ortopt.runtime.planning.execution_plan import ExecutionPlan
+from ortopt.runtime.planning.parallel_plan import ParallelPlan
 from ortopt.runtime.values.containers import wrapped
 from ortopt.runtime.values.conversion import alone, to_numpy
 from ortopt.runtime.values.tensors import elements, own

@@ -12,8 +12,8 @@ from typing import Any, Final
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.onnxruntime_internals import native
-from ortopt.runtime.planning.execution_plan import Action
 from ortopt.runtime.values.element_types import has_no_array, is_plain, type_text
 from ortopt.runtime.values.tensors import to_ort
 
@@ -34,7 +34,7 @@ class ZeroCopyReshape:
 
     __slots__ = ("_reshaping", "_session", "_tensor")
 
-    def __init__(self, reshaping: Reshaping, session: Action) -> None:
+    def __init__(self, reshaping: Reshaping, session: Executable) -> None:
         self._reshaping = reshaping
         self._session = session
         self._tensor = native().OrtValue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,12 +16,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.partition.groups import GUARD_KEY
-from ortopt.runtime.instruments.statistics import Counters
-from ortopt.runtime.instruments.tracing import Timeline
-from ortopt.runtime.onnxruntime_internals import native
-from ortopt.runtime.planning.execution_plan import Action
 from ortopt.runtime.specialization.guard_writer import Condition
-from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import PLAIN
 from ortopt.semantics import GROUP_DOMAIN
 
@@ -242,60 +237,4 @@ def _tree(value: ir.Value | None, leaves: Mapping[ir.Value, int], depth: int = 0
     return node.op_type, attributes, tuple(below)
 
 
-class GuardedCall:
-    """Runs the first version of a group that holds for its arguments, or else the general one.
-
-    Args:
-        versions: For each what must hold of values, by their places; the places of what it is given; what runs it; and
-            where each result is among its own.
-        general: The same without what must hold.
-        name: The group's.
-        counters: Where it is counted which ran.
-        timeline: Where failures are recorded, if anybody wants to know.
-    """
-
-    __slots__ = ("_counters", "_general", "_name", "_tensor", "_timeline", "_versions")
-
-    def __init__(
-        self,
-        versions: Sequence[tuple[Sequence[tuple[int, Expected]], Sequence[int], Action, Sequence[int]]],
-        general: tuple[Sequence[int], Action, Sequence[int]],
-        name: str,
-        counters: Counters,
-        timeline: Timeline | None,
-    ) -> None:
-        self._versions = tuple(versions)
-        self._general = general
-        self._name = name
-        self._counters = counters
-        self._timeline = timeline
-        self._tensor = native().OrtValue
-
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
-        """Choose, and run what is chosen."""
-        for expected, places, action, order in self._versions:
-            if self._holds(expected, values):
-                self._counters.add("specialized_runs")
-                return _picked(action, [values[i] for i in places], options, order)
-        self._counters.add("guard_failures")
-        if self._timeline is not None:
-            self._timeline.mark("guard failure", group=self._name)
-        places, action, order = self._general
-        return _picked(action, [values[i] for i in places], options, order)
-
-    def _holds(self, expected: Sequence[tuple[int, Expected]], values: list[Any]) -> bool:
-        for place, (sizes, content) in expected:
-            value = values[place]
-            if type(value) is not self._tensor or value.shape() != sizes:
-                return False
-            if content and np.asarray(to_numpy(value)).tobytes() != content:
-                return False
-        return True
-
-
-def _picked(action: Action, values: list[Any], options: Any, order: Sequence[int]) -> list[Any]:
-    found = action(values, options)
-    return [found[i] for i in order]
-
-
-__all__ = ["Choice", "GuardedCall", "choice_of"]
+__all__ = ["Choice", "Expected", "Version", "choice_of"]
