@@ -38,7 +38,10 @@ from ortopt.serialization.load import load
 if TYPE_CHECKING:
     from os import PathLike
 
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
+    from ortopt.runtime.onnxruntime_interface.session_protocol import WholeSession
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
 
@@ -61,7 +64,7 @@ class SessionRequest:
     """
 
     source: Any
-    options: Any
+    options: onnxruntime.SessionOptions | None
     settings: RunSettings
     disabled_optimizers: tuple[str, ...]
     host_ops: tuple[type, ...]
@@ -73,7 +76,9 @@ class SessionRequest:
     timeline: Timeline | None
 
 
-def open_session(request: SessionRequest, chosen: ProviderOptions | None, *, falls_back: bool) -> Any:
+def open_session(
+    request: SessionRequest, chosen: ProviderOptions | None, *, falls_back: bool
+) -> WholeSession | GroupedSession:
     """Make what runs a model: ``onnxruntime.InferenceSession`` or `GroupedSession`.
 
     Raises what ONNX Runtime raises where it refuses the model.
@@ -101,7 +106,7 @@ class _SessionFactory:
         self._falls_back = falls_back
         self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
 
-    def session(self) -> Any:
+    def session(self) -> WholeSession | GroupedSession:
         """The session."""
         request, settings = self._request, self._settings
         simple = (
@@ -128,7 +133,7 @@ class _SessionFactory:
                 raise refused
         return session
 
-    def _whole(self, chosen: ProviderOptions | None) -> tuple[Any, Exception | None]:
+    def _whole(self, chosen: ProviderOptions | None) -> tuple[WholeSession | None, Exception | None]:
         """One session of ONNX Runtime of the whole model, or what it said if it would not.
 
         Neither where the model is too large for it.
@@ -148,49 +153,49 @@ class _SessionFactory:
                 given = to_bytes(self._loaded())
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
-        if self._settings.run_type is RunType.REFERENCE:
-            level = None if options is None else options.graph_optimization_level
-            options = onnxruntime.SessionOptions() if options is None else options
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        unoptimized = self._settings.run_type is RunType.REFERENCE
 
-        def made(names: Sequence[str] | None) -> Any:
-            return onnxruntime.InferenceSession(
+        def make(names: Sequence[str] | None) -> WholeSession:
+            session: WholeSession = onnxruntime.InferenceSession(
                 given,
-                options,
+                used,
                 None if names is None else [(name, dict((chosen or {})[name])) for name in names],
                 disabled_optimizers=set(self._request.disabled_optimizers),
                 enable_fallback=0,
             )
+            return session
 
         try:
-            with _span(self._request.timeline, "compile", "whole model"):
-                whole = self._made(made, providers)
+            with (
+                _unoptimized(options) if unoptimized else contextlib.nullcontext(options) as used,
+                _span(self._request.timeline, "compile", "whole model"),
+            ):
+                whole = self._make(make, providers)
         except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
             return None, error
-        finally:
-            if self._settings.run_type is RunType.REFERENCE and level is not None:
-                options.graph_optimization_level = level
         self._counters.add("compiles")
         self._check_whole(whole, self._found or ())
         return whole, None
 
-    def _made(self, made: Callable[[Sequence[str] | None], Any], providers: Sequence[str] | None) -> Any:
+    def _make(
+        self, make: Callable[[Sequence[str] | None], WholeSession], providers: Sequence[str] | None
+    ) -> WholeSession:
         """A session on the caller's providers; without the first ones, where that helps.
 
         ONNX Runtime leaves some providers out that do not work here, and raises what they say for others.
         """
         try:
-            return made(providers)
+            return make(providers)
         except Exception as error:
             for i in range(1, len(providers or ()) if self._falls_back else 0):
                 rest = (providers or ())[i:]
                 with contextlib.suppress(Exception):
-                    found = made(rest)
+                    session = make(rest)
                     self._leave_out({name: one_line(error) for name in (providers or ())[:i]}, tuple(rest))
-                    return found
+                    return session
             raise
 
-    def _check_whole(self, whole: Any, wanted: Sequence[str]) -> None:
+    def _check_whole(self, whole: WholeSession, wanted: Sequence[str]) -> None:
         """Say which providers ONNX Runtime left out in making a session, as it only does on stderr.
 
         Raises:
@@ -205,7 +210,7 @@ class _SessionFactory:
         self._counters.add("fallbacks")
         warnings.warn(f"{said}; falling back to {', '.join(whole.get_providers())}", RuntimeWarning, stacklevel=6)
 
-    def _plan(self, *, simple: bool) -> Any:
+    def _plan(self, *, simple: bool) -> WholeSession | GroupedSession:
         """The session of a model's groups; that of ONNX Runtime if there is only one."""
         request, chosen = self._request, self._chosen
         options, host_ops = request.options, request.host_ops
@@ -289,7 +294,7 @@ class _SessionFactory:
             folder = os.curdir
         return load(source, folder=folder, checked=False)
 
-    def _with_files(self, *, simple: bool) -> Any:
+    def _with_files(self, *, simple: bool) -> WholeSession:
         """One session of a grouped model, where the options bring contents of files: they cannot be told apart.
 
         Raises:
@@ -370,6 +375,20 @@ def load_error(path: str | PathLike[str]) -> Exception:
     except Exception as error:
         return error
     raise AssertionError(f"{path} is there")
+
+
+@contextlib.contextmanager
+def _unoptimized(options: onnxruntime.SessionOptions | None) -> Iterator[onnxruntime.SessionOptions]:
+    """Options under which ONNX Runtime optimizes nothing; a caller's own object is changed back."""
+    import onnxruntime
+
+    own = onnxruntime.SessionOptions() if options is None else options
+    level = own.graph_optimization_level
+    own.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        yield own
+    finally:
+        own.graph_optimization_level = level
 
 
 @contextlib.contextmanager

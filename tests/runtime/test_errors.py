@@ -339,8 +339,7 @@ def test_a_callback_that_fails_is_told_of(
     mine.run_async(None, feed(), fails, None)
     assert told(mine, ["j"], feed())[2] == ""
     mine.close()
-    assert mine._callers is not None
-    mine._callers.shutdown(wait=True)
+    mine._callers.close(wait=True)
     assert "KeyError: 'mine'" in capsys.readouterr().err
 
 
@@ -350,10 +349,8 @@ def test_calls_that_wait_when_the_session_is_closed() -> None:
     found: list[Any] = []
     for _ in range(20):
         mine.run_async(None, {"x": X[0]}, lambda *got: found.append(got), None)
-    callers = mine._callers
     mine.close()
-    assert callers is not None
-    callers.shutdown(wait=True)
+    mine._callers.close(wait=True)
     assert [error for _, _, error in found] == [""] * 20
 
 
