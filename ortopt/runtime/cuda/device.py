@@ -20,7 +20,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
@@ -30,9 +30,19 @@ from ortopt.graph.text import one_line
 from ortopt.runtime.cuda.driver import Copy, Driver
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
-from ortopt.runtime.onnxruntime_internals import native, native_device, native_value
+from ortopt.runtime.onnxruntime_internals import (
+    NativeDevice,
+    NativeSession,
+    NativeValue,
+    native,
+    native_device,
+    native_value,
+)
 from ortopt.runtime.values.element_types import has_no_array
 from ortopt.runtime.values.tensors import holds_numbers, nbytes_of, to_ort
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 STREAM_KEY: Final = "user_compute_stream"
 """The provider option that says on which stream a session runs."""
@@ -90,7 +100,7 @@ class CudaDevice:
         self._kept: list[Any] = []
         # Memory of the process's allocator: what others get of it is not ordered by our stream. Results of runs are
         # of the sessions' allocators, which only this stream uses.
-        self._allocated: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._allocated: weakref.WeakSet[NativeValue] = weakref.WeakSet()
         self._tensor = native().OrtValue
         self._unwaiting = onnxruntime.RunOptions()
         self._unwaiting.add_run_config_entry(NO_WAITING, "1")
@@ -107,11 +117,11 @@ class CudaDevice:
         """Provider options of every session on the device, besides the caller's."""
         return {} if self.waits else {STREAM_KEY: str(self.stream)}
 
-    def outlives(self, session: Any) -> None:
+    def outlives(self, session: NativeSession) -> None:
         """Keep the stream as long as a session of ONNX Runtime lives."""
         weakref.finalize(session, _keep, self).atexit = False
 
-    def at_host(self, memories: Sequence[Any]) -> frozenset[int]:
+    def at_host(self, memories: Sequence[onnxruntime.OrtMemoryInfo]) -> frozenset[int]:
         """Which inputs or outputs of a session are in the host's memory (shapes, counts, conditions).
 
         Args:
@@ -121,11 +131,11 @@ class CudaDevice:
 
     # Values
 
-    def place_of(self, name: str) -> Any:
+    def place_of(self, name: str) -> NativeDevice:
         """ONNX Runtime's C++ object for ``cpu``, or for this device: ``cuda``."""
         return native_device(name, self.index if name == "cuda" else 0)
 
-    def is_resident(self, value: Any) -> bool:
+    def is_resident(self, value: Any) -> TypeGuard[NativeValue]:
         """Whether a value of a plan is a tensor on a device."""
         if not isinstance(value, self._tensor) or not value.has_value() or not value.is_tensor():
             return False
@@ -139,7 +149,7 @@ class CudaDevice:
         inner = native_value(value)
         return type(value)(self._host_tensor(inner)) if self.is_resident(inner) else value
 
-    def allocate(self, shape: Sequence[int], element_type: int) -> Any:
+    def allocate(self, shape: Sequence[int], element_type: int) -> NativeValue:
         """A tensor on the device, with any content."""
         found = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
         if not self.waits:
@@ -170,11 +180,12 @@ class CudaDevice:
             self.settle()
         return found
 
-    def fetch(self, value: Any) -> Any:
+    def fetch(self, value: NativeValue) -> NativeValue:
         """A tensor in the host's memory that holds what one on the device does, after `settle`; hold the lock."""
         if self._driver is None or self.stream is None:
             if not has_no_array(value.data_type()):
-                return to_ort(np.array(value.numpy()))
+                copy: NativeValue = to_ort(np.array(value.numpy()))
+                return copy
             found = self._host_tensor(value)
             found.update_inplace(value)
             return found
@@ -190,7 +201,7 @@ class CudaDevice:
         if self._driver is not None and self.stream is not None:
             self._wait()
 
-    def fill(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+    def fill(self, targets: Sequence[NativeValue], sources: Sequence[NativeValue]) -> None:
         """Copy tensors into others on the device, of the same types and sizes; hold the lock."""
         if self._driver is None or self.stream is None:
             for target, source in zip(targets, sources, strict=True):
@@ -215,14 +226,14 @@ class CudaDevice:
         elif there or here:
             self._wait()
 
-    def crossed(self, values: Sequence[Any]) -> None:
+    def crossed(self, values: Sequence[NativeValue]) -> None:
         """Count copies that ONNX Runtime makes by itself."""
         if values:
             self._counters.copied(len(values), sum(map(nbytes_of, values)))
 
     # Order
 
-    def run_options(self, given: Any, *, waits: bool) -> Any:
+    def run_options(self, given: onnxruntime.RunOptions, *, waits: bool) -> onnxruntime.RunOptions:
         """The run options of a group.
 
         Args:
@@ -271,13 +282,13 @@ class CudaDevice:
     # Copies
 
     @contextlib.contextmanager
-    def _copying(self, value: Any, name: str) -> Iterator[None]:
+    def _copying(self, value: NativeValue, name: str) -> Iterator[None]:
         nbytes = nbytes_of(value)
         with contextlib.nullcontext() if self._timeline is None else self._timeline.span("copy", name, bytes=nbytes):
             yield
         self._counters.copied(1, nbytes)
 
-    def _host_tensor(self, value: Any) -> Any:
+    def _host_tensor(self, value: NativeValue) -> NativeValue:
         return self._tensor.ortvalue_from_shape_and_onnx_type(
             list(value.shape()), value.element_type(), native_device("cpu")
         )

@@ -22,6 +22,8 @@ from ortopt.runtime.values.conversion import to_numpy, type_of
 from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
 
 _numbers = itertools.count()
@@ -60,7 +62,7 @@ class _CheckedExecutable:
         self._lock = threading.Lock()
         self._reference: dict[tuple[str, ...], Executable | None] = {}
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         results = self._executable(values, options)
         arguments, outputs = self._at_host(values), self._at_host(results)
         if self._settings.dump_inputs_outputs:
@@ -73,7 +75,7 @@ class _CheckedExecutable:
         device = self._device
         return list(values) if device is None else [device.download(one, "copy to look at") for one in values]
 
-    def _compare(self, values: list[Any], found: list[Any], options: Any) -> None:
+    def _compare(self, values: list[Any], found: list[Any], options: onnxruntime.RunOptions) -> None:
         types = () if self._group.spec.typed else tuple(type_of(value) for value in values)
         with self._lock:
             if types not in self._reference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -23,6 +23,9 @@ from ortopt.runtime.values.element_types import write_type
 from ortopt.runtime.values.tensors import elements
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.save import save
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 def dump_graph(model: ir.Model, plan: ExecutionPlan, folder: Path) -> None:
@@ -124,7 +127,7 @@ class _DumpedExecutable:
         self._executable = executable
         self._is_written = False
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         results = self._executable(values, options)
         if not self._is_written:
             self._is_written = True

@@ -26,14 +26,14 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
 
 from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution import session_options
-from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.onnxruntime_internals import NativeSession, native
 from ortopt.runtime.values.tensors import borrow
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _SIZE: Final = 64
 _MAX_TRIES: Final = 5  # another thread may take what was given back
 
 _lock = threading.Lock()
-_registered: dict[int, Any] = {}
+_registered: dict[int, NativeSession] = {}
 """By the process that registered it, a session that takes its memory from our arena."""
 
 
@@ -61,7 +61,7 @@ class Arena:
 
     def __init__(self, options: onnxruntime.SessionOptions) -> None:
         self._may_share = options.enable_cpu_mem_arena and not session_options.entry(options, ENTRY)
-        self._member: Any = None
+        self._member: NativeSession | None = None
         self._is_known = False
         self._lock = threading.Lock()
         self._alive: set[int] = set()
@@ -75,7 +75,7 @@ class Arena:
             self._is_known = True
         return {} if self._member is None else {ENTRY: "1"}
 
-    def joined(self, session: Any) -> None:
+    def joined(self, session: NativeSession) -> None:
         """Take up a session that has the entries: when the last one is gone, memory that is free is given back.
 
         Args:
@@ -88,11 +88,11 @@ class Arena:
     def _left(self, number: int, process: int) -> None:
         """A session is gone. That may be in the midst of anything: no lock is taken here."""
         self._alive.discard(number)
-        if not self._alive and process == os.getpid():
+        if not self._alive and self._member is not None and process == os.getpid():
             _shrink(self._member)
 
 
-def _current() -> Any:
+def _current() -> NativeSession | None:
     """A session that takes its memory from our arena, which is registered if nobody has registered one; else None."""
     with _lock:
         member = _member()
@@ -116,7 +116,7 @@ def _register() -> None:
     ort.create_and_register_allocator(where, ort.OrtArenaCfg(0, -1, -1, -1))
 
 
-def _member() -> Any:
+def _member() -> NativeSession:
     """A session that opts in, and has hardly anything to do."""
     nodes = [
         onnx.helper.make_node("Constant", [], ["x"], value_ints=[0] * _SIZE),
@@ -128,24 +128,24 @@ def _member() -> Any:
     return auxiliary_session(model, {ENTRY: "1"})
 
 
-def _is_arena(session: Any) -> bool:
+def _is_arena(session: NativeSession) -> bool:
     import onnxruntime
 
     arena = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     return bool(session.output_meminfos[0].allocator_type == arena)
 
 
-def _share(one: Any, other: Any) -> bool:
+def _share(one: NativeSession, other: NativeSession) -> bool:
     """Whether two sessions with an arena have the same: the other gets what the one has given back."""
     return any(_address(one) == _address(other) for _ in range(_MAX_TRIES))
 
 
-def _address(session: Any) -> int:
+def _address(session: NativeSession) -> int:
     """Where a session puts what it gives, which is free again."""
     return int(session.run_with_ort_values({}, ["y"], None)[0].data_ptr())
 
 
-def _shrink(session: Any) -> None:
+def _shrink(session: NativeSession) -> None:
     """Give back memory of a session's arena: blocks of which nothing is used, not even by what this very run gives."""
     result = np.zeros(_SIZE, np.int64)
     bound = native().SessionIOBinding(session)
@@ -154,7 +154,7 @@ def _shrink(session: Any) -> None:
 
 
 @functools.cache
-def _shrinking() -> Any:
+def _shrinking() -> onnxruntime.RunOptions:
     import onnxruntime
 
     options = onnxruntime.RunOptions()

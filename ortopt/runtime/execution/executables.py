@@ -14,16 +14,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.onnxruntime_internals import native, native_device
+from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeSession, native, native_device
 from ortopt.runtime.values.containers import wrapped
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import has_no_array, is_plain
 from ortopt.runtime.values.tensors import array_of, elements, own, to_ort
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
 
-Executable = Callable[[list[Any], Any], Sequence[Any]]
+Executable = Callable[[list[Any], "onnxruntime.RunOptions"], Sequence[Any]]
+"""Called with values and run options; returns values."""
 
 
 class Prepared:
@@ -40,7 +43,13 @@ class Prepared:
     __slots__ = ("_devices", "_feeds", "_fetches", "_run", "_separate", "_vector", "session")
 
     def __init__(
-        self, session: Any, feeds: Sequence[str], fetches: Sequence[str], devices: Sequence[Any], *, separate: bool
+        self,
+        session: NativeSession,
+        feeds: Sequence[str],
+        fetches: Sequence[str],
+        devices: Sequence[NativeDevice],
+        *,
+        separate: bool,
     ) -> None:
         self.session = session
         self._run = session.run_with_ortvaluevector
@@ -50,7 +59,7 @@ class Prepared:
         self._devices = list(devices)
         self._separate = separate and len(fetches) > 1
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session."""
         feeds = self._vector()
         add = feeds.push_back
@@ -89,7 +98,7 @@ class OnDevice(Prepared):
 
     def __init__(
         self,
-        session: Any,
+        session: NativeSession,
         feeds: Sequence[str],
         fetches: Sequence[str],
         device: CudaDevice,
@@ -106,14 +115,14 @@ class OnDevice(Prepared):
         self.options: Callable[..., Any] = device.run_options
         super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
         with self._device.lock:
             found, crossing = self.start(values, options)
         self._device.crossed(crossing)
         return found
 
-    def start(self, values: list[Any], options: Any) -> tuple[Sequence[Any], list[Any]]:
+    def start(self, values: list[Any], options: onnxruntime.RunOptions) -> tuple[Sequence[Any], list[Any]]:
         """Run the session; hold the device's lock.
 
         Returns:
@@ -149,7 +158,7 @@ class AtHost:
         self._name = name
         self._reads = reads
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Copy what is on a device, and run."""
         device, reads = self._device, self._reads
         at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
@@ -171,7 +180,7 @@ class Converted:
     __slots__ = ("_exotic", "_feeds", "_fetches", "_lock", "_wrap", "session")
 
     def __init__(
-        self, session: Any, feeds: Sequence[str], fetches: Sequence[str], device: CudaDevice | None = None
+        self, session: NativeSession, feeds: Sequence[str], fetches: Sequence[str], device: CudaDevice | None = None
     ) -> None:
         import onnxruntime
 
@@ -182,24 +191,24 @@ class Converted:
         self._fetches = list(fetches)
         self._exotic = any(has_no_array(one.type) for one in session.outputs_meta)
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session."""
         own = native().OrtValue
         if self._exotic:
             values = [value if value is None else wrapped(value) for value in values]
         if all(value is None or isinstance(value, own) for value in values):
-            given = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
+            present = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
             with self._lock:
-                found = self.session.run_with_ort_values(given, self._fetches, options)
-            return [value if value.has_value() else None for value in elements(found)]
+                fetched = self.session.run_with_ort_values(present, self._fetches, options)
+            return [value if value.has_value() else None for value in elements(fetched)]
         feeds = {
             name: self._wrap(value) if isinstance(value, own) else value
             for name, value in zip(self._feeds, values, strict=True)
             if value is not None  # an optional that holds nothing
         }
         with self._lock:
-            found = self.session.run(self._fetches, feeds, options)
-        return [to_ort(value) for value in found]
+            results = self.session.run(self._fetches, feeds, options)
+        return [to_ort(value) for value in results]
 
 
 class Host:
@@ -230,7 +239,7 @@ class Host:
         self._inputs = [one.name for one in model.graph.input]
         self._weights = [array_of(tensor) for tensor in weights]
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the nodes one after the other."""
         arrays = [to_numpy(value) for value in values] + self._weights
         found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
@@ -289,7 +298,7 @@ def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
 
 
 def of_session(
-    session: Any,
+    session: NativeSession,
     feeds: Sequence[str],
     fetches: Sequence[str],
     places: Sequence[str] = (),

@@ -30,6 +30,8 @@ from ortopt.runtime.values.conversion import type_of
 from ortopt.runtime.values.element_types import PLAIN, is_plain
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
 
 HOST: Final = "host"
@@ -61,7 +63,7 @@ class GroupObserver(Protocol):
 class SpecializedExecutable(Protocol):
     """An executable that has versions of itself for some arguments."""
 
-    def __call__(self, values: list[Any], options: Any, /) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions, /) -> Sequence[Any]:
         """Run it."""
 
     def specializations(self) -> list[Specialization]:
@@ -166,7 +168,7 @@ class GroupRunner:
         """The provider that it is tried on first."""
         return HOST if self._on_host else self._chain()[0]
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run it."""
         executable = self._executable
         if executable is None:
@@ -328,6 +330,6 @@ class _Recorded:
         self._timeline = timeline
         self._group = group
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         with self._timeline.span("run", self._group.spec.name, provider=self._group.provider):
             return self._executable(values, options)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError
@@ -14,10 +14,12 @@ from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.profiling import Profiles
-from ortopt.runtime.onnxruntime_internals import uninitialized_session
+from ortopt.runtime.onnxruntime_internals import NativeSession, uninitialized_session
 from ortopt.runtime.provider_arguments import ProviderOptions
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
 
 _lock = threading.Lock()
@@ -44,7 +46,7 @@ class SessionMaker:
 
     def __init__(
         self,
-        options: Any,
+        options: onnxruntime.SessionOptions | None,
         provider_options: ProviderOptions,
         disabled_optimizers: Sequence[str] = (),
         *,
@@ -64,10 +66,10 @@ class SessionMaker:
         self.has_initializers = False
         self.profiles = Profiles(self._options)
         self._arena = Arena(self._options)
-        self._afterwards: dict[str, Callable[[Any], object]] = {}
-        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._afterwards: dict[str, Callable[[NativeSession], object]] = {}
+        self._made: weakref.WeakSet[NativeSession] = weakref.WeakSet()
 
-    def of_all(self, what: str, change: Callable[[Any], object]) -> None:
+    def of_all(self, what: str, change: Callable[[NativeSession], object]) -> None:
         """Change all sessions that there are, and those that will be made.
 
         Args:
@@ -84,7 +86,7 @@ class SessionMaker:
         return self._provider_options
 
     @property
-    def options(self) -> Any:
+    def options(self) -> onnxruntime.SessionOptions:
         """The caller's options."""
         return self._options
 
@@ -98,7 +100,7 @@ class SessionMaker:
         optimize: bool,
         foreign: bool = False,
         provider_options: ProviderOptions | None = None,
-    ) -> Any:
+    ) -> NativeSession:
         """A session, as ONNX Runtime's C++ object. Raises what ONNX Runtime raises.
 
         Args:
@@ -148,7 +150,7 @@ class SessionMaker:
             change(session)
         return session
 
-    def _copy(self) -> Any:
+    def _copy(self) -> onnxruntime.SessionOptions:
         """Options like the caller's."""
         import onnxruntime
 
@@ -163,7 +165,7 @@ class SessionMaker:
     @contextlib.contextmanager
     def _own(
         self, entries: Mapping[str, str], label: str, threads: int | None, *, optimize: bool, foreign: bool
-    ) -> Iterator[Any]:
+    ) -> Iterator[onnxruntime.SessionOptions]:
         """Options for one session.
 
         They are a copy of the caller's. What a copy lacks is a library of custom ops: where the model needs one, the
@@ -199,7 +201,7 @@ class SessionMaker:
                             options.add_session_config_entry(key, _DEFAULTS.get(key, "") if old is None else old)
 
 
-def _known(given: Any) -> Any:
+def _known(given: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     """Options like others, initializers apart: what ONNX Runtime tells of them, and the entries that ortopt knows."""
     import onnxruntime
 

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import onnx
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from ortopt.evaluation.evaluate import shares_threads
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
-from ortopt.runtime.onnxruntime_internals import NativeSession, open_native_session, uninitialized_session
+from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, open_native_session, uninitialized_session
 from ortopt.runtime.values.conversion import to_numpy
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Copies:
         options: The options; they stay as they are.
     """
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: onnxruntime.SessionOptions) -> None:
         with _lock, _in_this_process(options):
             carrier = _carrier(options)
         self._master = carrier.session_options
@@ -60,14 +60,14 @@ class Copies:
         for name, value in quick.items():  # for the carriers of other copies
             setattr(self._master, name, value)
 
-    def make(self) -> Any:
+    def make(self) -> onnxruntime.SessionOptions:
         """A copy."""
         made = _carrier(self._master).session_options
         for name, value in self._restored.items():
             setattr(made, name, value)
         return made
 
-    def quiet(self) -> Any:
+    def quiet(self) -> onnxruntime.SessionOptions:
         """A copy for sessions of small models that say nothing."""
         import onnxruntime
 
@@ -83,7 +83,7 @@ def _carrier(options: onnxruntime.SessionOptions) -> NativeSession:
 
 
 @contextlib.contextmanager
-def _in_this_process(options: Any) -> Iterator[None]:
+def _in_this_process(options: onnxruntime.SessionOptions) -> Iterator[None]:
     """Options with which a session can be made here: where threads are shared, all sessions must share them."""
     if not shares_threads():
         yield
@@ -115,7 +115,7 @@ def brings_files(copies: Copies) -> bool:
     return False
 
 
-def apply(options: Any, copies: Copies, model: ir.Model) -> bool:
+def apply(options: onnxruntime.SessionOptions, copies: Copies, model: ir.Model) -> bool:
     """Let a model have the sizes and the initializers that options bring.
 
     Args:
@@ -151,7 +151,7 @@ def apply(options: Any, copies: Copies, model: ir.Model) -> bool:
     return bool(found)
 
 
-def _fix_dims(options: Any, model: ir.Model) -> None:
+def _fix_dims(options: onnxruntime.SessionOptions, model: ir.Model) -> None:
     """Overrides of free dimensions, as the inputs of a session have them."""
     inputs = [
         value
@@ -203,7 +203,7 @@ def _is_asked(shape: ir.Shape) -> bool:
     return not shape.is_static() or any(shape.get_denotation(i) for i in range(len(shape)))
 
 
-def _initializers(options: Any, model: ir.Model) -> list[tuple[ir.Value, Any]]:
+def _initializers(options: onnxruntime.SessionOptions, model: ir.Model) -> list[tuple[ir.Value, NativeValue]]:
     """The initializers that options bring for a model, each with the value that it has in the model."""
     values = [
         value
@@ -235,12 +235,12 @@ def _open(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> Native
     return open_native_session(options, model.SerializeToString())
 
 
-def has_affinities(options: Any) -> bool:
+def has_affinities(options: onnxruntime.SessionOptions) -> bool:
     """Whether threads are pinned to processors."""
     return bool(entry(options, _AFFINITIES))
 
 
-def entry(options: Any, key: str) -> str | None:
+def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
     """A configuration entry, None if it is not set."""
     try:
         return str(options.get_session_config_entry(key))
@@ -266,7 +266,7 @@ def _empty_model() -> bytes:
     return bytes(_with_constant(_model()).SerializeToString())
 
 
-def named(keys: Iterable[str], options: Any) -> dict[str, str]:
+def named(keys: Iterable[str], options: onnxruntime.SessionOptions) -> dict[str, str]:
     """Those of some configuration entries that are set."""
     found = {key: entry(options, key) for key in keys}
     return {key: text for key, text in found.items() if text is not None}

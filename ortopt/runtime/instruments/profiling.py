@@ -8,7 +8,12 @@ import threading
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ortopt.runtime.onnxruntime_internals import NativeSession
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 class Profiles:
@@ -18,10 +23,10 @@ class Profiles:
         options: The caller's ``onnxruntime.SessionOptions``.
     """
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: onnxruntime.SessionOptions) -> None:
         self._lock = threading.Lock()
         self._prefix = str(options.profile_file_prefix)
-        self._sessions: list[tuple[str, Any]] = []
+        self._sessions: list[tuple[str, NativeSession]] = []
         self._goes_on = bool(options.enable_profiling)
         self._start = time.time_ns() if self._goes_on else 0
 
@@ -36,7 +41,7 @@ class Profiles:
         with self._lock:
             return min((session.get_profiling_start_time_ns for _, session in self._sessions), default=self._start)
 
-    def add(self, label: str, session: Any) -> None:
+    def add(self, label: str, session: NativeSession) -> None:
         """Remember a session that writes a profile; one that comes too late is ended."""
         with self._lock:
             if self._goes_on:
@@ -76,7 +81,7 @@ class Profiles:
         return str(path)
 
 
-def _read(session: Any) -> list[dict[str, Any]]:
+def _read(session: NativeSession) -> list[dict[str, Any]]:
     """The events of a profile, which is ended and whose file is removed."""
     path = Path(session.end_profiling())
     events: list[dict[str, Any]] = []

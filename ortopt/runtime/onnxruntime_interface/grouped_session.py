@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -15,12 +15,22 @@ from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding, check_targ
 from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
 from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
-from ortopt.runtime.onnxruntime_internals import invalid_argument, native, session_of_binding
+from ortopt.runtime.onnxruntime_internals import (
+    NativeDevice,
+    NativeValue,
+    NativeVector,
+    invalid_argument,
+    native,
+    session_of_binding,
+)
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.parallel_plan import ParallelPlan
 from ortopt.runtime.values.containers import wrapped
 from ortopt.runtime.values.conversion import alone, to_numpy
 from ortopt.runtime.values.tensors import elements, own
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 class GroupedSession(ManagementMethods):
@@ -75,7 +85,12 @@ class GroupedSession(ManagementMethods):
 
     # Running
 
-    def run(self, output_names: Iterable[str] | None, input_feed: Mapping[str, Any], run_options: Any) -> list[Any]:
+    def run(
+        self,
+        output_names: Iterable[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None,
+    ) -> list[Any]:
         """Run the model from and to arrays."""
         if run_options is not None:
             input_feed = {**input_feed, **self._adapters.given(run_options)}
@@ -93,7 +108,10 @@ class GroupedSession(ManagementMethods):
         return outputs
 
     def run_with_ort_values(
-        self, output_names: Iterable[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any
+        self,
+        output_names: Iterable[str] | None,
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        run_options: onnxruntime.RunOptions | None,
     ) -> list[Any]:
         """Run the model from and to ``onnxruntime.OrtValue``."""
         import onnxruntime
@@ -107,12 +125,12 @@ class GroupedSession(ManagementMethods):
 
     def run_with_ortvaluevector(
         self,
-        run_options: Any,
+        run_options: onnxruntime.RunOptions | None,
         feed_names: Sequence[str],
-        feeds: Any,
+        feeds: NativeVector,
         fetch_names: Sequence[str],
-        fetches: Any,
-        fetch_devices: Sequence[Any],
+        fetches: NativeVector,
+        fetch_devices: Sequence[NativeDevice],
     ) -> None:
         """Run the model from and to vectors of values."""
         import onnxruntime
@@ -141,7 +159,7 @@ class GroupedSession(ManagementMethods):
         """Memory for inputs and outputs."""
         return IOBinding(self.signature, self.device, self.get_providers())
 
-    def run_with_iobinding(self, iobinding: Any, run_options: Any) -> None:
+    def run_with_iobinding(self, iobinding: Any, run_options: onnxruntime.RunOptions | None) -> None:
         """Run the model from and to bound memory."""
         if session_of_binding(iobinding) is not self.signature.session:
             raise ValueError("IOBinding must be used with the session that created it.")
@@ -167,7 +185,7 @@ class GroupedSession(ManagementMethods):
         self._arguments(input_feed)
         self._asked(output_names)
 
-    def execute(self, values: Sequence[Any], run_options: Any) -> list[Any]:
+    def execute(self, values: Sequence[Any], run_options: onnxruntime.RunOptions | None) -> list[Any]:
         """The values of all outputs, some of which may be on the device."""
         options = self._options if run_options is None else run_options
         if self.device is None:
@@ -194,26 +212,26 @@ class GroupedSession(ManagementMethods):
         """A result in the host's memory."""
         return value if self.device is None else self.device.download(value, f"output {self._names[position]}")
 
-    def _alone(self, value: Any, position: int) -> Any:
+    def _alone(self, value: Any, position: int) -> NativeValue:
         """A result as an OrtValue that shares memory with nothing."""
         mine = alone(self._at_host(value, position)) if self._shared[position] else value
         return wrapped(mine, self._types[position])
 
     # What there is to know
 
-    def get_inputs(self) -> list[Any]:
+    def get_inputs(self) -> list[onnxruntime.NodeArg]:
         """``onnxruntime.NodeArg`` of each input."""
         return self.signature.inputs
 
-    def get_outputs(self) -> list[Any]:
+    def get_outputs(self) -> list[onnxruntime.NodeArg]:
         """``onnxruntime.NodeArg`` of each output."""
         return self.signature.outputs
 
-    def get_overridable_initializers(self) -> list[Any]:
+    def get_overridable_initializers(self) -> list[onnxruntime.NodeArg]:
         """``onnxruntime.NodeArg`` of each input that has a default."""
         return self.signature.overridable
 
-    def get_modelmeta(self) -> Any:
+    def get_modelmeta(self) -> onnxruntime.ModelMetadata:
         """``onnxruntime.ModelMetadata``."""
         return self.signature.metadata
 
@@ -225,7 +243,7 @@ class GroupedSession(ManagementMethods):
         """The options of each."""
         return {name: dict(options) for name, options in self.context.maker.provider_options.items()}
 
-    def get_session_options(self) -> Any:
+    def get_session_options(self) -> onnxruntime.SessionOptions:
         """``onnxruntime.SessionOptions``."""
         return self.context.maker.options
 

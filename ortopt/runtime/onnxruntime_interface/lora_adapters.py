@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import onnx
 import onnx_ir as ir
 
 from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution.group_spec import free_prefix
+from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.values.element_types import PLAIN
 from ortopt.runtime.values.tensors import elements
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _IR: Final = 10
 _OPSET: Final = 21
@@ -37,9 +41,9 @@ class LoraAdapters:
         }
         self._names = list(self._types)
         self._lock = threading.Lock()
-        self._session: Any = None
+        self._session: NativeSession | None = None
 
-    def given(self, options: Any) -> dict[str, Any]:
+    def given(self, options: onnxruntime.RunOptions) -> dict[str, onnxruntime.OrtValue]:
         """The inputs that adapters bring, as ``onnxruntime.OrtValue`` by name.
 
         Args:
@@ -62,7 +66,7 @@ class LoraAdapters:
             if value.shape() != [0]
         }
 
-    def _made(self) -> Any:
+    def _made(self) -> NativeSession:
 
         info = onnx.helper.make_tensor_value_info
         proto = onnx.ModelProto(ir_version=_IR)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.providers import CPU
-from ortopt.runtime.onnxruntime_internals import device_of
+from ortopt.runtime.onnxruntime_internals import NativeSession, device_of
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.execution.group_runner import GroupContext
     from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 
@@ -19,15 +21,15 @@ class ManagementMethods:
     signature: ModelSignature
     context: GroupContext
 
-    def get_input_memory_infos(self) -> list[Any]:
+    def get_input_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """``onnxruntime.OrtMemoryInfo`` of each input: where it is expected."""
         return list(self.signature.session.input_meminfos)
 
-    def get_output_memory_infos(self) -> list[Any]:
+    def get_output_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """The same for the outputs."""
         return list(self.signature.session.output_meminfos)[: len(self.signature.outputs)]
 
-    def get_input_epdevices(self) -> list[Any]:
+    def get_input_epdevices(self) -> list[onnxruntime.OrtEpDevice | None]:
         """``onnxruntime.OrtEpDevice`` of each input: the CPU's, from which groups take what they need."""
         import onnxruntime
 
@@ -40,7 +42,7 @@ class ManagementMethods:
 
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
-    ) -> Any:
+    ) -> onnxruntime.OrtValue:
         """An ``onnxruntime.OrtValue`` from an allocator of this session. Raises what ONNX Runtime raises."""
         import onnxruntime
 
@@ -86,11 +88,11 @@ class ManagementMethods:
         sessions = self._all_sessions() or [self.signature.session]
         return [part for session in sessions for part in session.get_provider_graph_assignment_info()]
 
-    def _sessions(self) -> list[Any]:
+    def _sessions(self) -> list[NativeSession]:
         """The C++ sessions of groups that have been made."""
         return [session for group in self.context.groups for session in group.sessions()]
 
-    def _all_sessions(self) -> list[Any]:
+    def _all_sessions(self) -> list[NativeSession]:
         """The same, after all groups of which the types are known have got one."""
         for group in self.context.groups:
             group.prepare()

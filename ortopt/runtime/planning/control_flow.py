@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,9 @@ from ortopt.runtime.onnxruntime_internals import failure
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.values.conversion import scalar, to_numpy
 from ortopt.runtime.values.tensors import to_ort
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Body:
     plan: ExecutionPlan
     captured: tuple[int, ...]
 
-    def run(self, arguments: Sequence[Any], values: Sequence[Any], options: Any) -> list[Any]:
+    def run(self, arguments: Sequence[Any], values: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
         """Run it once, with the values of its node."""
         return self.plan.run(arguments, [values[i] for i in self.captured], options)
 
@@ -40,7 +43,7 @@ class If:
     then: Body
     otherwise: Body
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the branch."""
         body = self.then if scalar(values[0], "the condition of an If") else self.otherwise
         return body.run((), values, options)
@@ -66,7 +69,7 @@ class Loop:
     has_count: bool
     has_condition: bool
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the loop."""
         first = self.has_count + self.has_condition
         most = int(scalar(values[0], "the trip count of a Loop")) if self.has_count else None
@@ -101,7 +104,7 @@ class Scan:
     scanned: tuple[tuple[int, bool], ...]
     stacked: tuple[tuple[ir.Value, int, bool], ...]
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the scan."""
         carried = list(values[: self.states])
         slices = []

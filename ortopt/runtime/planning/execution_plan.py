@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.instruments.statistics import Counters
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 @dataclass(slots=True)
@@ -58,7 +61,7 @@ class ExecutionPlan:
     def __post_init__(self) -> None:
         self._code = tuple((step.action, step.inputs, step.outputs, step.dead) for step in self.steps)
 
-    def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: Any) -> list[Any]:
+    def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
         """Run all steps, one after the other.
 
         Args:

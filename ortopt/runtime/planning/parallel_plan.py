@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ortopt.runtime.planning.execution_plan import ExecutionPlan, Step
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     pass
 
 
@@ -36,7 +38,7 @@ class ParallelPlan:
         """Whether no two steps could ever run at the same time."""
         return all(len(following) <= 1 for following in self._following) and self._waits.count(0) <= 1
 
-    def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: Any) -> list[Any]:
+    def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
         """As `Plan.run`; the first error ends it, once the steps that run have ended."""
         plan = self._plan
         slots = plan.template.copy()
@@ -55,7 +57,7 @@ class ParallelPlan:
 class _ParallelRun:
     """One run: what is still waited for, and who still reads what."""
 
-    def __init__(self, plan: ParallelPlan, slots: list[Any], options: Any) -> None:
+    def __init__(self, plan: ParallelPlan, slots: list[Any], options: onnxruntime.RunOptions) -> None:
         self._steps, self._waits, self._following, self._readers, self._kept, self._executor = plan.parts()
         self._slots = slots
         self._options = options

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
 
 
@@ -23,7 +25,7 @@ class ToHost:
         self._device = device
         self._name = name
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Copy."""
         return (self._device.download(values[0], self._name),)
 
@@ -33,7 +35,7 @@ class ToDevice(ToHost):
 
     __slots__ = ()
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Copy; a value that finds no room stays, and whoever reads it says what the matter is."""
         try:
             return (self._device.upload(values[0], self._name),)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
@@ -16,6 +16,9 @@ from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.values.element_types import has_no_array, is_plain, type_text
 from ortopt.runtime.values.tensors import to_ort
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 Dims = tuple[int, ...]
 Reshaping = Callable[[Dims], Dims]
@@ -39,7 +42,7 @@ class ZeroCopyReshape:
         self._session = session
         self._tensor = native().OrtValue
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Make the view, which keeps the memory alive."""
         value = values[0]
         if type(value) is self._tensor and value.device_name() in {"cpu", "Cpu", "CPU"}:

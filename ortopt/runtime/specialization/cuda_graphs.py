@@ -16,7 +16,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.graph.text import one_line, quoted
@@ -27,8 +27,11 @@ from ortopt.runtime.execution.executables import OnDevice, of_session
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.onnxruntime_internals import NativeSession, native
 from ortopt.runtime.values.tensors import nbytes_of
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 GRAPH_KEY: Final = "gpu_graph_id"
 """The run option that numbers a session's graphs; -1 is a run without."""
@@ -39,7 +42,7 @@ _identifiers = itertools.count(1)
 
 
 def captured(
-    group: GroupRunner, context: GroupContext, spec: GroupSpec, values: Sequence[Any], options: Any
+    group: GroupRunner, context: GroupContext, spec: GroupSpec, values: Sequence[Any], options: onnxruntime.RunOptions
 ) -> CapturedGraph:
     """An executable that replays a CUDA graph, which has been captured.
 
@@ -91,7 +94,7 @@ class _Options:
         if not device.waits:
             self._options.add_run_config_entry(NO_WAITING, "1")
 
-    def __call__(self, given: Any, *, waits: bool) -> Any:
+    def __call__(self, given: onnxruntime.RunOptions | None, *, waits: bool) -> onnxruntime.RunOptions:
         return self._options
 
 
@@ -148,7 +151,7 @@ class CapturedGraph:
         self._refused = False
         self._capture(values)
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Copy the arguments in, replay, copy the results out.
 
         What is run without a graph is copied out too, before anybody may replay: it lies in the session's arena, in
@@ -186,7 +189,7 @@ class CapturedGraph:
         return results
 
     @property
-    def session(self) -> Any:
+    def session(self) -> NativeSession:
         """ONNX Runtime's C++ session."""
         return self._plain.session
 

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx_ir as ir
@@ -32,6 +32,9 @@ from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.specialization.disk_cache import Folder
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import type_text
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _MAX_COUNTED: Final = 1024
 _LARGEST_CONSTANT: Final = 64  # elements
@@ -110,7 +113,7 @@ class SpecializingExecutable:
         self._unguarded: set[Specification] = set()
         self._is_counted = policy.after == 1  # the first call waited for the general executable, which is one miss
 
-    def __call__(self, values: list[Any], options: Any) -> Sequence[Any]:
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the executable that holds for these values."""
         specification = tuple((value.element_type(), *value.shape()) for value in values)
         found: _Specialized | None = self._context.cache.get((id(self), specification))
@@ -183,7 +186,9 @@ class SpecializingExecutable:
             self._profiles.pop(specification, None)
         self._context.cache.drop((id(self), specification))
 
-    def _specialize(self, specification: Specification, values: list[Any], options: Any) -> tuple[_Specialized, int]:
+    def _specialize(
+        self, specification: Specification, values: list[Any], options: onnxruntime.RunOptions
+    ) -> tuple[_Specialized, int]:
         """Make an executable, and say how many bytes it takes."""
         context, group = self._context, self._group
         with self._lock:
@@ -208,7 +213,12 @@ class SpecializingExecutable:
         return _Specialized(made, varying, guarded), weights + _SESSION_BYTES + getattr(made, "nbytes", 0)
 
     def _session(
-        self, spec: GroupSpec, provider: str, specification: Specification, values: list[Any], options: Any
+        self,
+        spec: GroupSpec,
+        provider: str,
+        specification: Specification,
+        values: list[Any],
+        options: onnxruntime.RunOptions,
     ) -> Executable:
         group, context = self._group, self._context
         providers = (provider,) if provider == CPU else (provider, CPU)

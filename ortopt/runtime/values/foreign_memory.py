@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import onnx_ir as ir
 
-from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.onnxruntime_internals import NativeValue, native
 
 _DEVICES: Final = {"cpu": 1, "cuda": 2}
 _CODES: Final = {
@@ -57,7 +57,7 @@ def _delete(managed: Any) -> None:
 _deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))(_delete)
 
 
-def at_address(kind: str, index: int, dtype: ir.DataType, shape: Sequence[int], address: int) -> Any:
+def at_address(kind: str, index: int, dtype: ir.DataType, shape: Sequence[int], address: int) -> NativeValue:
     """ONNX Runtime's C++ OrtValue on memory that must outlive it.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -111,7 +111,7 @@ def to_array(value: NativeValue, dtype: ir.DataType) -> Array:
     return np.frombuffer(raw, dtype.numpy()).reshape(shape)
 
 
-def holds_numbers(value: Any) -> bool:
+def holds_numbers(value: Any) -> TypeGuard[NativeValue]:
     """Whether a value is an OrtValue of a tensor of numbers."""
     return isinstance(value, native().OrtValue) and value.has_value() and is_plain(value.data_type())
 
