@@ -32,19 +32,19 @@ def named_providers(
     if provider_options is not None:
         if len(providers) != len(provider_options):
             raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-        if not all(isinstance(one, str) for one in providers):
+        if not all(isinstance(provider, str) for provider in providers):
             raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-        if not all(isinstance(one, Mapping) for one in provider_options):
+        if not all(isinstance(options, Mapping) for options in provider_options):
             raise ValueError("'provider_options' values must be dicts.")
         providers = list(zip(providers, provider_options, strict=True))  # type: ignore[arg-type]
     chosen: dict[str, Mapping[str, Any]] = {}
-    for one in providers:
-        name, options = (one, {}) if isinstance(one, str) else one if _is_pair(one) else (None, None)
-        if name is None or options is None:
+    for provider in providers:
+        if not isinstance(provider, str) and not _is_pair(provider):
             raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+        name, options = (provider, {}) if isinstance(provider, str) else provider
         chosen.setdefault(normalize(name), {str(key): str(value) for key, value in options.items()})
     return chosen
 
 
-def _is_pair(one: Any) -> bool:
-    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping)
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping)

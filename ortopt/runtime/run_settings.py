@@ -95,29 +95,32 @@ def quiet_options(threads: int = 0) -> tuple[Any, Any]:
     """
     import onnxruntime
 
-    made = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
-    for options in made:
+    pair = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    for options in pair:
         options.log_severity_level = _FATAL
-    made[0].intra_op_num_threads = threads
+    pair[0].intra_op_num_threads = threads
     onnxruntime.set_default_logger_severity(_FATAL)
-    return made
+    return pair
 
 
-def _run_type(given: str | None, environment: Mapping[str, str]) -> RunType:
-    name, text = (
-        ("run_type", given) if given is not None else (_variable("RUN_TYPE"), environment.get(PREFIX + "RUN_TYPE"))
-    )
+def _run_type(argument: str | None, environment: Mapping[str, str]) -> RunType:
+    name, text = "run_type", argument
+    if argument is None:
+        name, text = _variable("RUN_TYPE"), environment.get(PREFIX + "RUN_TYPE")
     if text is None:
         return RunType.ORT
     try:
         return RunType(text)
     except ValueError:
-        choices = ", ".join(one.value for one in RunType)
+        choices = ", ".join(run_type.value for run_type in RunType)
         raise UsageError(f"{name} must be one of {choices}, not {text!r}") from None
 
 
-def _tolerance(argument: str, given: float | None, variable: str, environment: Mapping[str, str]) -> float | None:
-    name, text = (argument, given) if given is not None else (_variable(variable), environment.get(PREFIX + variable))
+def _tolerance(argument: str, value: float | None, variable: str, environment: Mapping[str, str]) -> float | None:
+    name: str = argument
+    text: float | str | None = value
+    if value is None:
+        name, text = _variable(variable), environment.get(PREFIX + variable)
     if text is None:
         return None
     try:

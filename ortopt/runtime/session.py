@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
-from ortopt.evaluation.evaluate import share_threads
 from ortopt.graph.text import one_line
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.instruments.statistics import Counters, Statistics
@@ -30,7 +29,10 @@ from ortopt.runtime.session_arguments import (
     check_host_ops,
     check_session_options,
     check_source,
+    check_thread_pool,
     read_onnxruntime_arguments,
+    specialization_policy,
+    use_global_pool,
 )
 from ortopt.runtime.session_factory import SessionRequest, open_session
 from ortopt.runtime.values.conversion import taken
@@ -126,20 +128,11 @@ class InferenceSession(DelegatedMethods):
         disabled, self._enable_fallback = read_onnxruntime_arguments(kwargs)
         check_host_ops(host_ops)
         check_counts(specialize_after, cache_entries, cache_bytes)
-        if thread_pool not in ("session", "global"):
-            raise UsageError(f"thread_pool must be session or global, not {thread_pool!r}")
+        check_thread_pool(thread_pool)
         check_session_options(sess_options)
         chosen = named_providers(providers, provider_options)
         if thread_pool == "global":
-            intra, inter = (
-                (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
-            )
-            share_threads(intra, inter)
-        specialize = None
-        if specialize_after is not None:
-            from ortopt.runtime.specialization.specializing import SpecializationPolicy
-
-            specialize = SpecializationPolicy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
+            use_global_pool(sess_options)
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
         self._request = SessionRequest(
@@ -148,7 +141,7 @@ class InferenceSession(DelegatedMethods):
             settings,
             disabled,
             tuple(host_ops),
-            specialize,
+            specialization_policy(specialize_after, specialize_constants, cuda_graphs, cache_folder),
             cache_entries,
             cache_bytes,
             thread_pool == "global",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
+from ortopt.evaluation.evaluate import share_threads
 from ortopt.graph.text import one_line
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
 
 def check_source(source: object) -> None:
@@ -79,3 +85,35 @@ def check_session_options(options: object) -> None:
 
     if not isinstance(options, onnxruntime.SessionOptions):
         raise TypeError(f"sess_options must be onnxruntime.SessionOptions, not {type(options).__name__}")
+
+
+def check_thread_pool(name: str) -> None:
+    """Refuse a pool that there is not.
+
+    Raises:
+        UsageError: It is neither ``"session"`` nor ``"global"``.
+    """
+    if name not in ("session", "global"):
+        raise UsageError(f"thread_pool must be session or global, not {name!r}")
+
+
+def use_global_pool(options: onnxruntime.SessionOptions | None) -> None:
+    """Let all sessions of the process share one pool, with the threads of the options that are first used."""
+    if options is None:
+        share_threads(0, 0)
+    else:
+        share_threads(options.intra_op_num_threads, options.inter_op_num_threads)
+
+
+def specialization_policy(
+    after: int | None,
+    constants: bool,
+    cuda_graphs: bool,
+    folder: str | os.PathLike[str] | None,
+) -> SpecializationPolicy | None:
+    """When groups are specialised, None for never."""
+    if after is None:
+        return None
+    from ortopt.runtime.specialization.specializing import SpecializationPolicy
+
+    return SpecializationPolicy(after, constants, cuda_graphs, folder)

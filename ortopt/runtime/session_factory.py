@@ -21,6 +21,7 @@ from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.execution import session_options
+from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import SessionMaker
@@ -128,7 +129,7 @@ class _SessionFactory:
                 raise
             raise refused from error
         if refused is not None and isinstance(session, GroupedSession):
-            on_host = any(one.wanted_provider == HOST for one in session.context.groups)
+            on_host = any(group.wanted_provider == HOST for group in session.context.groups)
             if not on_host:
                 raise refused
         return session
@@ -142,7 +143,7 @@ class _SessionFactory:
 
         source, options = self._request.source, self._request.options
         providers = None if chosen is None else self._working(chosen)
-        given = source
+        model = source
         if isinstance(source, str | os.PathLike):
             if not os.path.exists(source):  # noqa: PTH110 -- ONNX Runtime's own error for it follows
                 return None, load_error(source)
@@ -150,14 +151,14 @@ class _SessionFactory:
             from ortopt.serialization.save import to_bytes
 
             try:
-                given = to_bytes(self._loaded())
+                model = to_bytes(self._loaded())
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
         unoptimized = self._settings.run_type is RunType.REFERENCE
 
         def make(names: Sequence[str] | None) -> WholeSession:
             session: WholeSession = onnxruntime.InferenceSession(
-                given,
+                model,
                 used,
                 None if names is None else [(name, dict((chosen or {})[name])) for name in names],
                 disabled_optimizers=set(self._request.disabled_optimizers),
@@ -204,28 +205,22 @@ class _SessionFactory:
         missing = [name for name in wanted if name not in whole.get_providers()]
         if not missing:
             return
-        said = f"ONNX Runtime made no {', '.join(missing)}: its own words are on stderr"
+        message = f"ONNX Runtime made no {', '.join(missing)}: its own words are on stderr"
         if len(missing) == len(wanted) or not self._falls_back:
-            raise UsageError(said)
+            raise UsageError(message)
         self._counters.add("fallbacks")
-        warnings.warn(f"{said}; falling back to {', '.join(whole.get_providers())}", RuntimeWarning, stacklevel=6)
+        warnings.warn(f"{message}; falling back to {', '.join(whole.get_providers())}", RuntimeWarning, stacklevel=6)
 
     def _plan(self, *, simple: bool) -> WholeSession | GroupedSession:
         """The session of a model's groups; that of ONNX Runtime if there is only one."""
-        request, chosen = self._request, self._chosen
-        options, host_ops = request.options, request.host_ops
+        options = self._request.options
         copies = None if options is None else session_options.Copies(options)
         if copies is not None and session_options.brings_files(copies):
             return self._with_files(simple=simple)
         model = self._loaded()
-        if chosen is None:
-            made_for = [one.metadata_props.get(PROVIDER_KEY) for one in model.functions.values()]
-            named = dict.fromkeys(name for name in made_for if name is not None)
-            working = tuple(dict.fromkeys((*(name for name in named if usable(name)[0]), CPU)))
-        else:
-            working = self._working(chosen)
+        working = _made_for(model) if self._chosen is None else self._working(self._chosen)
         if simple and _is_one_group(model):
-            whole, _ = self._whole(chosen or {name: {} for name in working})
+            whole, _ = self._whole(self._chosen or {name: {} for name in working})
             if whole is not None:
                 return whole
         _check_types(model)
@@ -237,16 +232,39 @@ class _SessionFactory:
                 RuntimeWarning,
                 stacklevel=5,
             )
-        if not mentions_groups(model) and self._settings.run_type is not RunType.HOST:
-            names = [(op.op_domain, op.__name__) for op in host_ops]  # type: ignore[attr-defined]
-            deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
-            group(model, PartitionOptions(providers=working or (CPU,), deny=deny))
-        else:  # the shapes that a file declares are claims, those of a group's arguments are enforced
-            shapes.infer_model(model)
-        provider_options = {name: dict((chosen or {}).get(name, {})) for name in dict.fromkeys((*working, CPU))}
-        device, told = self._device(provider_options)
+        self._group(model, working)
+        context = self._context(working, copies, has_initializers=has_initializers)
+        plan = Planner(model, context).plan()
+        self._check_options(context)
+        if self._settings.dump_graph:
+            from ortopt.runtime.debugging.dumps import dump_graph
+
+            dump_graph(model, plan, self._settings.dump_folder)
+        return GroupedSession(model, plan, context)
+
+    def _group(self, model: ir.Model, working: Sequence[str]) -> None:
+        """Let a model have groups, if it has none."""
+        if mentions_groups(model) or self._settings.run_type is RunType.HOST:
+            shapes.infer_model(model)  # what a file declares are claims, what a group's arguments declare is enforced
+            return
+        names = [(op.op_domain, op.__name__) for op in self._request.host_ops]  # type: ignore[attr-defined]
+        deny = tuple(f"{domain}::{name}" if domain else name for domain, name in names)
+        group(model, PartitionOptions(providers=tuple(working) or (CPU,), deny=deny))
+
+    def _context(
+        self, working: Sequence[str], copies: session_options.Copies | None, *, has_initializers: bool
+    ) -> GroupContext:
+        """What the groups share."""
+        request = self._request
+        chosen = self._chosen or {}
+        provider_options = {name: dict(chosen.get(name, {})) for name in dict.fromkeys((*working, CPU))}
+        device, notices = self._device(provider_options)
         maker = SessionMaker(
-            options, provider_options, request.disabled_optimizers, global_pool=request.global_pool, copies=copies
+            request.options,
+            provider_options,
+            request.disabled_optimizers,
+            global_pool=request.global_pool,
+            copies=copies,
         )
         maker.has_initializers = has_initializers
         maker.device = device
@@ -257,34 +275,40 @@ class _SessionFactory:
         context = GroupContext(
             self._settings,
             maker,
-            working if working else (CPU,),
+            tuple(working) or (CPU,),
             self._counters,
             cache,
-            host_ops,
+            request.host_ops,
             request.timeline,
             _specializer(request.specialize),
             _observers(self._settings, device),
             device,
             self._falls_back,
         )
-        for message in told:
+        for message in notices:
             context.tell(message)
-        plan = Planner(model, context).plan()
-        if session_options.has_affinities(maker.options) and any(one.threads for one in context.groups):
-            warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=5)
-        if maker.options.optimized_model_filepath and any(one.threads for one in context.groups):
-            warnings.warn(
-                "optimized_model_filepath is left out: each group is optimized apart (ORTOPT_DUMP_GROUPS=1 writes it)",
-                RuntimeWarning,
-                stacklevel=5,
-            )
-        if has_initializers and any(one.spec.foreign and one.wanted_provider != HOST for one in context.groups):
-            raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
-        if self._settings.dump_graph:
-            from ortopt.runtime.debugging.dumps import dump_graph
+        return context
 
-            dump_graph(model, plan, self._settings.dump_folder)
-        return GroupedSession(model, plan, context)
+    def _check_options(self, context: GroupContext) -> None:
+        """Say which of the caller's options several groups cannot have.
+
+        Raises:
+            UsageError: They are such that no group could do without.
+        """
+        options, groups = context.maker.options, context.groups
+        if any(runner.threads for runner in groups):
+            if session_options.has_affinities(options):
+                warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=6)
+            if options.optimized_model_filepath:
+                warnings.warn(
+                    "optimized_model_filepath is left out: each group is optimized apart"
+                    " (ORTOPT_DUMP_GROUPS=1 writes it)",
+                    RuntimeWarning,
+                    stacklevel=6,
+                )
+        foreign = [runner for runner in groups if runner.spec.foreign and runner.wanted_provider != HOST]
+        if context.maker.has_initializers and foreign:
+            raise UsageError("initializers and a library of custom ops in the session options: one group can have both")
 
     def _loaded(self) -> ir.Model:
         """The model; its files of external data are where ONNX Runtime looks for them."""
@@ -301,35 +325,39 @@ class _SessionFactory:
             UsageError: It has to be several.
         """
         whole, refused = self._whole(self._chosen or {CPU: {}}) if simple else (None, None)
-        said = "the session options bring contents of files (add_external_initializers_from_files_in_memory)"
+        reason = "the session options bring contents of files (add_external_initializers_from_files_in_memory)"
         if whole is None:
-            raise UsageError(f"{said}: groups cannot have them. Put the files beside the model") from refused
-        warnings.warn(f"{said}: the model is one session", RuntimeWarning, stacklevel=6)
+            raise UsageError(f"{reason}: groups cannot have them. Put the files beside the model") from refused
+        warnings.warn(f"{reason}: the model is one session", RuntimeWarning, stacklevel=6)
         return whole
 
     def _device(self, provider_options: dict[str, dict[str, Any]]) -> tuple[CudaDevice | None, list[str]]:
         """What the groups on CUDA share, if there can be any; and what is otherwise than asked for, in words."""
-        given = self._request.options
         if CUDA not in provider_options or self._settings.run_type is RunType.HOST:
             return None, []
         from ortopt.runtime.cuda.device import open_device
 
         options = provider_options[CUDA]
         graphs = options.pop("enable_cuda_graph", "0")
-        device, said = open_device(
+        device, reason = open_device(
             options,
             self._counters,
             self._request.timeline,
             watched=self._settings.observes_groups,
-            one_arena=given is not None and session_options.entry(given, "session.use_env_allocators") == "1",
+            one_arena=self._shares_allocators(),
         )
-        told = [f"the groups on {CUDA} share no stream: {said}"] if said else []
+        notices = [f"the groups on {CUDA} share no stream: {reason}"] if reason else []
         if str(graphs).lower() in {"1", "true"}:
-            told.append(
+            notices.append(
                 "enable_cuda_graph is left out, as values between groups do not stay in one place: ask for"
                 " specialize_after=1, cuda_graphs=True"
             )
-        return device, told
+        return device, notices
+
+    def _shares_allocators(self) -> bool:
+        """Whether the caller lets all sessions of the process have the same allocators."""
+        options = self._request.options
+        return options is not None and session_options.entry(options, ENTRY) == "1"
 
     def _working(self, chosen: ProviderOptions) -> tuple[str, ...]:
         """The providers that work here.
@@ -358,6 +386,13 @@ class _SessionFactory:
 
 def _said(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{name} does not work here: {reason}" for name, reason in reasons.items())
+
+
+def _made_for(model: ir.Model) -> tuple[str, ...]:
+    """The providers that work here among those that a model's groups were made for, and the CPU."""
+    made_for = [function.metadata_props.get(PROVIDER_KEY) for function in model.functions.values()]
+    providers = dict.fromkeys(name for name in made_for if name is not None)
+    return tuple(dict.fromkeys((*(name for name in providers if usable(name)[0]), CPU)))
 
 
 def _is_one_group(model: ir.Model) -> bool:

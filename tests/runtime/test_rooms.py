@@ -10,7 +10,7 @@ import pytest
 HOME = Path(__file__).parents[2] / "ortopt" / "runtime"
 
 ROOMS = (
-    "onnxruntime_internals run_settings provider_arguments session_arguments wire_scan",
+    "onnxruntime_internals run_settings provider_arguments wire_scan",
     "auxiliary_session",
     "values instruments",
     "cuda",
@@ -18,7 +18,7 @@ ROOMS = (
     "specialization",
     "planning",
     "debugging onnxruntime_interface",
-    "session_factory",
+    "session_factory session_arguments",
     "session",
 )
 """Lowest first."""

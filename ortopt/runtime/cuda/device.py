@@ -151,10 +151,10 @@ class CudaDevice:
 
     def allocate(self, shape: Sequence[int], element_type: int) -> NativeValue:
         """A tensor on the device, with any content."""
-        found = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
+        tensor = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
         if not self.waits:
-            self._allocated.add(found)
-        return found
+            self._allocated.add(tensor)
+        return tensor
 
     def received(self, values: Sequence[Any], places: Sequence[str]) -> Sequence[Any]:
         """The results of a run, each left where it was wanted."""
@@ -165,10 +165,10 @@ class CudaDevice:
         if not holds_numbers(value) or self.is_resident(value):
             return value
         with self._copying(value, name):
-            found = self.allocate(value.shape(), value.element_type())
+            copy = self.allocate(value.shape(), value.element_type())
             with self.lock:
-                self.fill([found], [value])
-        return found
+                self.fill([copy], [value])
+        return copy
 
     def download(self, value: Any, name: str) -> Any:
         """A copy of a tensor in the host's memory, which waits for it; a value that is there as it is."""
@@ -176,9 +176,9 @@ class CudaDevice:
             return value
         with self._copying(value, name):
             with self.lock:
-                found = self.fetch(value)
+                copy = self.fetch(value)
             self.settle()
-        return found
+        return copy
 
     def fetch(self, value: NativeValue) -> NativeValue:
         """A tensor in the host's memory that holds what one on the device does, after `settle`; hold the lock."""
@@ -186,15 +186,15 @@ class CudaDevice:
             if not has_no_array(value.data_type()):
                 copy: NativeValue = to_ort(np.array(value.numpy()))
                 return copy
-            found = self._host_tensor(value)
-            found.update_inplace(value)
-            return found
-        found = self._host_tensor(value)
+            target = self._host_tensor(value)
+            target.update_inplace(value)
+            return target
+        target = self._host_tensor(value)
         nbytes = nbytes_of(value)
         if nbytes:
             with _failures():
-                self._driver.copy_to_host(found.data_ptr(), value.data_ptr(), nbytes, self.stream)
-        return found
+                self._driver.copy_to_host(target.data_ptr(), value.data_ptr(), nbytes, self.stream)
+        return target
 
     def settle(self) -> None:
         """Wait until what was fetched is there."""
@@ -233,14 +233,14 @@ class CudaDevice:
 
     # Order
 
-    def run_options(self, given: onnxruntime.RunOptions, *, waits: bool) -> onnxruntime.RunOptions:
+    def run_options(self, options: onnxruntime.RunOptions, *, waits: bool) -> onnxruntime.RunOptions:
         """The run options of a group.
 
         Args:
-            given: Those of the call. A caller's own are used as they are.
+            options: Those of the call. A caller's own are used as they are.
             waits: Whether the group leaves something in the host's memory.
         """
-        return self._unwaiting if given is self.default_options and not (waits or self.waits) else given
+        return self._unwaiting if options is self.default_options and not (waits or self.waits) else options
 
     def keep(self, values: Sequence[Any]) -> None:
         """Keep what a run that nobody waits for may still read, until `synchronize`; hold the lock."""
@@ -270,7 +270,7 @@ class CudaDevice:
         A capture that failed would leave the stream in it, and everything after it would fail too.
         """
         with _capture, contextlib.ExitStack() as locks:
-            for other in sorted(_live, key=lambda one: one.number):
+            for other in sorted(_live, key=lambda device: device.number):
                 locks.enter_context(other.lock)
             try:
                 yield
@@ -311,11 +311,11 @@ def open_device(
         UsageError: An option is no number.
     """
     index = _number(options, "device_id")
-    given = _number(options, STREAM_KEY)
+    stream = _number(options, STREAM_KEY)
     try:
         driver = Driver(index)
-        if given:
-            return CudaDevice(index, counters, timeline, driver, given), ""
+        if stream:
+            return CudaDevice(index, counters, timeline, driver, stream), ""
         if watched:
             return CudaDevice(index, counters, timeline), ""
         if _number(options, _FOREIGN_ALLOCATOR):

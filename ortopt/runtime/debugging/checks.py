@@ -73,9 +73,9 @@ class _CheckedExecutable:
 
     def _at_host(self, values: Sequence[Any]) -> list[Any]:
         device = self._device
-        return list(values) if device is None else [device.download(one, "copy to look at") for one in values]
+        return list(values) if device is None else [device.download(value, "copy to look at") for value in values]
 
-    def _compare(self, values: list[Any], found: list[Any], options: onnxruntime.RunOptions) -> None:
+    def _compare(self, values: list[Any], results: list[Any], options: onnxruntime.RunOptions) -> None:
         types = () if self._group.spec.typed else tuple(type_of(value) for value in values)
         with self._lock:
             if types not in self._reference:
@@ -87,33 +87,33 @@ class _CheckedExecutable:
         if reference is None:
             return
         expected = list(reference(values, options))
-        for one, good, got in zip(self._group.spec.outputs, expected, found, strict=True):
+        for output, good, got in zip(self._group.spec.outputs, expected, results, strict=True):
             detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.spec.random)
             if detail:
-                self._refuse(one.name, detail, values, found)
+                self._refuse(output.name, detail, values, results)
 
-    def _refuse(self, output: str, detail: str, values: list[Any], found: list[Any]) -> None:
+    def _refuse(self, output: str, detail: str, values: list[Any], results: list[Any]) -> None:
         group = self._group
         message = f"group {group.spec.name} on {group.provider}, output {output!r}: {detail}"
         if self._settings.reproduces:
             folder = self._settings.dump_folder / f"{group.label}-differs"
-            dump_group(group.spec, folder, "group", arguments=values, results=found)
-            self._write(folder / "values.npz", values, found)
+            dump_group(group.spec, folder, "group", arguments=values, results=results)
+            self._write(folder / "values.npz", values, results)
             message += f" (the group and its inputs are in {folder})"
         raise VerificationError(message)
 
-    def _write(self, path: Path, values: list[Any], found: list[Any]) -> None:
+    def _write(self, path: Path, values: list[Any], results: list[Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {}
-        for kind, arguments, given in (
+        for kind, arguments, contents in (
             ("input", self._group.spec.inputs, values),
-            ("output", self._group.spec.outputs, found),
+            ("output", self._group.spec.outputs, results),
         ):
-            for one, value in zip(arguments, given, strict=True):
+            for argument, value in zip(arguments, contents, strict=True):
                 array = to_numpy(value)
                 if isinstance(array, np.ndarray):
                     strings = array.dtype.kind == "O"
-                    arrays[f"{kind}.{one.name}"] = array.astype(str) if strings else array
+                    arrays[f"{kind}.{argument.name}"] = array.astype(str) if strings else array
         np.savez(path, allow_pickle=False, **arrays)
 
 
@@ -132,7 +132,7 @@ def difference(expected: Any, got: Any, rtol: float | None, atol: float | None, 
         return f"the type is {type_of(got)} instead of {type_}"
     good, other = to_numpy(expected), to_numpy(got)
     if isinstance(good, np.ndarray) and good.dtype.kind == "V":
-        good, other = (one.view(np.uint16 if one.itemsize == 2 else np.uint8) for one in (good, other))
+        good, other = (array.view(np.uint16 if array.itemsize == 2 else np.uint8) for array in (good, other))
     comparable = isinstance(good, np.ndarray) and good.dtype.kind == "f" and good.shape == other.shape
     if comparable and not random and (rtol is not None or atol is not None):
         return _beyond(good, other, rtol or 0.0, atol or 0.0)

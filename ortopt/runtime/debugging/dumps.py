@@ -60,10 +60,10 @@ def dump_group(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{label}.onnx"
     seen = types or [type_of(value) for value in arguments]
-    model = spec.complete_model(seen=[None if "?" in one else one for one in seen])
-    for value, one in zip((*model.graph.inputs, *model.graph.outputs), (*spec.inputs, *spec.outputs), strict=True):
-        if one.foreign is not None:
-            value.meta[FOREIGN_TYPE_KEY] = one.foreign
+    model = spec.complete_model(seen=[None if "?" in type_ else type_ for type_ in seen])
+    for value, argument in zip((*model.graph.inputs, *model.graph.outputs), (*spec.inputs, *spec.outputs), strict=True):
+        if argument.foreign is not None:
+            value.meta[FOREIGN_TYPE_KEY] = argument.foreign
     _complete(model.graph.inputs, arguments)
     scope.attach(model, Options())
     outputs = list(model.graph.outputs)
@@ -78,12 +78,12 @@ def dump_group(
 
 def _complete(declared: Sequence[ir.Value], seen: Sequence[Any]) -> None:
     """Give arguments the types and ranks that they had at a run, where they have none."""
-    for value, one in zip(declared, seen, strict=False):
-        if value.type is None and "?" not in type_of(one):
+    for value, content in zip(declared, seen, strict=False):
+        if value.type is None and "?" not in type_of(content):
             proto = onnx.TypeProto()
-            write_type(proto, type_of(one))
+            write_type(proto, type_of(content))
             value.type = ir.serde.deserialize_type_proto_for_type(proto)
-        dims = _dims(one)
+        dims = _dims(content)
         if value.shape is None and dims is not None and isinstance(value.type, ir.TensorType):
             value.shape = ir.Shape([None] * len(dims))
 

@@ -135,9 +135,9 @@ def _is_arena(session: NativeSession) -> bool:
     return bool(session.output_meminfos[0].allocator_type == arena)
 
 
-def _share(one: NativeSession, other: NativeSession) -> bool:
+def _share(first: NativeSession, other: NativeSession) -> bool:
     """Whether two sessions with an arena have the same: the other gets what the one has given back."""
-    return any(_address(one) == _address(other) for _ in range(_MAX_TRIES))
+    return any(_address(first) == _address(other) for _ in range(_MAX_TRIES))
 
 
 def _address(session: NativeSession) -> int:

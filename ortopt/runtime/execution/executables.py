@@ -118,9 +118,9 @@ class OnDevice(Prepared):
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
         with self._device.lock:
-            found, crossing = self.start(values, options)
+            results, crossing = self.start(values, options)
         self._device.crossed(crossing)
-        return found
+        return results
 
     def start(self, values: list[Any], options: onnxruntime.RunOptions) -> tuple[Sequence[Any], list[Any]]:
         """Run the session; hold the device's lock.
@@ -131,11 +131,12 @@ class OnDevice(Prepared):
         device = self._device
         crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
         device.keep(values)
-        found = device.received(
+        results = device.received(
             elements(super().__call__(values, self.options(options, waits=self._waits))), self._places
         )
-        crossing.extend(value for i, value in enumerate(found) if (self._places[i] == "cuda") == (i in self._from_host))
-        return found, crossing
+        resident = [place == "cuda" for place in self._places]
+        crossing.extend(value for i, value in enumerate(results) if resident[i] == (i in self._from_host))
+        return results, crossing
 
 
 class AtHost:
@@ -189,7 +190,7 @@ class Converted:
         self._wrap = onnxruntime.OrtValue
         self._feeds = list(feeds)
         self._fetches = list(fetches)
-        self._exotic = any(has_no_array(one.type) for one in session.outputs_meta)
+        self._exotic = any(has_no_array(output.type) for output in session.outputs_meta)
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session."""
@@ -234,17 +235,17 @@ class Host:
         functions: list[Any] = []
         for function in _callees_first(model.functions):
             functions.append(ReferenceEvaluator(function, functions=list(functions), new_ops=list(ops)))
-        opsets = {one.domain: one.version for one in model.opset_import}
+        opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._evaluator = ReferenceEvaluator(model.graph, opsets=opsets, functions=functions, new_ops=list(ops))
-        self._inputs = [one.name for one in model.graph.input]
+        self._inputs = [value.name for value in model.graph.input]
         self._weights = [array_of(tensor) for tensor in weights]
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the nodes one after the other."""
         arrays = [to_numpy(value) for value in values] + self._weights
-        found = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
-        given = {id(one) for array in arrays for one in (array, *(array if isinstance(array, list) else ()))}
-        return [to_ort(_apart(value, given)) for value in found]
+        results = self._evaluator.run(None, dict(zip(self._inputs, arrays, strict=True)))
+        inputs = {id(part) for array in arrays for part in (array, *(array if isinstance(array, list) else ()))}
+        return [to_ort(_apart(value, inputs)) for value in results]
 
 
 def _on_copies(op: type) -> type:
@@ -255,38 +256,38 @@ def _on_copies(op: type) -> type:
     """
 
     def run(self: Any, *args: Any, **named: Any) -> Any:
-        return op.run(self, *(own(one) for one in args), **named)  # type: ignore[attr-defined]
+        return op.run(self, *(own(argument) for argument in args), **named)  # type: ignore[attr-defined]
 
     return type(op.__name__, (op,), {"run": run, "__module__": op.__module__, "__doc__": op.__doc__})
 
 
-def _apart(value: Any, given: set[int]) -> Any:
+def _apart(value: Any, inputs: set[int]) -> Any:
     """A result that shares memory with no argument, as those of ONNX Runtime; onnx reshapes to views.
 
     Args:
         value: The result.
-        given: The ids of the arguments.
+        inputs: The ids of the arguments.
     """
-    is_new = isinstance(value, np.ndarray) and value.flags.owndata and id(value) not in given
+    is_new = isinstance(value, np.ndarray) and value.flags.owndata and id(value) not in inputs
     return value if is_new else own(value)
 
 
 def _callees_first(functions: Iterable[onnx.FunctionProto]) -> list[onnx.FunctionProto]:
     """Functions in an order in which each stands behind those that it calls."""
     by_key = {(function.domain, function.name): function for function in functions}
-    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    ordered: dict[tuple[str, str], onnx.FunctionProto] = {}
     pending = list(reversed(by_key))
     opened: set[tuple[str, str]] = set()
     while pending:
         key = pending[-1]
-        called = [one for one in _called(by_key[key].node) if one in by_key and one not in found]
+        called = [callee for callee in _called(by_key[key].node) if callee in by_key and callee not in ordered]
         if key in opened or not called:
             pending.pop()
-            found[key] = by_key[key]
+            ordered[key] = by_key[key]
             continue
         opened.add(key)
         pending.extend(called)
-    return list(found.values())
+    return list(ordered.values())
 
 
 def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
@@ -316,7 +317,7 @@ def of_session(
         device: The CUDA device that the session runs on, if it does.
         separate: Whether outputs may be freed at different times.
     """
-    types = [one.type for one in (*session.inputs_meta, *session.outputs_meta)]
+    types = [argument.type for argument in (*session.inputs_meta, *session.outputs_meta)]
     if not all(is_plain(type_) for type_ in types):
         return Converted(session, feeds, fetches, device)
     if device is not None:

@@ -185,12 +185,12 @@ class GroupRunner:
             if known is not None:
                 return known
             self._context.counters.missed()
-            made = self._complete(self.compile(types or ()), types or ())
+            executable = self._complete(self.compile(types or ()), types or ())
             if types is None:
-                self._executable = made
+                self._executable = executable
             else:
-                self._by_types[types] = made
-        return made
+                self._by_types[types] = executable
+        return executable
 
     def _complete(self, general: Executable, types: Sequence[str]) -> Executable:
         """What is called instead of the general executable: the same, specialised, observed and recorded."""
@@ -210,10 +210,10 @@ class GroupRunner:
         """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
         if self.provider == HOST or self.spec.random or not self._specializes:
             return False
-        return all(
-            is_plain(seen) if one.type is None else isinstance(one.type, ir.TensorType) and one.type.dtype in PLAIN
-            for one, seen in zip(self.spec.inputs, types or [""] * len(self.spec.inputs), strict=True)
-        )
+        for argument, seen in zip(self.spec.inputs, types or [""] * len(self.spec.inputs), strict=True):
+            if not (is_plain(seen) if argument.type is None else _is_plain_tensor(argument.type)):
+                return False
+        return True
 
     def prepare(self) -> None:
         """Compile it now rather than at the first run, if its types are known."""
@@ -238,7 +238,7 @@ class GroupRunner:
         first: Exception | None = None
         for provider in self._chain():
             try:
-                made = self.compile_on(provider, types, optimize=optimize)
+                executable = self.compile_on(provider, types, optimize=optimize)
             except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
                 if not context.falls_back:
                     raise
@@ -248,15 +248,15 @@ class GroupRunner:
             self.provider = provider
             if first is not None:
                 context.tell(f"group {self.spec.name} runs on {provider}: {one_line(first)}")
-            return made
+            return executable
         assert first is not None
         try:
-            made = self._compile_on_host(types)
+            executable = self._compile_on_host(types)
         except Exception as error:
             first.add_note(f"(group {self.spec.name}, which the host cannot run either: {one_line(error)})")
             raise first from None
         context.tell(f"group {self.spec.name} runs on the host: {one_line(first)}")
-        return made
+        return executable
 
     def compile_on(self, provider: str, types: Sequence[str], *, optimize: bool) -> Executable:
         """Make an executable on a provider. Raises what ONNX Runtime raises."""
@@ -287,7 +287,7 @@ class GroupRunner:
     def executable_of(self, session: NativeSession, provider: str, spec: GroupSpec) -> Executable:
         """What runs a session of this group, or of a variant of it."""
         device = self._context.device
-        feeds, fetches = ([one.name for one in arguments] for arguments in (spec.inputs, spec.outputs))
+        feeds, fetches = ([argument.name for argument in arguments] for arguments in (spec.inputs, spec.outputs))
         if provider == CUDA and device is not None:
             return executables.of_session(session, feeds, fetches, self.devices, device, separate=self.separate)
         return self._at_host(executables.of_session(session, feeds, fetches, separate=self.separate))
@@ -302,7 +302,7 @@ class GroupRunner:
         spec = self.spec
         with context.span("compile", spec.name, provider=HOST, nodes=len(spec.nodes)):
             try:
-                made = executables.Host(spec.host_model(types), list(spec.weights.values()), context.host_ops)
+                executable = executables.Host(spec.host_model(types), list(spec.weights.values()), context.host_ops)
             except Exception as error:
                 ops = sorted({f"{node.domain or 'ai.onnx'}::{node.op_type}" for node in spec.nodes})
                 raise UsageError(
@@ -311,13 +311,17 @@ class GroupRunner:
                 ) from error
         context.counters.add("compiles")
         self.provider = HOST
-        return self._at_host(made)
+        return self._at_host(executable)
 
     def _chain(self) -> tuple[str, ...]:
         """The providers to try: its own if the caller has it, then the caller's, the CPU last."""
         own = self.spec.provider
         first = (own,) if own is not None and own in self._context.providers else ()
         return tuple(dict.fromkeys((*first, *self._context.providers, CPU)))
+
+
+def _is_plain_tensor(type_: ir.TypeProtocol) -> bool:
+    return isinstance(type_, ir.TensorType) and type_.dtype in PLAIN
 
 
 class _Recorded:

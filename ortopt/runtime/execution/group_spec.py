@@ -117,7 +117,7 @@ class GroupSpec:
     @property
     def typed(self) -> bool:
         """Whether the types of all inputs are known before a run."""
-        return all(one.typed for one in self.inputs)
+        return all(argument.typed for argument in self.inputs)
 
     def model(self, seen: Sequence[str | None] = (), shapes: Sequence[Sequence[int] | None] = ()) -> onnx.ModelProto:
         """A model without its weights: they are neither inputs nor initializers yet.
@@ -138,10 +138,10 @@ class GroupSpec:
         graph = proto.graph
         graph.name = self.name
         graph.node.extend(self.nodes)
-        for one, type_, size in zip(self.inputs, types, sizes, strict=True):
-            graph.input.append(one.declared(type_, shape=size))
-        for one in self.outputs:  # shapes are what the nodes make of the inputs
-            graph.output.append(Argument(one.name, one.type, None).declared())
+        for argument, type_, size in zip(self.inputs, types, sizes, strict=True):
+            graph.input.append(argument.declared(type_, shape=size))
+        for argument in self.outputs:  # shapes are what the nodes make of the inputs
+            graph.output.append(Argument(argument.name, argument.type, None).declared())
         return proto
 
     def host_model(self, seen: Sequence[str | None] = ()) -> onnx.ModelProto:
@@ -172,7 +172,7 @@ class GroupSpec:
         messages: list[onnx.NodeProto | onnx.FunctionProto] = [*self.nodes, *self.functions]
         for message in messages:
             digest.update(message.SerializeToString(deterministic=True))
-        names = [[one.name for one in arguments] for arguments in (self.inputs, self.outputs)]
+        names = [[argument.name for argument in arguments] for arguments in (self.inputs, self.outputs)]
         digest.update(repr((names, sorted(self.opsets.items()), self.ir_version)).encode())
         for name, tensor in self.weights.items():
             digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
@@ -243,7 +243,7 @@ class SpecLibrary:
         label = quoted(function.name)
         if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
             raise InvalidModelError(f"group {label} is called with more inputs or outputs than it has")
-        given: list[ir.Value] = []
+        operands: list[ir.Value] = []
         arguments: list[Argument] = []
         weights: dict[str, ir.TensorProtocol] = {}
         missing = {formal.name or "" for formal in function.inputs[len(node.inputs) :]}
@@ -255,7 +255,7 @@ class SpecLibrary:
             elif tensor is not None:
                 weights[name] = tensor
             else:
-                given.append(value)
+                operands.append(value)
                 arguments.append(_given(name, formal.type if value.type is None else value.type, value))
         results, outputs = [], []
         for value, formal, asked in zip(node.outputs, function.outputs, wanted, strict=False):
@@ -264,7 +264,7 @@ class SpecLibrary:
                 outputs.append(Argument(formal.name or "", formal.type or value.type, None))
         spec = GroupSpec(
             function.name,
-            tuple(_serialized(one, missing) for one in function),
+            tuple(_serialized(inner, missing) for inner in function),
             tuple(arguments),
             tuple(outputs),
             weights,
@@ -275,24 +275,24 @@ class SpecLibrary:
             self._is_random(function),
             self._is_foreign(function, function.opset_imports),
         )
-        return spec, given, results
+        return spec, operands, results
 
     def of_nodes(
-        self, name: str, nodes: Sequence[ir.Node], given: Sequence[ir.Value], results: Sequence[ir.Value]
+        self, name: str, nodes: Sequence[ir.Node], operands: Sequence[ir.Value], results: Sequence[ir.Value]
     ) -> GroupSpec:
         """The spec of nodes of one graph.
 
         Args:
             name: What to call it.
             nodes: The nodes, in topological order.
-            given: Values from outside that are not constant.
+            operands: Values from outside that are not constant.
             results: Values that are used outside.
         """
         weights: dict[str, ir.TensorProtocol] = {}
-        made = {value for node in nodes for value in node.outputs}
+        internal = {value for node in nodes for value in node.outputs}
         for node in nodes:
             for value in (*node.inputs, *scope.captured(node)):
-                if value is None or value in made or value.name in weights:
+                if value is None or value in internal or value.name in weights:
                     continue
                 tensor = semantics.constant_tensor(value)
                 if tensor is not None:
@@ -300,7 +300,7 @@ class SpecLibrary:
         return GroupSpec(
             name,
             tuple(_serialized(node, ()) for node in nodes),
-            tuple(_given(value.name, value.type, value) for value in given),
+            tuple(_given(value.name, value.type, value) for value in operands),
             tuple(Argument(value.name or "", value.type, None) for value in results),
             weights,
             self._called(nodes),
@@ -315,10 +315,10 @@ class SpecLibrary:
         """The functions that nodes call, at any depth, in the model's order."""
         if not self._model.functions:
             return ()
-        found = self._reached(nodes)
+        identifiers = self._reached(nodes)
         protos = []
         for identifier, function in self._model.functions.items():
-            if identifier not in found:
+            if identifier not in identifiers:
                 continue
             if identifier not in self._functions:
                 self._functions[identifier] = ir.serde.serialize_function(function)
@@ -326,17 +326,17 @@ class SpecLibrary:
         return tuple(protos)
 
     def _reached(self, nodes: Iterable[ir.Node]) -> set[ir.OperatorIdentifier]:
-        found: set[ir.OperatorIdentifier] = set()
+        identifiers: set[ir.OperatorIdentifier] = set()
         pending = [*nodes]
         while pending:
             node = pending.pop()
             for held in semantics.subgraphs(node) if node.attributes else ():
                 pending.extend(held)
             identifier = node.op_identifier()
-            if identifier in self._model.functions and identifier not in found:
-                found.add(identifier)
+            if identifier in self._model.functions and identifier not in identifiers:
+                identifiers.add(identifier)
                 pending.extend(self._model.functions[identifier])
-        return found
+        return identifiers
 
     def _opsets(self, own: Mapping[str, int], nodes: Iterable[ir.Node]) -> dict[str, int]:
         """The imports that hold for nodes, and those of the domains of the functions that they call."""
@@ -354,7 +354,7 @@ class SpecLibrary:
         while pending:
             node, imports = pending.pop()
             for held in semantics.subgraphs(node) if node.attributes else ():
-                pending.extend((one, imports) for one in held)
+                pending.extend((inner, imports) for inner in held)
             identifier = node.op_identifier()
             function = self._model.functions.get(identifier)
             if function is None:
@@ -364,7 +364,7 @@ class SpecLibrary:
                     return True
             elif identifier not in opened:
                 opened.add(identifier)
-                pending.extend((one, function.opset_imports) for one in function)
+                pending.extend((inner, function.opset_imports) for inner in function)
         return False
 
 

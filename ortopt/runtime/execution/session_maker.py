@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError
 from ortopt.runtime.execution import session_options
-from ortopt.runtime.execution.arena import Arena
+from ortopt.runtime.execution.arena import ENTRY, Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.profiling import Profiles
 from ortopt.runtime.onnxruntime_internals import NativeSession, uninitialized_session
@@ -117,6 +117,27 @@ class SessionMaker:
         for file in placed.kept:
             if not file.is_at(file.path):
                 raise InvalidModelError(f"{file.path!r} has changed since the model was loaded")
+        entries = self._entries(placed, providers, threads, foreign=foreign)
+        device = self.device if CUDA in providers else None
+        busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
+        with self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
+            session = uninitialized_session(options, placed.model)
+            if device is not None:
+                device.outlives(session)
+            self._initialize(session, providers, provider_options or {})
+            if options.enable_profiling:
+                self.profiles.add(label, session)
+        if ENTRY in entries:
+            self._arena.joined(session)
+        self._made.add(session)
+        for change in list(self._afterwards.values()):
+            change(session)
+        return session
+
+    def _entries(
+        self, placed: Placed, providers: Sequence[str], threads: int | None, *, foreign: bool
+    ) -> dict[str, str]:
+        """The configuration entries of a session besides the caller's."""
         entries: dict[str, str] = {}
         has_pool = not self._global_pool and not (foreign and threads == 1)  # else it would only warn
         if threads is not None and has_pool:
@@ -124,31 +145,30 @@ class SessionMaker:
         if placed.folder is not None:
             entries[FOLDER_KEY] = placed.folder
         # A library of custom ops means the caller's own object, in which ONNX Runtime warns of each entry changed back.
-        shared = self._arena.entries() if tuple(providers) == (CPU,) and not foreign else {}
-        entries.update(shared)
-        device = self.device if CUDA in providers else None
-        busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
-        with self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
-            session = uninitialized_session(options, placed.model)
-            if device is not None:
-                device.outlives(session)
-            more = {CUDA: {**(device.session_options() if device else {}), **(provider_options or {}).get(CUDA, {})}}
-            chosen = [
-                {str(k): str(v) for k, v in {**self._provider_options.get(one, {}), **more.get(one, {})}.items()}
-                for one in providers
-            ]
-            session.initialize_session(list(providers), chosen, self._disabled)
-            missing = [one for one in providers if one not in session.get_providers()]
-            if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
-                raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
-            if options.enable_profiling:
-                self.profiles.add(label, session)
-        if shared:
-            self._arena.joined(session)
-        self._made.add(session)
-        for change in list(self._afterwards.values()):
-            change(session)
-        return session
+        if tuple(providers) == (CPU,) and not foreign:
+            entries.update(self._arena.entries())
+        return entries
+
+    def _initialize(self, session: NativeSession, providers: Sequence[str], more: ProviderOptions) -> None:
+        """Make a session's kernels.
+
+        Args:
+            session: The session.
+            providers: Execution providers, in order.
+            more: Options by provider besides the caller's.
+
+        Raises:
+            RuntimeError: ONNX Runtime leaves a provider out. Or what ONNX Runtime raises.
+        """
+        shared = {} if self.device is None else {CUDA: self.device.session_options()}
+        merged = [
+            {**self._provider_options.get(name, {}), **shared.get(name, {}), **more.get(name, {})} for name in providers
+        ]
+        options = [{str(key): str(text) for key, text in settings.items()} for settings in merged]
+        session.initialize_session(list(providers), options, self._disabled)
+        missing = [provider for provider in providers if provider not in session.get_providers()]
+        if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
+            raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
 
     def _copy(self) -> onnxruntime.SessionOptions:
         """Options like the caller's."""
@@ -201,16 +221,16 @@ class SessionMaker:
                             options.add_session_config_entry(key, _DEFAULTS.get(key, "") if old is None else old)
 
 
-def _known(given: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+def _known(original: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     """Options like others, initializers apart: what ONNX Runtime tells of them, and the entries that ortopt knows."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     for name in _ATTRIBUTES:
-        value = getattr(given, name)
+        value = getattr(original, name)
         if value != getattr(options, name):
             setattr(options, name, value)
-    for key, text in session_options.named(_ENTRIES, given).items():
+    for key, text in session_options.named(_ENTRIES, original).items():
         options.add_session_config_entry(key, text)
     return options
 

@@ -62,10 +62,10 @@ class Copies:
 
     def make(self) -> onnxruntime.SessionOptions:
         """A copy."""
-        made = _carrier(self._master).session_options
+        copy = _carrier(self._master).session_options
         for name, value in self._restored.items():
-            setattr(made, name, value)
-        return made
+            setattr(copy, name, value)
+        return copy
 
     def quiet(self) -> onnxruntime.SessionOptions:
         """A copy for sessions of small models that say nothing."""
@@ -137,9 +137,9 @@ def apply(options: onnxruntime.SessionOptions, copies: Copies, model: ir.Model) 
         )
     quiet = copies.quiet()
     _fix_dims(quiet, model)
-    found = _initializers(quiet, model)
-    for value, given in found:
-        tensor = ir.Tensor(to_numpy(given), name=value.name)
+    initializers = _initializers(quiet, model)
+    for value, content in initializers:
+        tensor = ir.Tensor(to_numpy(content), name=value.name)
         declared = value.const_value
         assert declared is not None
         if tensor.dtype != declared.dtype or tensor.shape != declared.shape:
@@ -148,7 +148,7 @@ def apply(options: onnxruntime.SessionOptions, copies: Copies, model: ir.Model) 
                 f" {declared.dtype}{list(declared.shape)}"
             )
         value.const_value = tensor
-    return bool(found)
+    return bool(initializers)
 
 
 def _fix_dims(options: onnxruntime.SessionOptions, model: ir.Model) -> None:
@@ -227,8 +227,8 @@ def _initializers(options: onnxruntime.SessionOptions, model: ir.Model) -> list[
         proto.graph.output.append(onnx.helper.make_value_info(name, onnx.helper.make_tensor_type_proto(kind, None)))
     session = _open(proto, options)
     asked = list(names)
-    found = dict(zip(asked, session.run_with_ort_values({}, asked, None), strict=True))
-    return [(value, found[value.name or ""]) for value in values if list(found[value.name or ""].shape()) != [0]]
+    contents = dict(zip(asked, session.run_with_ort_values({}, asked, None), strict=True))
+    return [(value, contents[value.name or ""]) for value in values if list(contents[value.name or ""].shape()) != [0]]
 
 
 def _open(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> NativeSession:
@@ -268,8 +268,8 @@ def _empty_model() -> bytes:
 
 def named(keys: Iterable[str], options: onnxruntime.SessionOptions) -> dict[str, str]:
     """Those of some configuration entries that are set."""
-    found = {key: entry(options, key) for key in keys}
-    return {key: text for key, text in found.items() if text is not None}
+    entries = {key: entry(options, key) for key in keys}
+    return {key: text for key, text in entries.items() if text is not None}
 
 
 __all__ = ["Copies", "apply", "brings_files", "entry", "has_affinities", "named"]

@@ -49,7 +49,7 @@ class Arguments:
         """
         values: list[Any] = []
         kept: list[Any] = []
-        given = 0
+        count = 0
         feed = _present(feed)
         checked = False
         borrow, cpu = self._borrow, self._cpu
@@ -60,7 +60,7 @@ class Arguments:
                     self._check(feed)
                 values.append(default)
                 continue
-            given += 1
+            count += 1
             if type(value) is np.ndarray and formal.accepts(value):
                 if not value.flags.c_contiguous:
                     value = np.ascontiguousarray(value)
@@ -83,7 +83,7 @@ class Arguments:
             converted, keep = formal.converted(value)
             values.append(converted)
             kept.append(keep)
-        if given != len(feed):
+        if count != len(feed):
             self._check(feed)
         return values, kept
 

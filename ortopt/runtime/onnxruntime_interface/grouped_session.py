@@ -64,7 +64,7 @@ class GroupedSession(ManagementMethods):
         self._arguments = Arguments(model.graph.inputs, defaults, self.signature, self.device)
         self._adapters = LoraAdapters(model.graph.inputs)
         self._names = [value.name or "" for value in model.graph.outputs]
-        self._types = [one.type for one in self.signature.outputs]
+        self._types = [output.type for output in self.signature.outputs]
         self._positions = {name: i for i, name in enumerate(self._names)}
         self._all = list(range(len(self._names)))
         fresh = {slot for step in plan.steps if step.fresh for slot in step.outputs}
@@ -139,9 +139,9 @@ class GroupedSession(ManagementMethods):
             if not isinstance(vector, native().OrtValueVector):
                 raise TypeError(f"feeds and fetches are OrtValueVectors, not {type(vector).__name__}")
         _check_counts(len(feed_names), len(feeds), len(fetch_names), len(fetches), len(fetch_devices))
-        given = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, elements(feeds), strict=True)}
-        self.signature.check_bound(given)
-        values, _ = self._arguments(given)
+        feed = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, elements(feeds), strict=True)}
+        self.signature.check_bound(feed)
+        values, _ = self._arguments(feed)
         positions = self._asked(fetch_names)
         targets = [onnxruntime.OrtValue(value) for value in elements(fetches)]
         for i, target in zip(positions, targets, strict=False):
@@ -268,17 +268,17 @@ class GroupedSession(ManagementMethods):
 
 def _check_counts(names: int, feeds: int, outputs: int, fetches: int, devices: int) -> None:
     """Refuse vectors that do not fit; what ONNX Runtime says."""
-    said = None
+    message = None
     if names != feeds:
-        said = f"feed names has {names} elements, but feed has {feeds} elements."
+        message = f"feed names has {names} elements, but feed has {feeds} elements."
     elif not outputs:
-        said = "At least one output should be requested."
+        message = "At least one output should be requested."
     elif fetches and fetches != outputs:
-        said = f"fetch names has {outputs} elements, but fetch has {fetches} elements."
+        message = f"fetch names has {outputs} elements, but fetch has {fetches} elements."
     elif devices != outputs:
-        said = f"fetch names has {outputs} elements, but there are {devices} devices."
-    if said is not None:
-        raise invalid_argument(said)
+        message = f"fetch names has {outputs} elements, but there are {devices} devices."
+    if message is not None:
+        raise invalid_argument(message)
 
 
 __all__ = ["GroupedSession"]

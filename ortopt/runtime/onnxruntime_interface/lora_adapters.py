@@ -59,10 +59,10 @@ class LoraAdapters:
                 self._session = self._session or self._made()
         if not self._types:
             return {}
-        found = elements(self._session.run_with_ort_values({}, self._names, options))
+        values = elements(self._session.run_with_ort_values({}, self._names, options))
         return {
             name: onnxruntime.OrtValue(value)
-            for name, value in zip(self._names, found, strict=True)
+            for name, value in zip(self._names, values, strict=True)
             if value.shape() != [0]
         }
 

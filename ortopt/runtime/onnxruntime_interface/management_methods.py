@@ -33,7 +33,7 @@ class ManagementMethods:
         """``onnxruntime.OrtEpDevice`` of each input: the CPU's, from which groups take what they need."""
         import onnxruntime
 
-        cpu = next((one for one in onnxruntime.get_ep_devices() if one.ep_name == CPU), None)
+        cpu = next((device for device in onnxruntime.get_ep_devices() if device.ep_name == CPU), None)
         return [cpu] * len(self.signature.inputs)
 
     def get_profiling_start_time_ns(self) -> int:
@@ -65,9 +65,9 @@ class ManagementMethods:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Change options of execution providers while they run: in all groups, those too that come later."""
-        given = dict(options)
-        self.signature.session.set_ep_dynamic_options(given)
-        self.context.maker.of_all(f"options {sorted(given)}", lambda session: session.set_ep_dynamic_options(given))
+        changed = dict(options)
+        self.signature.session.set_ep_dynamic_options(changed)
+        self.context.maker.of_all(f"options {sorted(changed)}", lambda session: session.set_ep_dynamic_options(changed))
 
     def get_tuning_results(self) -> list[Any]:
         """What providers have tuned: of all groups, one after the other."""
@@ -75,9 +75,9 @@ class ManagementMethods:
 
     def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
         """Let all groups, those too that come later, have what was tuned before."""
-        given = list(results)
-        self.signature.session.set_tuning_results(given, error_on_invalid)
-        self.context.maker.of_all("tuning results", lambda session: session.set_tuning_results(given, error_on_invalid))
+        tuned = list(results)
+        self.signature.session.set_tuning_results(tuned, error_on_invalid)
+        self.context.maker.of_all("tuning results", lambda session: session.set_tuning_results(tuned, error_on_invalid))
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """Which provider has which nodes: of all groups, one after the other.

@@ -64,8 +64,8 @@ class ModelSignature:
         self.outputs = list(self._session.outputs_meta)[: len(model.graph.outputs)]
         self.overridable = list(self._session.overridable_initializers)
         self.metadata = self._session.model_meta
-        self._required = [one.name for one in self.inputs if not one.type.startswith("optional")]
-        self._known = {one.name for one in self.outputs}
+        self._required = [argument.name for argument in self.inputs if not argument.type.startswith("optional")]
+        self._known = {argument.name for argument in self.outputs}
 
     @property
     def session(self) -> NativeSession:
@@ -160,10 +160,10 @@ def _maps(type_: onnx.TypeProto, name: str, constant: str) -> list[onnx.NodeProt
     """The same for a sequence of maps, which only ZipMap makes."""
     numbers = type_.sequence_type.elem_type.map_type.key_type == onnx.TensorProto.INT64
     labels = {"classlabels_int64s": [0]} if numbers else {"classlabels_strings": [""]}
-    one = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, dims=[1, 1], raw_data=bytes(4))
+    number = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, dims=[1, 1], raw_data=bytes(4))
     make = onnx.helper.make_node
     return [
-        make("Constant", [], [constant], value=one),
+        make("Constant", [], [constant], value=number),
         make("ZipMap", [constant], [name], domain="ai.onnx.ml", **labels),
     ]
 
@@ -183,9 +183,9 @@ def _something(value: ir.Value, constant: str, shape: str) -> list[onnx.NodeProt
     if (foreign := value.meta.get(FOREIGN_TYPE_KEY)) is not None:
         return _maps(onnx.TypeProto.FromString(foreign), name, constant)
     dtype = value.dtype or ir.DataType.FLOAT
-    one = onnx.TensorProto(data_type=dtype.value, dims=[1])
+    element = onnx.TensorProto(data_type=dtype.value, dims=[1])
     if dtype == ir.DataType.STRING:
-        one.string_data.append(b"")
+        element.string_data.append(b"")
     else:
-        one.raw_data = bytes(max(1, dtype.bitwidth // 8))
-    return [make("Constant", [], [constant], value=one), make("Reshape", [constant, shape], [name])]
+        element.raw_data = bytes(max(1, dtype.bitwidth // 8))
+    return [make("Constant", [], [constant], value=element), make("Reshape", [constant, shape], [name])]

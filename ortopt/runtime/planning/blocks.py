@@ -35,7 +35,7 @@ def blocks_of(
             heapq.heappush(ready[kind(nodes[i])], i)
     done = 0
     while done < len(nodes):
-        first = min((one for one in NodeKind if ready[one]), key=lambda one: ready[one][0])
+        first = min((waiting[0], kind_) for kind_, waiting in ready.items() if waiting)[1]
         block: list[ir.Node] = []
         while ready[first] and (not block or first in GATHERED):
             i = heapq.heappop(ready[first])

@@ -79,13 +79,13 @@ class Loop:
         trip = 0
         while goes_on and (most is None or trip < most):
             arguments = (to_ort(np.array(trip, np.int64)), to_ort(np.array(goes_on)), *carried)
-            found = self.body.run(arguments, values, options)
-            goes_on = bool(scalar(found[0], "the condition of a Loop"))
-            carried = found[1 : 1 + self.carried]
-            for stack, value in zip(stacks, found[1 + self.carried :], strict=True):
+            results = self.body.run(arguments, values, options)
+            goes_on = bool(scalar(results[0], "the condition of a Loop"))
+            carried = results[1 : 1 + self.carried]
+            for stack, value in zip(stacks, results[1 + self.carried :], strict=True):
                 stack.append(to_numpy(value))
             trip += 1
-        return [*carried, *(_stack(stack, one, 0) for stack, one in zip(stacks, self.stacked, strict=True))]
+        return [*carried, *(_stack(stack, declared, 0) for stack, declared in zip(stacks, self.stacked, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +111,22 @@ class Scan:
         for value, (axis, backwards) in zip(values[self.states :], self.scanned, strict=False):
             moved = np.moveaxis(np.asarray(to_numpy(value)), axis, 0)
             slices.append(moved[::-1] if backwards else moved)
-        lengths = {len(one) for one in slices}
+        lengths = {len(scanned) for scanned in slices}
         if len(lengths) > 1:
             raise failure(f"the inputs of a Scan have different lengths: {sorted(lengths)}")
         stacks: list[list[Any]] = [[] for _ in self.stacked]
         for i in range(lengths.pop() if lengths else 0):
-            arguments = (*carried, *(to_ort(np.array(one[i])) for one in slices))
-            found = self.body.run(arguments, values, options)
-            carried = found[: self.states]
-            for stack, value in zip(stacks, found[self.states :], strict=True):
+            arguments = (*carried, *(to_ort(np.array(scanned[i])) for scanned in slices))
+            results = self.body.run(arguments, values, options)
+            carried = results[: self.states]
+            for stack, value in zip(stacks, results[self.states :], strict=True):
                 stack.append(to_numpy(value))
         for stack, (_, _, backwards) in zip(stacks, self.stacked, strict=True):
             if backwards:
                 stack.reverse()
         return [
             *carried,
-            *(_stack(stack, one, axis) for stack, (one, axis, _) in zip(stacks, self.stacked, strict=True)),
+            *(_stack(stack, declared, axis) for stack, (declared, axis, _) in zip(stacks, self.stacked, strict=True)),
         ]
 
 
@@ -135,9 +135,9 @@ def _stack(arrays: list[Any], declared: ir.Value, axis: int) -> Any:
     if arrays:
         return to_ort(np.stack(arrays, axis))
     known = facts.dims_of(declared) or ()
-    told = facts.claim_of(declared) or known
-    known = known or told
-    dims = [next((dim for dim in both if isinstance(dim, int)), 0) for both in zip(known, told, strict=True)]
+    claimed = facts.claim_of(declared) or known
+    known = known or claimed
+    dims = [next((dim for dim in both if isinstance(dim, int)), 0) for both in zip(known, claimed, strict=True)]
     place = axis if axis >= 0 else axis + len(dims) + 1
     dims.insert(place, 0)
     return to_ort(np.zeros(dims, (declared.dtype or ir.DataType.FLOAT).numpy()))

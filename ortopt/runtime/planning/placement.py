@@ -103,8 +103,7 @@ class _Placement:
         Vectors and single numbers are left to ONNX Runtime: they may be shapes or counts, which its kernels read in the
         host's memory.
         """
-        made = {slot for planned in self._planned if planned.is_on_cuda for slot in planned.step.outputs}
+        inside = {slot for planned in self._planned if planned.is_on_cuda for slot in planned.step.outputs}
         matrices = {slot for value, slot in self._slots.items() if len(facts.shape_of(value) or ()) >= _MATRIX}
-        return {
-            slot for slot, readers in self._on_device.items() if readers > 1 and slot in matrices and slot not in made
-        }
+        shared = {slot for slot, readers in self._on_device.items() if readers > 1}
+        return (shared & matrices) - inside

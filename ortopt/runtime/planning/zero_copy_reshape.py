@@ -83,7 +83,7 @@ def _numbers(node: ir.Node) -> Dims | None:
     """The target of a Reshape, or axes: a constant operand, or an attribute of older opsets."""
     if len(node.inputs) > 1:
         tensor = semantics.constant_tensor(node.inputs[1])
-        return None if tensor is None else tuple(int(one) for one in tensor.numpy().reshape(-1))
+        return None if tensor is None else tuple(int(number) for number in tensor.numpy().reshape(-1))
     name = "shape" if node.op_type == "Reshape" else "axes"
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
@@ -122,7 +122,7 @@ def _widened(dims: Dims, axes: Dims) -> Dims:
 
 def _places(axes: Dims, rank: int) -> set[int]:
     """Axes counted from the front."""
-    found = {axis + rank if axis < 0 else axis for axis in axes}
-    if len(found) != len(axes) or any(not 0 <= place < rank for place in found):
+    places = {axis + rank if axis < 0 else axis for axis in axes}
+    if len(places) != len(axes) or any(not 0 <= place < rank for place in places):
         raise ValueError("an axis is out of range, or named twice")
-    return found
+    return places

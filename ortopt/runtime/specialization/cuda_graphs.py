@@ -75,7 +75,7 @@ def captured(
     for arguments, memories in ((spec.inputs, session.input_meminfos), (spec.outputs, session.output_meminfos)):
         for i in sorted(device.at_host(memories)):
             raise ValueError(f"{quoted(arguments[i].name)} is in the host's memory, where a replay does not look")
-    feeds, fetches = ([one.name for one in arguments] for arguments in (spec.inputs, spec.outputs))
+    feeds, fetches = ([argument.name for argument in arguments] for arguments in (spec.inputs, spec.outputs))
     plain = of_session(session, feeds, fetches, ["cuda"] * len(fetches), device)
     if not isinstance(plain, OnDevice):
         raise ValueError("it takes or gives something else than tensors of numbers")  # noqa: TRY004 -- of the model
@@ -94,7 +94,7 @@ class _Options:
         if not device.waits:
             self._options.add_run_config_entry(NO_WAITING, "1")
 
-    def __call__(self, given: onnxruntime.RunOptions | None, *, waits: bool) -> onnxruntime.RunOptions:
+    def __call__(self, options: onnxruntime.RunOptions | None, *, waits: bool) -> onnxruntime.RunOptions:
         return self._options
 
 
@@ -141,10 +141,10 @@ class CapturedGraph:
         self._outputs = [device.allocate(value.shape(), value.element_type()) for value in results]
         self.nbytes = sum(map(nbytes_of, (*self._inputs, *self._outputs)))
         self._binding = native().SessionIOBinding(plain.session)
-        for one, buffer in zip(spec.inputs, self._inputs, strict=True):
-            self._binding.bind_ortvalue_input(one.name, buffer)
-        for one, buffer in zip(spec.outputs, self._outputs, strict=True):
-            self._binding.bind_ortvalue_output(one.name, buffer)
+        for argument, buffer in zip(spec.inputs, self._inputs, strict=True):
+            self._binding.bind_ortvalue_input(argument.name, buffer)
+        for argument, buffer in zip(spec.outputs, self._outputs, strict=True):
+            self._binding.bind_ortvalue_output(argument.name, buffer)
         self._options = _Options(device, next(_identifiers))(None, waits=False)
         self._threads = threading.local()
         self._tokens: weakref.WeakSet[_Token] = weakref.WeakSet()
@@ -170,7 +170,7 @@ class CapturedGraph:
         if "cpu" in self._places:
             device.settle()
         device.crossed(
-            [*crossing, *(one for one, wanted in zip(sources, self._places, strict=True) if wanted == "cpu")]
+            [*crossing, *(source for source, wanted in zip(sources, self._places, strict=True) if wanted == "cpu")]
         )
         return results
 

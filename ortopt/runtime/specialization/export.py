@@ -56,49 +56,49 @@ def export(
         InvalidModelError: The model's groups are not as the format says.
         OutputError: The file cannot be written.
     """
-    made = model
+    written = model
     skipped: list[str] = []
     for group in groups:
         name = group.spec.name
         done: list[Asked] = []
-        for one in group.specializations():
-            asked = _asked(made, name, one)
+        for specialization in group.specializations():
+            asked = _asked(written, name, specialization)
             if isinstance(asked, str):
                 skipped.append(f"{name}: {asked}")
                 continue
             if any(_same(asked, other) for other in done):
                 continue
             try:
-                made = _with(made, name, asked)
+                written = _with(written, name, asked)
             except UsageError as error:
                 skipped.append(f"{name}: {one_line(error)}")
                 continue
             done.append(asked)
-    versions = tuple(one.name for one in groups_of(made) if one.guard is not None)
-    if made is model:
+    versions = tuple(group.name for group in groups_of(written) if group.guard is not None)
+    if written is model:
         reasons = "; ".join(dict.fromkeys(skipped)) or "run it often enough with the same sizes"
         raise UsageError(f"nothing has been specialised that could be written: {reasons}")
-    return Exported(str(save(made, path, external_data=external_data).path), versions, tuple(skipped))
+    return Exported(str(save(written, path, external_data=external_data).path), versions, tuple(skipped))
 
 
 def _asked(model: ir.Model, name: str, specialization: Specialization) -> Asked | str:
     """What a guard has to ask; or why there can be none."""
-    found = next((one for one in groups_of(model) if one.name == name), None)
-    if found is None:
+    group = next((candidate for candidate in groups_of(model) if candidate.name == name), None)
+    if group is None:
         return "nodes between groups have no function in the file"
-    _, given, _ = SpecLibrary(model).of_call(found.call, found.function, [True] * len(found.call.outputs))
+    _, operands, _ = SpecLibrary(model).of_call(group.call, group.function, [True] * len(group.call.outputs))
     specification, folded = specialization
-    if len(given) != len(specification):
+    if len(operands) != len(specification):
         return "it was called with other arguments"
     shapes: dict[str, list[int]] = {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
-    for value, (_, *sizes) in zip(given, specification, strict=True):
+    for value, (_, *sizes) in zip(operands, specification, strict=True):
         known = shape_of(value)
         if known is None or not known.is_static():  # else it has these sizes anyway
             shapes[value.name or ""] = sizes
     for i, content in folded:
         kind, *sizes = specification[i]
-        constants[given[i].name or ""] = np.frombuffer(content, ir.DataType(kind).numpy()).reshape(sizes)
+        constants[operands[i].name or ""] = np.frombuffer(content, ir.DataType(kind).numpy()).reshape(sizes)
     if not shapes and not constants:
         return "its sizes are fixed anyway"
     return shapes, constants
@@ -120,8 +120,8 @@ def _with(model: ir.Model, name: str, asked: Asked) -> ir.Model:
     return guarded(model, name, shapes=shapes)
 
 
-def _same(one: Asked, other: Asked) -> bool:
-    return one[0] == other[0] and _bytes(one[1]) == _bytes(other[1])
+def _same(first: Asked, other: Asked) -> bool:
+    return first[0] == other[0] and _bytes(first[1]) == _bytes(other[1])
 
 
 def _bytes(constants: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:

@@ -61,9 +61,9 @@ class Choice(NamedTuple):
     def operands(self) -> list[ir.Value]:
         """What must be known to choose, and to run what is chosen."""
         calls = [version.call for version in self.versions] + [self.general]
-        given = [value for call in calls for value in call.inputs if value is not None]
+        operands = [value for call in calls for value in call.inputs if value is not None]
         asked = [value for version in self.versions for value, _ in version.expected]
-        return list(dict.fromkeys([*asked, *given]))
+        return list(dict.fromkeys([*asked, *operands]))
 
 
 def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> Choice | None:
@@ -94,7 +94,7 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
                 return None
             current = last
         else:
-            if any(one.op_type != "Constant" for one in rest):
+            if any(inner.op_type != "Constant" for inner in rest):
                 return None
             general, order = last, last_order
     function = functions[general.op_identifier()]
@@ -103,16 +103,16 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
     formals = {
         formal.name: value for formal, value in zip(function.inputs, general.inputs, strict=False) if value is not None
     }
-    found = []
+    guarded = []
     for call, places, condition in versions:
-        said = functions[call.op_identifier()].metadata_props[GUARD_KEY]
-        expected = _expected(said, formals)
+        promise = functions[call.op_identifier()].metadata_props[GUARD_KEY]
+        expected = _expected(promise, formals)
         if expected is None or not _is_condition(condition, expected):
             return None
-        found.append(Version(call, places, tuple(expected.items())))
+        guarded.append(Version(call, places, tuple(expected.items())))
     first = node.inputs[0]
     assert first is not None
-    return Choice(tuple(found), general, order, frozenset(_only_for(first, node)))
+    return Choice(tuple(guarded), general, order, frozenset(_only_for(first, node)))
 
 
 def _branches(
@@ -159,57 +159,57 @@ def _only_for(condition: ir.Value, holder: ir.Node) -> set[ir.Node]:
             continue
         above[node] = None
         pending.extend(value.producer() for value in node.inputs if value is not None)
-    found = set(above)
+    only = set(above)
     changed = True
     while changed:
         changed = False
-        for node in list(found):
+        for node in list(only):
             users = {user for value in node.outputs for user, _ in value.uses()}
             leaves = any(value.is_graph_output() for value in node.outputs)
-            if leaves or not users <= found | {holder} or (node.attributes and list(semantics.subgraphs(node))):
-                found.discard(node)
+            if leaves or not users <= only | {holder} or (node.attributes and list(semantics.subgraphs(node))):
+                only.discard(node)
                 changed = True
-    return found
+    return only
 
 
-def _expected(said: str, formals: Mapping[str | None, ir.Value]) -> dict[ir.Value, Expected] | None:
+def _expected(promise: str, formals: Mapping[str | None, ir.Value]) -> dict[ir.Value, Expected] | None:
     """What a guard's metadata promise of values; None if they make no sense."""
     try:
-        guard = json.loads(said)
-        found: dict[ir.Value, Expected] = {}
+        guard = json.loads(promise)
+        expected: dict[ir.Value, Expected] = {}
         for name, row in guard.items():
             value = formals[name]
             dtype = value.dtype
-            if not isinstance(value.type, ir.TensorType) or dtype not in PLAIN or dtype is None or value in found:
+            if not isinstance(value.type, ir.TensorType) or dtype not in PLAIN or dtype is None or value in expected:
                 return None
             sizes = [int(size) for size in row["shape"]]
             content = None
             if "value" in row:
-                wide = [float(one) if isinstance(one, str) else one for one in row["value"]]
+                wide = [float(number) if isinstance(number, str) else number for number in row["value"]]
                 array = np.array(wide, dtype.numpy()).reshape(sizes)
                 if array.dtype.kind not in "biu" and np.isnan(array.astype(np.float64)).any():
                     return None
                 content = array.tobytes()
-            found[value] = (sizes, content)
+            expected[value] = (sizes, content)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-    return found or None
+    return expected or None
 
 
 def _is_condition(condition: ir.Value, expected: Mapping[ir.Value, Expected]) -> bool:
     """Whether a value is what `guarded` computes for a guard: the same nodes, the parts in any order."""
     shadows = {value: ir.Value(name=value.name, type=value.type) for value in expected}
     numbers = itertools.count()
-    made = Condition(lambda hint: f"{hint}/{next(numbers)}")
+    written = Condition(lambda hint: f"{hint}/{next(numbers)}")
     for value, (sizes, content) in expected.items():
-        made.shape(shadows[value], sizes)
+        written.shape(shadows[value], sizes)
         if content:
             assert value.dtype is not None
-            made.content(shadows[value], np.frombuffer(content, value.dtype.numpy()).reshape(sizes))
+            written.content(shadows[value], np.frombuffer(content, value.dtype.numpy()).reshape(sizes))
     leaves = {value: i for i, value in enumerate(expected)}
     copies = {shadow: leaves[value] for value, shadow in shadows.items()}
     try:
-        return bool(_tree(condition, leaves) == _tree(made.holds(), copies))
+        return bool(_tree(condition, leaves) == _tree(written.holds(), copies))
     except (ValueError, TypeError):
         return False
 
@@ -228,10 +228,13 @@ def _tree(value: ir.Value | None, leaves: Mapping[ir.Value, int], depth: int = 0
     if tensor is not None:
         return str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.tobytes()
     node = value.producer()
-    if node is None or node.domain or len(node.outputs) != 1 or any(one.is_ref() for one in node.attributes.values()):
+    if node is None or node.domain or len(node.outputs) != 1:
         raise ValueError("no guard")
-    attributes = tuple(sorted((name, one.type.name, str(one.value)) for name, one in node.attributes.items()))
-    below = [_tree(one, leaves, depth + 1) for one in node.inputs]
+    named = sorted(node.attributes.items())
+    if any(attribute.is_ref() for _, attribute in named):
+        raise ValueError("no guard")
+    attributes = tuple((name, attribute.type.name, str(attribute.value)) for name, attribute in named)
+    below = [_tree(operand, leaves, depth + 1) for operand in node.inputs]
     if node.op_type == "Concat" and depth == 2:  # of the parts, which may stand in any order
         below.sort(key=repr)
     return node.op_type, attributes, tuple(below)

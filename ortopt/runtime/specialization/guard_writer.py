@@ -52,48 +52,50 @@ def guarded(
         UsageError: If there is no such group or input, or the guard cannot be said in ONNX.
         InvalidModelError: If the model's groups are not as the format says.
     """
-    made = model.clone()
-    shape_inference.infer_model(made)  # what the file declares of the arguments is no proof
-    found = next((one for one in groups_of(made) if one.name == group), None)
-    if found is None:
-        raise UsageError(f"the model has no group {quoted(group)}")
-    if found.guard is not None:
-        raise UsageError(f"the group {quoted(group)} is a specialised version itself")
-    opset = made.opset_imports.get("", 1)
-    if opset < _OLDEST_OPSET:
-        raise UsageError(f"guards need opset {_OLDEST_OPSET} or later, the model has {opset}")
-    spec, given, results = SpecLibrary(made).of_call(found.call, found.function, [True] * len(found.call.outputs))
+    written = model.clone()
+    shape_inference.infer_model(written)  # what the file declares of the arguments is no proof
+    target = _target(written, group)
+    wanted = [True] * len(target.call.outputs)
+    spec, operands, results = SpecLibrary(written).of_call(target.call, target.function, wanted)
     if spec.random:
         raise UsageError(f"the group {quoted(group)} draws random numbers: it is not specialised")
-    contents = _contents(group, given, constants or {})
-    sizes = _sizes(group, given, shapes or {}, contents)
+    contents = _contents(group, operands, constants or {})
+    sizes = _sizes(group, operands, shapes or {}, contents)
     if not sizes:
         raise UsageError("a guard compares the shape or the content of at least one argument")
-    names = _Names(made)
+    names = _Names(written)
     function = names.function(f"{group}_specialized")
-    optimized, order = _specialized(spec, found, given, sizes, contents, function)
+    optimized, order = _specialized(spec, target, operands, sizes, contents, function)
     call = next(node for node in optimized.graph if node.domain == GROUP_DOMAIN)
     body = optimized.functions[call.op_identifier()]
+    opset = written.opset_imports.get("", 1)
     if body.opset_imports.get("", opset) != opset:
         raise UsageError(f"the group {quoted(group)} is of another opset than the model")
-    _adopt_functions(made, optimized, body)
-    arguments = _arguments(made, found, spec, given, call, names)
-    body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), _said(spec, given, sizes, contents))[GUARD_KEY]
-    body.metadata_props[groups.ORIGIN_KEY] = found.function.metadata_props.get(groups.ORIGIN_KEY, "[0]")
-    condition = Condition(names.value)
-    for value, expected in sizes.items():
-        condition.shape(value, expected)
-        if value in contents and contents[value].size:
-            condition.content(value, contents[value])
-    _branch(
-        found.call,
-        results,
-        condition,
-        names,
-        ir.Node(GROUP_DOMAIN, function, arguments, num_outputs=len(call.outputs)),
-        order,
-    )
-    return made
+    _adopt_functions(written, optimized, body)
+    arguments = _arguments(written, target, spec, operands, call, names)
+    guard = _guard_metadata(spec, operands, sizes, contents)
+    body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), guard)[GUARD_KEY]
+    body.metadata_props[groups.ORIGIN_KEY] = target.function.metadata_props.get(groups.ORIGIN_KEY, "[0]")
+    specialized = ir.Node(GROUP_DOMAIN, function, arguments, num_outputs=len(call.outputs))
+    _branch(target.call, results, _condition(names, sizes, contents), names, specialized, order)
+    return written
+
+
+def _target(model: ir.Model, name: str) -> Group:
+    """The group that gets a version.
+
+    Raises:
+        UsageError: There is none, or it can have no version.
+    """
+    target = next((candidate for candidate in groups_of(model) if candidate.name == name), None)
+    if target is None:
+        raise UsageError(f"the model has no group {quoted(name)}")
+    if target.guard is not None:
+        raise UsageError(f"the group {quoted(name)} is a specialised version itself")
+    opset = model.opset_imports.get("", 1)
+    if opset < _OLDEST_OPSET:
+        raise UsageError(f"guards need opset {_OLDEST_OPSET} or later, the model has {opset}")
+    return target
 
 
 class _Names:
@@ -115,7 +117,8 @@ class _Names:
 
 
 def _fresh(hint: str, taken: set[Any]) -> str:
-    name = next(one for one in itertools.chain([hint], (f"{hint}_{i}" for i in itertools.count(2))) if one not in taken)
+    candidates = itertools.chain([hint], (f"{hint}_{i}" for i in itertools.count(2)))
+    name = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(name)
     return name
 
@@ -123,14 +126,14 @@ def _fresh(hint: str, taken: set[Any]) -> str:
 def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     pending = [graph]
     while pending:
-        one = pending.pop()
-        yield one
-        for node in one:
+        current = pending.pop()
+        yield current
+        for node in current:
             pending.extend(subgraphs(node))
 
 
-def _named(group: str, given: Iterable[ir.Value], name: str) -> ir.Value:
-    for value in given:
+def _named(group: str, operands: Iterable[ir.Value], name: str) -> ir.Value:
+    for value in operands:
         if value.name == name:
             if not isinstance(value.type, ir.TensorType) or value.dtype is None:
                 raise UsageError(f"the input {quoted(name)} of the group {quoted(group)} is not known to be a tensor")
@@ -139,11 +142,11 @@ def _named(group: str, given: Iterable[ir.Value], name: str) -> ir.Value:
 
 
 def _contents(
-    group: str, given: Sequence[ir.Value], constants: Mapping[str, np.ndarray[Any, Any]]
+    group: str, operands: Sequence[ir.Value], constants: Mapping[str, np.ndarray[Any, Any]]
 ) -> dict[ir.Value, np.ndarray[Any, Any]]:
-    found = {}
+    contents = {}
     for name, content in constants.items():
-        value = _named(group, given, name)
+        value = _named(group, operands, name)
         dtype = value.dtype
         assert dtype is not None
         if _compared_as(dtype) is None:
@@ -153,31 +156,31 @@ def _contents(
             raise UsageError(f"the constant for {quoted(name)} is {array.dtype}, the input is {dtype.numpy()}")
         if not dtype.is_integer() and dtype != ir.DataType.BOOL and np.isnan(array.astype(np.float64)).any():
             raise UsageError(f"the constant for {quoted(name)} has a NaN: the guard would never hold")
-        found[value] = array
-    return found
+        contents[value] = array
+    return contents
 
 
 def _sizes(
     group: str,
-    given: Sequence[ir.Value],
+    operands: Sequence[ir.Value],
     shapes: Mapping[str, Sequence[int]],
     contents: Mapping[ir.Value, np.ndarray[Any, Any]],
 ) -> dict[ir.Value, list[int]]:
-    found = {value: list(array.shape) for value, array in contents.items()}
+    fixed = {value: list(array.shape) for value, array in contents.items()}
     for name, wanted in shapes.items():
-        value, sizes = _named(group, given, name), [int(size) for size in wanted]
+        value, sizes = _named(group, operands, name), [int(size) for size in wanted]
         if any(size < 0 for size in sizes):
             raise UsageError(f"the shape for {quoted(name)} has a negative size")
-        if found.setdefault(value, sizes) != sizes:
+        if fixed.setdefault(value, sizes) != sizes:
             raise UsageError(f"the shape and the constant for {quoted(name)} do not fit")
-    for value, sizes in found.items():
+    for value, sizes in fixed.items():
         declared = shape_of(value)
         if declared is not None and (
             len(declared) != len(sizes)
             or any(isinstance(dim, int) and dim != size for dim, size in zip(declared, sizes, strict=True))
         ):
             raise UsageError(f"the input {quoted(value.name)} is declared as {declared}, it is never {sizes}")
-    return found
+    return fixed
 
 
 def _compared_as(dtype: ir.DataType) -> ir.DataType | None:
@@ -189,43 +192,44 @@ def _compared_as(dtype: ir.DataType) -> ir.DataType | None:
     return dtype if dtype == ir.DataType.DOUBLE else None
 
 
-def _said(
+def _guard_metadata(
     spec: GroupSpec,
-    given: Sequence[ir.Value],
+    operands: Sequence[ir.Value],
     sizes: Mapping[ir.Value, list[int]],
     contents: Mapping[ir.Value, np.ndarray[Any, Any]],
 ) -> dict[str, Any]:
     """The guard as metadata, by the names of the general group's inputs; infinities are strings."""
-    said: dict[str, Any] = {}
-    for value, argument in zip(given, spec.inputs, strict=True):
+    guard: dict[str, Any] = {}
+    for value, argument in zip(operands, spec.inputs, strict=True):
         if value in sizes:
-            said[argument.name] = {"shape": sizes[value]}
+            guard[argument.name] = {"shape": sizes[value]}
         if value in contents:
             flat = contents[value].reshape(-1)
             wide = flat if flat.dtype.kind in "biu" else flat.astype(np.float64)
-            said[argument.name]["value"] = [
-                one if not isinstance(one, float) or np.isfinite(one) else str(one) for one in wide.tolist()
+            guard[argument.name]["value"] = [
+                number if not isinstance(number, float) or np.isfinite(number) else str(number)
+                for number in wide.tolist()
             ]
-    return said
+    return guard
 
 
 def _specialized(
     spec: GroupSpec,
     group: Group,
-    given: Sequence[ir.Value],
+    operands: Sequence[ir.Value],
     sizes: Mapping[ir.Value, list[int]],
     contents: Mapping[ir.Value, np.ndarray[Any, Any]],
     name: str,
 ) -> tuple[ir.Model, list[int]]:
     """The group optimized under its guard, as a model that calls it; where the call has each output."""
-    model = spec.complete_model([sizes.get(value) for value in given])
+    model = spec.complete_model([sizes.get(value) for value in operands])
     inputs = list(model.graph.inputs)
-    for place, value in enumerate(given):
+    for place, value in enumerate(operands):
         if value in contents:
             inputs[place].const_value = ir.Tensor(contents[value], value.dtype, name=inputs[place].name)
             model.graph.register_initializer(inputs[place])
-    model.graph.inputs[:] = [one for one, value in zip(inputs, given, strict=True) if value not in contents]
-    known = [one for one in dict.fromkeys((group.provider, CPU)) if one in {CPU, CUDA}]
+    model.graph.inputs[:] = [formal for formal, value in zip(inputs, operands, strict=True) if value not in contents]
+    known = [provider for provider in dict.fromkeys((group.provider, CPU)) if provider in {CPU, CUDA}]
     model = optimize(model, level=_LEVEL, providers=known, verify=False, strict=False).model
     graph, edit = model.graph, Editor(model, shape_inference.infer_node)
     seen: set[ir.Value] = set()
@@ -256,37 +260,37 @@ def _adopt_functions(model: ir.Model, optimized: ir.Model, body: ir.Function) ->
 
 
 def _arguments(
-    model: ir.Model, group: Group, spec: GroupSpec, given: Sequence[ir.Value], call: ir.Node, names: _Names
+    model: ir.Model, group: Group, spec: GroupSpec, operands: Sequence[ir.Value], call: ir.Node, names: _Names
 ) -> list[ir.Value]:
     """What the specialised version is called with: the general one's arguments, and weights that ortopt computed."""
-    runtime = {argument.name: value for argument, value in zip(spec.inputs, given, strict=True)}
+    runtime = {argument.name: value for argument, value in zip(spec.inputs, operands, strict=True)}
     weights = {
         formal.name: value
         for formal, value in zip(group.function.inputs, group.call.inputs, strict=True)
         if value is not None and formal.name in spec.weights
     }
-    found = []
+    arguments = []
     for value in call.inputs:
         assert value is not None
         name, tensor = value.name or "", value.const_value
         if tensor is None:
-            found.append(runtime[name])
+            arguments.append(runtime[name])
             continue
         old = spec.weights.get(name)
         if old is not None and _same(old, tensor):
-            found.append(weights[name])
+            arguments.append(weights[name])
             continue
         new = ir.Value(name=names.value(f"{group.name}/{name}"), type=ir.TensorType(tensor.dtype), const_value=tensor)
         new.shape = ir.Shape(tensor.shape.numpy())
         model.graph.register_initializer(new)
-        found.append(new)
-    return found
+        arguments.append(new)
+    return arguments
 
 
-def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    if one is other:
+def _same(first: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    if first is other:
         return True
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return first.dtype == other.dtype and first.shape == other.shape and first.tobytes() == other.tobytes()
 
 
 class Condition:
@@ -350,6 +354,18 @@ class Condition:
         return node.outputs[0]
 
 
+def _condition(
+    names: _Names, sizes: Mapping[ir.Value, list[int]], contents: Mapping[ir.Value, np.ndarray[Any, Any]]
+) -> Condition:
+    """The condition of a guard."""
+    condition = Condition(names.value)
+    for value, expected in sizes.items():
+        condition.shape(value, expected)
+        if value in contents and contents[value].size:
+            condition.content(value, contents[value])
+    return condition
+
+
 def _branch(
     call: ir.Node,
     results: Sequence[ir.Value],
@@ -365,13 +381,13 @@ def _branch(
     general.metadata_props.update(call.metadata_props)
     held = condition.holds()
     branches = []
-    for one, places in ((specialized, order), (general, range(len(results)))):
-        one.name = names.value(one.op_type)
+    for call_node, places in ((specialized, order), (general, range(len(results)))):
+        call_node.name = names.value(call_node.op_type)
         for place, value in zip(places, results, strict=True):
-            inner = one.outputs[place]
-            inner.name, inner.type, inner.shape = names.value(f"{one.name}/{value.name}"), value.type, value.shape
-        outputs = [one.outputs[place] for place in places]
-        branches.append(ir.Graph([], outputs, nodes=[one], name=one.name))
+            inner = call_node.outputs[place]
+            inner.name, inner.type, inner.shape = names.value(f"{call_node.name}/{value.name}"), value.type, value.shape
+        outputs = [call_node.outputs[place] for place in places]
+        branches.append(ir.Graph([], outputs, nodes=[call_node], name=call_node.name))
     chosen = ir.node(
         "If",
         [held],

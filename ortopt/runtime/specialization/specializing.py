@@ -116,28 +116,28 @@ class SpecializingExecutable:
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the executable that holds for these values."""
         specification = tuple((value.element_type(), *value.shape()) for value in values)
-        found: _Specialized | None = self._context.cache.get((id(self), specification))
-        if found is None:
+        version: _Specialized | None = self._context.cache.get((id(self), specification))
+        if version is None:
             if not self._is_due(specification, values):
                 return self._general(values, options)
-            found = self._context.cache.get_or_make(
+            version = self._context.cache.get_or_make(
                 (id(self), specification), lambda: self._specialize(specification, values, options)
             )
-        if found.executable is None:
+        if version.executable is None:
             return self._general(values, options)
-        for i, expected in found.guarded:
+        for i, expected in version.guarded:
             if self._content(values[i]) != expected:
-                self._guard_failed(specification, found)
+                self._guard_failed(specification, version)
                 return self._general(values, options)
         self._context.counters.add("specialized_runs")
-        return found.executable([values[i] for i in found.varying], options)
+        return version.executable([values[i] for i in version.varying], options)
 
     def specializations(self) -> list[Specialization]:
         """What there are executables for, the one that was used last first: sizes, and arguments folded in."""
         return [
-            (key[1], one.guarded)
-            for key, one in reversed(self._context.cache.items())
-            if key[0] == id(self) and one.executable is not None
+            (key[1], version.guarded)
+            for key, version in reversed(self._context.cache.items())
+            if key[0] == id(self) and version.executable is not None
         ]
 
     def _is_due(self, specification: Specification, values: list[Any]) -> bool:
@@ -172,15 +172,15 @@ class SpecializingExecutable:
         at_host = value if device is None else device.download(value, f"guard of {self._group.spec.name}")
         return bytes(np.asarray(to_numpy(at_host)).tobytes())
 
-    def _guard_failed(self, specification: Specification, found: _Specialized) -> None:
+    def _guard_failed(self, specification: Specification, version: _Specialized) -> None:
         """Count it; what fails again and again is specialised anew, in its sizes alone."""
         counters = self._context.counters
         counters.add("guard_failures")
         if self._context.timeline is not None:
             self._context.timeline.mark("guard failure", group=self._group.spec.name)
         with self._lock:
-            found.failures += 1
-            if found.failures < _FAILURES_UNTIL_GENERAL or specification in self._unguarded:
+            version.failures += 1
+            if version.failures < _FAILURES_UNTIL_GENERAL or specification in self._unguarded:
                 return
             self._unguarded.add(specification)
             self._profiles.pop(specification, None)
@@ -203,14 +203,14 @@ class SpecializingExecutable:
             provider = group.provider or CPU
             gone = {i for i, _ in guarded}
             varying = tuple(i for i in range(len(values)) if i not in gone)
-            made = self._session(spec, provider, specification, [values[i] for i in varying], options)
+            executable = self._session(spec, provider, specification, [values[i] for i in varying], options)
         except Exception as error:  # whatever ONNX Runtime raises, or a pass: the general session is there
             context.tell(f"group {group.spec.name} is not specialised: {one_line(error)}")
             return _Specialized(None), 0
         context.counters.add("compiles")
         context.counters.add("specializations")
         weights = held_bytes(spec.nodes, spec.weights) if provider == CPU else spec.weight_bytes
-        return _Specialized(made, varying, guarded), weights + _SESSION_BYTES + getattr(made, "nbytes", 0)
+        return _Specialized(executable, varying, guarded), weights + _SESSION_BYTES + getattr(executable, "nbytes", 0)
 
     def _session(
         self,
@@ -267,7 +267,7 @@ class SpecializingExecutable:
         gone = {i for i, _ in guarded}
         model.graph.inputs[:] = [value for i, value in enumerate(inputs) if i not in gone]
         providers = tuple(dict.fromkeys((group.provider or CPU, CPU)))
-        known = [one for one in providers if one in {CPU, CUDA}]
+        known = [provider for provider in providers if provider in {CPU, CUDA}]
         return optimize(model, level=_LEVEL, providers=known, verify=False, strict=False).model
 
     def _key(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> str:

@@ -56,12 +56,12 @@ def wrapped(value: Any, type_: str = "tensor(float)") -> NativeValue:
     if value is None:
         return _run("nothing", (type_,), [])
     if isinstance(value, list):
-        return _sequence([wrapped(one) for one in value], type_)
+        return _sequence([wrapped(element) for element in value], type_)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSUT":
         return _strings(value)
-    made = to_ort(value)
-    if isinstance(made, own):
-        return made
+    converted = to_ort(value)
+    if isinstance(converted, own):
+        return converted
     raise NotImplementedError(f"no OrtValue is made of {type(value).__name__}: use run()")
 
 
@@ -69,25 +69,25 @@ def _sequence(elements: list[NativeValue], type_: str) -> NativeValue:
     if not elements:
         inner = type_.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
         return _run("empty", (inner if inner.startswith("tensor(") else "tensor(float)",), [])
-    kinds = {one.data_type() for one in elements}
+    kinds = {element.data_type() for element in elements}
     if len(kinds) > 1:
         raise InvalidModelError(f"a sequence has elements of several types: {', '.join(sorted(kinds))}")
     kind = kinds.pop()
-    made: NativeValue | None = None
+    sequence: NativeValue | None = None
     for start in range(0, len(elements), _MAX_AT_ONCE):
         part = elements[start : start + _MAX_AT_ONCE]
-        if made is None:
-            made = _run("sequence", (kind, str(len(part))), part)
+        if sequence is None:
+            sequence = _run("sequence", (kind, str(len(part))), part)
         else:
-            made = _run("longer", (kind, str(len(part))), [made, *part])
-    assert made is not None
-    return made
+            sequence = _run("longer", (kind, str(len(part))), [sequence, *part])
+    assert sequence is not None
+    return sequence
 
 
 def _strings(array: Array) -> NativeValue:
     """Of an array of strings: the constant of a model. What else it holds is a string as ONNX Runtime has it: str()."""
     strings = array.reshape(-1).tolist()
-    texts = strings if array.dtype.kind == "S" else [str(one).encode() for one in strings]
+    texts = strings if array.dtype.kind == "S" else [str(text).encode() for text in strings]
     tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=array.shape, string_data=texts)
     constant = onnx.helper.make_node("Constant", [], ["y"], value=tensor)
     return _session_of([constant], [], _type(8)).run_with_ort_values({}, ["y"], None)[0]

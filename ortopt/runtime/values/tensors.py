@@ -57,7 +57,7 @@ def array_of(tensor: ir.TensorProtocol) -> Any:
     from ortopt.semantics import strings_of
 
     strings = strings_of(tensor)
-    strings.reshape(-1)[:] = [_text(one) for one in strings.reshape(-1)]
+    strings.reshape(-1)[:] = [_text(content) for content in strings.reshape(-1)]
     return strings
 
 
@@ -131,5 +131,5 @@ def own(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.array(value)
     if isinstance(value, list):
-        return [own(one) for one in value]
+        return [own(element) for element in value]
     return dict(value) if isinstance(value, dict) else value
