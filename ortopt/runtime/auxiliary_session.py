@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime for small models that compute nothing: ortopt asks them what nobody else tells."""
+"""Sessions of ONNX Runtime for small models that compute nothing: they tell what no function of ONNX Runtime tells."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ class InferenceSession(DelegatedMethods):
         feed = taken(input_feed)
         if isinstance(session, GroupedSession):
             names = output_names if output_names is None or isinstance(output_names, str) else list(output_names)
-            with contextlib.suppress(native().InvalidArgument, native().Fail):  # which the callback is told
+            with contextlib.suppress(native().InvalidArgument, native().Fail):  # the callback gets the error
                 session.check(names, feed)
             self._callers.submit(lambda: self._run(session, names, feed, run_options), callback, user_data)
             return

@@ -61,7 +61,7 @@ class SessionRequest:
         cache_bytes: How many bytes they have together at most.
         global_pool: Whether all sessions use the process's thread pool.
         counters: The statistics.
-        timeline: Where compiles and runs are recorded, if anybody wants to know.
+        timeline: Where compiles and runs are recorded, None for nowhere.
     """
 
     source: Any

@@ -1,4 +1,4 @@
-"""What the groups of one session share on a CUDA device: one stream, who may use it, and the copies to and from it.
+"""What the groups of one session share on a CUDA device: one stream, the lock on it, and the copies to and from it.
 
 All CUDA sessions of a plan get the same stream (``user_compute_stream``), so that a group need not wait for the one
 before it: the device runs them in the order in which they were started, and nothing else orders them. The stream is
@@ -65,7 +65,7 @@ class CudaDevice:
     Args:
         index: The device's number.
         counters: Where copies and waits are counted.
-        timeline: Where copies are recorded, if anybody wants to know.
+        timeline: Where copies are recorded, None for nowhere.
         driver: What copies on a stream, None if there is no stream.
         stream: The stream of all sessions, None if each has one of its own.
         ours: Whether the stream is not the caller's.
@@ -243,7 +243,7 @@ class CudaDevice:
         return self._unwaiting if options is self.default_options and not (waits or self.waits) else options
 
     def keep(self, values: Sequence[Any]) -> None:
-        """Keep what a run that nobody waits for may still read, until `synchronize`; hold the lock."""
+        """Keep what a run that is not waited for may still read, until `synchronize`; hold the lock."""
         if not self.waits:
             self._kept.extend(value for value in values if not self.is_resident(value) or value in self._allocated)
 
@@ -265,7 +265,7 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While a CUDA graph is captured nobody else may use a device: ONNX Runtime captures for the whole process.
+        """While a CUDA graph is captured nothing else may use a device: ONNX Runtime captures for the whole process.
 
         A capture that failed would leave the stream in it, and everything after it would fail too.
         """
@@ -345,7 +345,7 @@ def _number(options: Mapping[str, Any], name: str) -> int:
 
 
 def _keep(_: CudaDevice) -> None:
-    """Nothing: whoever holds this holds the device."""
+    """Nothing: a finalizer that refers to it keeps the device."""
 
 
 def _destroy(process: int, driver: Driver, stream: int) -> None:

@@ -68,7 +68,7 @@ class Driver:
         self._call("cuDeviceGet", ctypes.byref(device), index)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._context = context
-        # The context is the process's and stays as long as anybody retains it. At the end of the process the driver
+        # The context is the process's and stays as long as it is retained. At the end of the process the driver
         # may be gone already, and in a forked child nothing of it works.
         release = self._library.cuDevicePrimaryCtxRelease_v2
         weakref.finalize(self, _unless_forked, os.getpid(), release, device).atexit = False

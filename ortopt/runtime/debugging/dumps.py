@@ -68,7 +68,7 @@ def dump_group(
     scope.attach(model, Options())
     outputs = list(model.graph.outputs)
     model.graph.outputs.clear()  # they would stay as they are declared: without shapes
-    with contextlib.suppress(Exception):  # the group may be wrong: that is why somebody wants to see it
+    with contextlib.suppress(Exception):  # the group may be wrong: that is why it is dumped
         shapes.infer_model(model)
     model.graph.outputs.extend(outputs)
     _complete(outputs, results)

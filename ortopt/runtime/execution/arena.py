@@ -6,7 +6,7 @@ plain session takes 66. ONNX Runtime's environment can have an arena that sessio
 (``session.use_env_allocators``). One is registered when the first groups are made. Sessions of others, which do not opt
 in, have the arenas that they had.
 
-ONNX Runtime replaces what is registered by what is registered later, and tells nobody what there is. So it is found
+ONNX Runtime replaces what is registered by what is registered later, and has no way to list it. So it is found
 out, by the address of what a session gives once another has given its own back: what a caller has registered stays, as
 it may be bounded for his own sessions. The groups have arenas of their own then, unless he lets them opt in himself.
 
@@ -55,8 +55,8 @@ class Arena:
     """What the sessions of one model have to do with the arena of the process.
 
     Args:
-        options: The caller's ``onnxruntime.SessionOptions``: who wants no arena, or says himself which allocators his
-            sessions use, gets what he says.
+        options: The caller's ``onnxruntime.SessionOptions``: options that turn arenas off, or name the allocators of
+            their sessions, are respected.
     """
 
     def __init__(self, options: onnxruntime.SessionOptions) -> None:
@@ -93,7 +93,7 @@ class Arena:
 
 
 def _current() -> NativeSession | None:
-    """A session that takes its memory from our arena, which is registered if nobody has registered one; else None."""
+    """A session that takes its memory from our arena, registered if there is none; None if there is another."""
     with _lock:
         member = _member()
         if _registered:

@@ -96,14 +96,14 @@ class Cache(Generic[Value]):
             self._evicted(old)
 
     def drop(self, key: Hashable) -> None:
-        """Drop an entry, if it is there; nobody is told."""
+        """Drop an entry, if it is there, without calling ``evicted``."""
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is not None:
                 self._nbytes -= entry[1]
 
     def clear(self) -> None:
-        """Drop all entries; nobody is told."""
+        """Drop all entries, without calling ``evicted``."""
         with self._lock:
             self._entries.clear()
             self._nbytes = 0

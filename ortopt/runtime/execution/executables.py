@@ -175,7 +175,7 @@ class Converted:
         session: ONNX Runtime's C++ session.
         feeds: The names of its inputs, in the order of the values.
         fetches: The names of its outputs.
-        device: The CUDA device that the session runs on, if it does: nobody else puts anything on it meanwhile.
+        device: The CUDA device that the session runs on, if it does: its lock is held in a run.
     """
 
     __slots__ = ("_exotic", "_feeds", "_fetches", "_lock", "_wrap", "session")

@@ -82,7 +82,7 @@ class GroupSpec:
         name: Its name, for people.
         nodes: Its nodes.
         inputs: What it is given at a run.
-        outputs: What it gives, as far as anybody asks for it.
+        outputs: What it gives, as far as it is used.
         weights: Its constants by their names inside, small ones that are nodes apart.
         functions: The local functions that its nodes call, at any depth.
         opsets: The opset imports that hold for its nodes.
@@ -191,7 +191,7 @@ def _given(name: str | None, type_: ir.TypeProtocol | None, value: ir.Value) -> 
 
 
 def free_prefix(names: Iterable[str | None]) -> str:
-    """The beginning of names that nobody has.
+    """The beginning of names that are free.
 
     Args:
         names: Those that are taken.

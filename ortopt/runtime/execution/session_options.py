@@ -34,7 +34,7 @@ _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _IR: Final = 10
 _OPSET: Final = 21
 _UNKNOWN_TYPES: Final = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
-"""Types of which nobody can make an OrtValue."""
+"""Types of which no OrtValue can be made."""
 
 
 class Copies:

@@ -24,7 +24,7 @@ class Arguments:
 
     Args:
         inputs: The model's inputs.
-        defaults: What a plan holds for each where nobody gives it a value; None if somebody must.
+        defaults: What a plan holds for each if the caller gives no value; None if a value must be given.
         signature: Refuses what is wrong.
         on: The CUDA device where values may be besides the host's memory.
     """

@@ -167,7 +167,7 @@ class IOBinding:
         self._results.clear()
 
     def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> Any:
-        """An OrtValue on memory that somebody else owns."""
+        """An OrtValue on memory that is not ONNX Runtime's."""
         import onnxruntime
 
         kind = kind.lower()

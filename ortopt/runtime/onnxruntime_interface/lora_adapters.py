@@ -1,4 +1,4 @@
-"""What adapters in ``onnxruntime.RunOptions`` (LoRA) put in the place of a model's inputs: nobody can ask them for it.
+"""The values that adapters in ``onnxruntime.RunOptions`` (LoRA) put in the place of inputs: no method tells them.
 
 A session passes on what comes with run options: that of a small model whose inputs have the names and element types of
 the caller's model, hold nothing by default, and are its outputs. Nothing is copied.

@@ -143,7 +143,7 @@ def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
         graph.input.append(argument_of(value).declared())
     make = onnx.helper.make_node
     none = onnx.helper.make_tensor("none", onnx.TensorProto.INT64, [1], [0])
-    # No elements, which nobody knows before it is run: a tensor that is reshaped to it may have any shape.
+    # No elements, which is not known before it is run: a tensor that is reshaped to it may have any shape.
     graph.node.append(make("Constant", [], [prefix + "zero"], value=none))
     graph.node.append(make("NonZero", [prefix + "zero"], [prefix + "places"]))
     graph.node.append(make("Constant", [], [prefix + "flat"], value_ints=[-1]))

@@ -22,7 +22,7 @@ class Step:
         action: Called with the values of ``inputs`` and the run options; returns the values of ``outputs``.
         inputs: The slots that it reads.
         outputs: The slots that it writes.
-        dead: The slots that nobody reads after it, in the order of the steps.
+        dead: The slots that are not read after it, in the order of the steps.
         ordered: Whether it must run after all earlier steps that are ordered too: it draws random numbers.
         fresh: Whether its results share memory with nothing that was there before.
     """

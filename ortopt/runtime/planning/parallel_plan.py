@@ -55,7 +55,7 @@ class ParallelPlan:
 
 
 class _ParallelRun:
-    """One run: what is still waited for, and who still reads what."""
+    """One run: what each step still waits for, and how many steps still read each slot."""
 
     def __init__(self, plan: ParallelPlan, slots: list[Any], options: onnxruntime.RunOptions) -> None:
         self._steps, self._waits, self._following, self._readers, self._kept, self._executor = plan.parts()

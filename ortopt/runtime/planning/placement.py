@@ -25,7 +25,7 @@ def place_values(
 ) -> tuple[list[PlannedStep], tuple[int, ...]]:
     """Leave each group's outputs on the device where they are used; copy once where both devices use them.
 
-    What control flow passes on, and what the graph gives, stays where it is: whoever reads it copies it.
+    What control flow passes on, and what the graph gives, stays where it is: its readers copy it.
 
     Args:
         steps: The steps, in their order; they are changed.
@@ -41,7 +41,7 @@ def place_values(
 
 
 class _Placement:
-    """Who reads which slot, and the steps with the copies so far."""
+    """The readers of each slot, and the steps with the copies so far."""
 
     def __init__(self, steps: Sequence[PlannedStep], slots: SlotTable, at_host: set[int], device: CudaDevice) -> None:
         self._planned = steps

@@ -63,5 +63,5 @@ class SlotTable:
 
 
 def _default(value: ir.Value) -> ir.TensorProtocol | None:
-    """What an input holds where nobody gives it a value: its initializer."""
+    """The default of an input: its initializer."""
     return value.const_value if value.is_graph_input() and value.is_initializer() else None

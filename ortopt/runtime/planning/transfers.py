@@ -36,7 +36,7 @@ class ToDevice(ToHost):
     __slots__ = ()
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        """Copy; a value that finds no room stays, and whoever reads it says what the matter is."""
+        """Copy; a value for which there is no memory stays, and the step that reads it raises the error."""
         try:
             return (self._device.upload(values[0], self._name),)
         except RuntimeError:

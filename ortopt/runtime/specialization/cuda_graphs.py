@@ -154,7 +154,7 @@ class CapturedGraph:
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Copy the arguments in, replay, copy the results out.
 
-        What is run without a graph is copied out too, before anybody may replay: it lies in the session's arena, in
+        What is run without a graph is copied out too, before the next replay: it lies in the session's arena, in
         which a replay writes to all that was free after the capture.
         """
         device = self._device

@@ -56,7 +56,7 @@ class Folder:
         return None
 
     def put(self, key: str, model: ir.Model) -> None:
-        """Keep a model; one that cannot be written is not kept, and nobody fails for it."""
+        """Keep a model; one that cannot be written is not kept, and no error is raised."""
         temporary = self._path / f".{key[:16]}-{secrets.token_hex(8)}.tmp"
         try:
             body = to_bytes(model)

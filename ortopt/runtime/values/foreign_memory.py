@@ -1,4 +1,4 @@
-"""OrtValues on memory that somebody else owns, given by its address: what ONNX Runtime's ``bind_input`` takes.
+"""OrtValues on memory that is not ONNX Runtime's, by its address: what ONNX Runtime's ``bind_input`` takes.
 
 ONNX Runtime's Python API makes them from DLPack's capsules, so one is made here: https://dmlc.github.io/dlpack.
 """
