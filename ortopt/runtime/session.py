@@ -206,7 +206,7 @@ class InferenceSession(DelegatedMethods):
         output_names: Sequence[str] | None,
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
         run_options: onnxruntime.RunOptions | None = None,
-    ) -> list[Any]:
+    ) -> list[onnxruntime.OrtValue]:
         """As `run`, from and to ``onnxruntime.OrtValue``: nothing is copied."""
         session = self._alive()
         try:

@@ -97,7 +97,7 @@ class CudaDevice:
         self._counters = counters
         self._timeline = timeline
         self._driver = driver
-        self._kept: list[Any] = []
+        self._kept: list[NativeValue] = []
         # Memory of the process's allocator: what others get of it is not ordered by our stream. Results of runs are
         # of the sessions' allocators, which only this stream uses.
         self._allocated: weakref.WeakSet[NativeValue] = weakref.WeakSet()
@@ -156,7 +156,7 @@ class CudaDevice:
             self._allocated.add(tensor)
         return tensor
 
-    def received(self, values: Sequence[Any], places: Sequence[str]) -> Sequence[Any]:
+    def received(self, values: Sequence[NativeValue], places: Sequence[str]) -> Sequence[NativeValue]:
         """The results of a run, each left where it was wanted."""
         return values
 
@@ -242,7 +242,7 @@ class CudaDevice:
         """
         return self._unwaiting if options is self.default_options and not (waits or self.waits) else options
 
-    def keep(self, values: Sequence[Any]) -> None:
+    def keep(self, values: Sequence[NativeValue]) -> None:
         """Keep what a run that is not waited for may still read, until `synchronize`; hold the lock."""
         if not self.waits:
             self._kept.extend(value for value in values if not self.is_resident(value) or value in self._allocated)

@@ -11,10 +11,11 @@ import onnx_ir as ir
 from ortopt.runtime.execution.group_runner import GroupContext
 from ortopt.runtime.execution.threads import processors
 from ortopt.runtime.onnxruntime_interface.arguments import Arguments
-from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding, check_target, in_execution, placed, write
+from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding
 from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
 from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
+from ortopt.runtime.onnxruntime_interface.output_memory import check_target, in_execution, placed, write
 from ortopt.runtime.onnxruntime_internals import (
     NativeDevice,
     NativeValue,
@@ -112,7 +113,7 @@ class GroupedSession(ManagementMethods):
         output_names: Iterable[str] | None,
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
         run_options: onnxruntime.RunOptions | None,
-    ) -> list[Any]:
+    ) -> list[onnxruntime.OrtValue]:
         """Run the model from and to ``onnxruntime.OrtValue``."""
         import onnxruntime
 
@@ -159,7 +160,7 @@ class GroupedSession(ManagementMethods):
         """Memory for inputs and outputs."""
         return IOBinding(self.signature, self.device, self.get_providers())
 
-    def run_with_iobinding(self, iobinding: Any, run_options: onnxruntime.RunOptions | None) -> None:
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None) -> None:
         """Run the model from and to bound memory."""
         if session_of_binding(iobinding) is not self.signature.session:
             raise ValueError("IOBinding must be used with the session that created it.")

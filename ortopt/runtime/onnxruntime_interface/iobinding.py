@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.onnxruntime_internals import checked_native_value, device_of, native, native_device
+from ortopt.runtime.onnxruntime_interface.output_memory import in_execution, placed, write
+from ortopt.runtime.onnxruntime_internals import (
+    NativeValue,
+    NativeVector,
+    checked_native_value,
+    device_of,
+    native,
+    native_device,
+)
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import has_no_array, type_text
-from ortopt.runtime.values.tensors import holds_numbers, to_ort
+from ortopt.runtime.values.tensors import to_ort
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
     from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
+
+
+Target = Union["onnxruntime.OrtValue", tuple[str, int]]
+"""Where an output goes: memory, or a device and its number."""
 
 
 class IOBinding:
@@ -33,17 +47,17 @@ class IOBinding:
         self._device = device
         self._kinds = {provider.lower().removesuffix("executionprovider") for provider in providers}
         self._checks = native().SessionIOBinding(self._session)  # binds nothing: it refuses what is wrong
-        self._inputs: dict[str, Any] = {}
-        self._outputs: dict[str, Any] = {}
-        self._results: dict[str, Any] = {}
+        self._inputs: dict[str, onnxruntime.OrtValue] = {}
+        self._outputs: dict[str, Target] = {}
+        self._results: dict[str, onnxruntime.OrtValue] = {}
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> dict[str, onnxruntime.OrtValue]:
         """What is bound to inputs, by name: ``onnxruntime.OrtValue``."""
         return self._inputs
 
     @property
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self) -> dict[str, Target]:
         """What is bound to outputs, by name: an ``onnxruntime.OrtValue`` to write to, or a device and its number."""
         return self._outputs
 
@@ -71,7 +85,7 @@ class IOBinding:
             self._checks.bind_input(name, device_of(where), element_type, shape, buffer_ptr)
         self.bind_ortvalue_input(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
 
-    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+    def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue) -> None:
         """Bind an ``onnxruntime.OrtValue`` to an input."""
         if ortvalue.has_value():
             device, inner = self._device, checked_native_value(ortvalue)
@@ -109,12 +123,12 @@ class IOBinding:
             raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
         self._bind_output(name, self._at(device_type, device_id, element_type, shape, buffer_ptr))
 
-    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+    def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue) -> None:
         """Bind an output to an ``onnxruntime.OrtValue``, which is written to."""
         checked_native_value(ortvalue)  # what is none is refused as by ONNX Runtime
         self._bind_output(name, ortvalue)
 
-    def _bind_output(self, name: str, target: Any) -> None:
+    def _bind_output(self, name: str, target: Target) -> None:
         if not isinstance(name, str):
             raise TypeError(f"the name of an output is a str, not {type(name).__name__}")
         self._outputs[name] = target
@@ -123,7 +137,7 @@ class IOBinding:
     def synchronize_outputs(self) -> None:
         """Nothing waits: a run has ended when it returns."""
 
-    def get_outputs(self) -> list[Any]:
+    def get_outputs(self) -> list[onnxruntime.OrtValue]:
         """The outputs of the last run, in the order in which they were bound, as ``onnxruntime.OrtValue``.
 
         Those that have not been run yet are the memory that is bound, or hold nothing.
@@ -133,7 +147,7 @@ class IOBinding:
             for name, target in self._outputs.items()
         ]
 
-    def get_outputs_as_ortvaluevector(self) -> Any:
+    def get_outputs_as_ortvaluevector(self) -> NativeVector:
         """The same as ONNX Runtime's vector."""
         vector = native().OrtValueVector()
         for value in self.get_outputs():
@@ -147,7 +161,7 @@ class IOBinding:
         at_host = values if device is None else [device.download(value, "bound output") for value in values]
         return [to_numpy(value) if value.has_value() else None for value in at_host]
 
-    def _unwritten(self, name: str, target: Any) -> Any:
+    def _unwritten(self, name: str, target: Target) -> onnxruntime.OrtValue:
         import onnxruntime
 
         if not isinstance(target, tuple):
@@ -166,7 +180,7 @@ class IOBinding:
         self._outputs.clear()
         self._results.clear()
 
-    def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> Any:
+    def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> onnxruntime.OrtValue:
         """An OrtValue on memory that is not ONNX Runtime's."""
         import onnxruntime
 
@@ -187,7 +201,7 @@ class IOBinding:
 
         return onnxruntime.OrtValue(at_address(kind, index, dtype, shape, address))
 
-    def finish(self, results: Mapping[str, Any]) -> None:
+    def finish(self, results: Mapping[str, NativeValue]) -> None:
         """Take the results of a run: they go where outputs are bound to.
 
         Args:
@@ -199,7 +213,7 @@ class IOBinding:
         import onnxruntime
 
         device = self._device
-        bound: dict[str, Any] = {}
+        bound: dict[str, onnxruntime.OrtValue] = {}
         moved = False
         for name, target in self._outputs.items():
             value = results[name]
@@ -215,99 +229,3 @@ class IOBinding:
         if moved and device is not None:
             device.synchronize()
         self._results = bound
-
-
-Refusal = Callable[[str], Exception]
-"""Makes an error of a message."""
-
-
-def in_execution(message: str) -> Exception:
-    """An error in what is bound, as ONNX Runtime tells it."""
-    return RuntimeError(f"Error in execution: {message}")
-
-
-def check_target(target: Any, declared: Any, refusal: Refusal) -> None:
-    """Refuse memory for an output, an ``onnxruntime.OrtValue``, that certainly does not fit; in ONNX Runtime's words.
-
-    Args:
-        target: The memory.
-        declared: ``onnxruntime.NodeArg`` of the output.
-        refusal: Makes the error.
-    """
-    if not target.has_value():
-        return
-    if target.data_type() != declared.type:
-        raise refusal(f"Unexpected output data type. Actual: ({target.data_type()}) , expected: ({declared.type})")
-    expected = declared.shape
-    if target.is_tensor() and expected and len(target.shape()) != len(expected):
-        raise refusal(
-            f"Invalid rank for output: {declared.name} Got: {len(target.shape())} Expected: {len(expected)}"
-            " Please fix either the inputs/outputs or the model."
-        )
-
-
-def write(target: Any, value: Any, device: CudaDevice | None, name: str, refusal: Refusal) -> bool:
-    """Copy a result to memory that is bound to its output.
-
-    Args:
-        target: ``onnxruntime.OrtValue``.
-        value: ONNX Runtime's C++ OrtValue.
-        device: Where values may be besides the host's memory; it must be waited for afterwards.
-        name: The output.
-        refusal: Makes the error where the memory does not fit.
-
-    Returns:
-        Whether anything was copied.
-    """
-    if not (value.has_value() and value.is_tensor() and target.is_tensor()):
-        raise refusal(f"output {name!r}: only tensors are written to bound memory")
-    if list(target.shape()) != list(value.shape()):
-        raise refusal(
-            f"OrtValue shape verification failed. Current shape:{_braced(target)} Requested shape:{_braced(value)}:"
-            f" what is bound to output {name!r} must have the shape of each result"
-        )
-    if target.data_type() != value.data_type():
-        raise refusal(f"Unexpected output data type. Actual: ({target.data_type()}) , expected: ({value.data_type()})")
-    if not value.tensor_size_in_bytes():
-        return False
-    _fill(target, value, device, name)
-    return True
-
-
-def _braced(value: Any) -> str:
-    return "{" + ",".join(map(str, value.shape())) + "}"
-
-
-def placed(value: Any, place: Any, device: CudaDevice | None, name: str) -> Any:
-    """A result where it is wanted.
-
-    Args:
-        value: The result; one that holds no numbers stays in the host's memory.
-        place: ONNX Runtime's C++ object for a device.
-        device: Where values may be besides the host's memory; it must be waited for afterwards.
-        name: What to call it on the timeline.
-    """
-    kind = place.device_type()
-    if device is not None and (kind, place.device_id()) == (native_device("cuda").device_type(), device.index):
-        return device.upload(value, name)
-    at_host = value if device is None else device.download(value, name)
-    if kind == native_device("cpu").device_type() or not holds_numbers(at_host):
-        return at_host
-    return type(at_host).ortvalue_from_numpy(to_numpy(at_host), place)
-
-
-def _fill(target: Any, value: Any, device: CudaDevice | None, name: str) -> None:
-    """Copy a result to bound memory."""
-    if device is not None and device.is_resident(checked_native_value(target)):
-        device.crossed([] if device.is_resident(value) else [value])
-        with device.lock:
-            device.fill([checked_native_value(target)], [value])
-        return
-    at_host = value if device is None else device.download(value, f"output {name}")
-    if has_no_array(at_host.data_type()) and target.device_name() == "cpu":
-        ctypes.memmove(target.data_ptr(), at_host.data_ptr(), at_host.tensor_size_in_bytes())
-    else:
-        target.update_inplace(to_numpy(at_host))
-
-
-__all__ = ["IOBinding", "check_target", "in_execution", "placed", "write"]

@@ -16,7 +16,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.graph.text import one_line, quoted
@@ -27,7 +27,7 @@ from ortopt.runtime.execution.executables import OnDevice, of_session
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.onnxruntime_internals import NativeSession, native
+from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, native
 from ortopt.runtime.values.tensors import nbytes_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ _identifiers = itertools.count(1)
 
 
 def captured(
-    group: GroupRunner, context: GroupContext, spec: GroupSpec, values: Sequence[Any], options: onnxruntime.RunOptions
+    group: GroupRunner,
+    context: GroupContext,
+    spec: GroupSpec,
+    values: Sequence[NativeValue],
+    options: onnxruntime.RunOptions,
 ) -> CapturedGraph:
     """An executable that replays a CUDA graph, which has been captured.
 
@@ -127,8 +131,8 @@ class CapturedGraph:
         device: CudaDevice,
         spec: GroupSpec,
         places: Sequence[str],
-        values: Sequence[Any],
-        results: Sequence[Any],
+        values: Sequence[NativeValue],
+        results: Sequence[NativeValue],
         context: GroupContext,
     ) -> None:
         self._plain = plain
@@ -151,7 +155,7 @@ class CapturedGraph:
         self._refused = False
         self._capture(values)
 
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+    def __call__(self, values: list[NativeValue], options: onnxruntime.RunOptions) -> Sequence[NativeValue]:
         """Copy the arguments in, replay, copy the results out.
 
         What is run without a graph is copied out too, before the next replay: it lies in the session's arena, in
@@ -163,7 +167,7 @@ class CapturedGraph:
             if replays:
                 crossing = self._fill(values)
                 self.session.run_with_iobinding(self._binding, self._options)
-                sources: Sequence[Any] = self._outputs
+                sources: Sequence[NativeValue] = self._outputs
             else:
                 sources, crossing = self._plain.start(values, options)
             results = self._copied_out(sources)
@@ -174,11 +178,11 @@ class CapturedGraph:
         )
         return results
 
-    def _copied_out(self, sources: Sequence[Any]) -> list[Any]:
+    def _copied_out(self, sources: Sequence[NativeValue]) -> list[NativeValue]:
         """Results of a run in memory of their own, where they are wanted; on the way there, to the host's."""
         device = self._device
-        results: list[Any] = []
-        copied: list[tuple[Any, Any]] = []
+        results: list[NativeValue] = []
+        copied: list[tuple[NativeValue, NativeValue]] = []
         for source, wanted in zip(sources, self._places, strict=True):
             if wanted == "cpu":
                 results.append(device.fetch(source))
@@ -193,7 +197,7 @@ class CapturedGraph:
         """ONNX Runtime's C++ session."""
         return self._plain.session
 
-    def _captures_here(self, values: Sequence[Any]) -> bool:
+    def _captures_here(self, values: Sequence[NativeValue]) -> bool:
         """Capture in this thread; False if that may not be, or fails."""
         if self._refused or len(self._tokens) >= MAX_THREADS:
             return False
@@ -204,7 +208,7 @@ class CapturedGraph:
             self._tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
             return False
 
-    def _capture(self, values: Sequence[Any]) -> bool:
+    def _capture(self, values: Sequence[NativeValue]) -> bool:
         """Capture in this thread; False if as many threads as may have captured."""
         with self._device.alone():
             if len(self._tokens) >= MAX_THREADS:
@@ -216,7 +220,7 @@ class CapturedGraph:
         self._count("captures")
         return True
 
-    def _fill(self, values: Sequence[Any]) -> list[Any]:
+    def _fill(self, values: Sequence[NativeValue]) -> list[NativeValue]:
         """Copy arguments into the buffers; those that came from the host."""
         self._device.fill(self._inputs, values)
         return [value for value in values if not self._device.is_resident(value)]
