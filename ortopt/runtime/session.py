@@ -35,7 +35,7 @@ from ortopt.runtime.session_arguments import (
     use_global_pool,
 )
 from ortopt.runtime.session_factory import SessionRequest, open_session
-from ortopt.runtime.values.conversion import taken
+from ortopt.runtime.values.conversion import adopt_dlpack_tensors
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -67,7 +67,7 @@ class InferenceSession(DelegatedMethods):
 
     Args:
         path_or_bytes: A path, the bytes of a model, an ``onnx.ModelProto`` or an ``ir.Model``.
-        sess_options: ``onnxruntime.SessionOptions``. With several groups the intra-op threads are dealt out among them;
+        sess_options: ``onnxruntime.SessionOptions``. With several groups the intra-op threads are divided among them;
             ``ORT_PARALLEL`` runs groups that do not depend on each other at the same time, on the inter-op threads.
             (Off by default, as in ONNX Runtime: a group already uses all cores.)
         providers: Execution providers in order of preference: ONNX Runtime's names or ``"cpu"``, ``"cuda"``, alone or
@@ -181,7 +181,7 @@ class InferenceSession(DelegatedMethods):
             ValueError: An input is missing.
             onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument: A name, dtype, rank or size is wrong.
         """
-        return self._run(self._alive(), output_names, taken(input_feed), run_options)
+        return self._run(self._alive(), output_names, adopt_dlpack_tensors(input_feed), run_options)
 
     def _run(
         self,
@@ -273,7 +273,7 @@ class InferenceSession(DelegatedMethods):
         session = self._alive()
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {type(callback).__name__}")
-        feed = taken(input_feed)
+        feed = adopt_dlpack_tensors(input_feed)
         if isinstance(session, GroupedSession):
             names = output_names if output_names is None or isinstance(output_names, str) else list(output_names)
             with contextlib.suppress(native().InvalidArgument, native().Fail):  # the callback gets the error

@@ -298,7 +298,11 @@ class _SessionFactory:
         options, groups = context.maker.options, context.groups
         if any(runner.threads for runner in groups):
             if session_options.has_affinities(options):
-                warnings.warn("threads are not pinned to processors: they are dealt out", RuntimeWarning, stacklevel=6)
+                warnings.warn(
+                    "threads are not pinned to processors: they are divided among the groups",
+                    RuntimeWarning,
+                    stacklevel=6,
+                )
             if options.optimized_model_filepath:
                 warnings.warn(
                     "optimized_model_filepath is left out: each group is optimized apart"

@@ -19,6 +19,7 @@ from ortopt.runtime.execution import executables
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_spec import GroupSpec
+from ortopt.runtime.execution.host_executable import HostExecutable
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.runtime.execution.specification import Specialization
 from ortopt.runtime.execution.weights import place
@@ -302,7 +303,7 @@ class GroupRunner:
         spec = self.spec
         with context.span("compile", spec.name, provider=HOST, nodes=len(spec.nodes)):
             try:
-                executable = executables.Host(spec.host_model(types), list(spec.weights.values()), context.host_ops)
+                executable = HostExecutable(spec.host_model(types), list(spec.weights.values()), context.host_ops)
             except Exception as error:
                 ops = sorted({f"{node.domain or 'ai.onnx'}::{node.op_type}" for node in spec.nodes})
                 raise UsageError(

@@ -28,7 +28,7 @@ _OLDEST_IR: Final = 8  # that has functions
 _STANDARD: Final = frozenset({"", "ai.onnx.ml"})
 
 _NODE_WORK: Final = 1_000
-"""How many weights a node without weights counts for, where threads are dealt out."""
+"""How many weights a node without weights counts for, where threads are divided."""
 
 
 @dataclass(frozen=True, slots=True)

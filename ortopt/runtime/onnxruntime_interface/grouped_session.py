@@ -26,8 +26,8 @@ from ortopt.runtime.onnxruntime_internals import (
 )
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.parallel_plan import ParallelPlan
-from ortopt.runtime.values.containers import wrapped
-from ortopt.runtime.values.conversion import alone, to_numpy
+from ortopt.runtime.values.containers import as_ort_value
+from ortopt.runtime.values.conversion import detached, to_numpy
 from ortopt.runtime.values.tensors import elements, own
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class GroupedSession(ManagementMethods):
     ) -> list[Any]:
         """Run the model from and to arrays."""
         if run_options is not None:
-            input_feed = {**input_feed, **self._adapters.given(run_options)}
+            input_feed = {**input_feed, **self._adapters.inputs(run_options)}
         values, kept = self._arguments(input_feed)
         positions = self._asked(output_names)
         results = self.execute(values, run_options)
@@ -118,7 +118,7 @@ class GroupedSession(ManagementMethods):
         import onnxruntime
 
         if run_options is not None:
-            input_dict_ort_values = {**input_dict_ort_values, **self._adapters.given(run_options)}
+            input_dict_ort_values = {**input_dict_ort_values, **self._adapters.inputs(run_options)}
         values, _ = self._arguments(input_dict_ort_values)
         positions = self._asked(output_names)
         results = self.execute(values, run_options)
@@ -215,8 +215,8 @@ class GroupedSession(ManagementMethods):
 
     def _alone(self, value: Any, position: int) -> NativeValue:
         """A result as an OrtValue that shares memory with nothing."""
-        mine = alone(self._at_host(value, position)) if self._shared[position] else value
-        return wrapped(mine, self._types[position])
+        mine = detached(self._at_host(value, position)) if self._shared[position] else value
+        return as_ort_value(mine, self._types[position])
 
     # What there is to know
 

@@ -43,7 +43,7 @@ class LoraAdapters:
         self._lock = threading.Lock()
         self._session: NativeSession | None = None
 
-    def given(self, options: onnxruntime.RunOptions) -> dict[str, onnxruntime.OrtValue]:
+    def inputs(self, options: onnxruntime.RunOptions) -> dict[str, onnxruntime.OrtValue]:
         """The inputs that adapters bring, as ``onnxruntime.OrtValue`` by name.
 
         Args:

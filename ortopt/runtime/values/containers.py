@@ -24,7 +24,7 @@ _MAX_AT_ONCE: Final = 64
 """How many elements of a sequence one session puts together."""
 
 
-def contents(value: NativeValue) -> Any:
+def as_python(value: NativeValue) -> Any:
     """An OrtValue of any type on the CPU as ONNX Runtime gives it to Python: an array, a list, a dict, None.
 
     Args:
@@ -40,7 +40,7 @@ def contents(value: NativeValue) -> Any:
     return bound.copy_outputs_to_cpu()[0]
 
 
-def wrapped(value: Any, type_: str = "tensor(float)") -> NativeValue:
+def as_ort_value(value: Any, type_: str = "tensor(float)") -> NativeValue:
     """An OrtValue of a plan's value, of any kind: ONNX Runtime's C++ object.
 
     Args:
@@ -56,7 +56,7 @@ def wrapped(value: Any, type_: str = "tensor(float)") -> NativeValue:
     if value is None:
         return _run("nothing", (type_,), [])
     if isinstance(value, list):
-        return _sequence([wrapped(element) for element in value], type_)
+        return _sequence([as_ort_value(element) for element in value], type_)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSUT":
         return _strings(value)
     converted = to_ort(value)

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ortopt.runtime.onnxruntime_internals import failure, native
-from ortopt.runtime.values.containers import contents
+from ortopt.runtime.values.containers import as_python
 from ortopt.runtime.values.element_types import NAMES, PLAIN
 from ortopt.runtime.values.tensors import holds_numbers, own, to_array, to_ort
 
 
-def taken(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+def adopt_dlpack_tensors(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a caller gave, with tensors of other libraries (those that speak DLPack) as ``onnxruntime.OrtValue``.
 
     They share the memory, and each keeps it alive.
@@ -52,7 +52,7 @@ def to_numpy(value: Any) -> Any:
     if not isinstance(value, native().OrtValue):
         return value
     dtype = NAMES.get(value.data_type())
-    return to_array(value, dtype) if dtype in PLAIN else contents(value)
+    return to_array(value, dtype) if dtype in PLAIN else as_python(value)
 
 
 def type_of(value: Any) -> str:
@@ -66,7 +66,7 @@ def type_of(value: Any) -> str:
     return "?"
 
 
-def alone(value: Any) -> Any:
+def detached(value: Any) -> Any:
     """A plan's value that shares memory with nothing; what cannot be written to stays as it is."""
     if isinstance(value, native().OrtValue) and not holds_numbers(value):
         return value

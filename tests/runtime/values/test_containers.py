@@ -17,7 +17,7 @@ from onnx.reference.op_run import OpRun
 
 from ortopt.errors import UsageError
 from ortopt.runtime.session import InferenceSession
-from ortopt.runtime.values.containers import contents, wrapped
+from ortopt.runtime.values.containers import as_ort_value, as_python
 from ortopt.runtime.values.tensors import tensor_to_ort, to_ort
 from ortopt.serialization.load import load
 from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
@@ -180,14 +180,14 @@ def test_strings_and_maps() -> None:
 
 def ort(value: Any) -> Any:
     """An ``onnxruntime.OrtValue`` of anything."""
-    return onnxruntime.OrtValue(wrapped(value))
+    return onnxruntime.OrtValue(as_ort_value(value))
 
 
 def told(value: Any) -> Any:
     """What an ``onnxruntime.OrtValue`` says of itself, and holds."""
     if not value.has_value():
         return "nothing"
-    return value.data_type(), value.is_tensor(), value.is_tensor_sequence(), contents(value._ortvalue)
+    return value.data_type(), value.is_tensor(), value.is_tensor_sequence(), as_python(value._ortvalue)
 
 
 ORT_FEEDS: dict[str, Any] = {
@@ -342,7 +342,7 @@ def test_the_host_takes_and_gives_them() -> None:
     hosted = session(SEQUENCE, run_type="host")
     same(plain_session(SEQUENCE).run(None, FEEDS["two"]), hosted.run(None, FEEDS["two"]))
     (e,) = hosted.run_with_ort_values(["e"], {name: ort(value) for name, value in FEEDS["two"].items()})
-    assert (e.data_type(), contents(e._ortvalue)) == ("seq(tensor(float))", [])
+    assert (e.data_type(), as_python(e._ortvalue)) == ("seq(tensor(float))", [])
 
 
 def test_results_share_no_memory_with_arguments() -> None:
@@ -381,7 +381,7 @@ def test_many_threads_with_sequences_of_changing_lengths() -> None:
                 expected = theirs.run(None, feed)
                 same(expected, mine.run(None, feed))
                 found = mine.run_with_ort_values(None, {name: ort(value) for name, value in feed.items()})
-                same(expected, [contents(one._ortvalue) for one in found])
+                same(expected, [as_python(one._ortvalue) for one in found])
         except BaseException as error:
             problems.append(error)
 
@@ -432,15 +432,15 @@ def test_sparse_tensors_in_the_interface_are_refused() -> None:
 
 
 def test_values_of_every_kind_become_ort_values() -> None:
-    assert contents(wrapped(np.array([["a"], ["b"]], object))).tolist() == [["a"], ["b"]]
-    assert contents(wrapped(np.zeros((0, 2), "U3"))).shape == (0, 2)
-    assert wrapped([], "optional(seq(tensor(int8)))").data_type() == "seq(tensor(int8))"
-    assert wrapped([np.array(["x"], object)]).data_type() == "seq(tensor(string))"
-    assert contents(wrapped(None, "optional(seq(tensor(float)))")) is None
+    assert as_python(as_ort_value(np.array([["a"], ["b"]], object))).tolist() == [["a"], ["b"]]
+    assert as_python(as_ort_value(np.zeros((0, 2), "U3"))).shape == (0, 2)
+    assert as_ort_value([], "optional(seq(tensor(int8)))").data_type() == "seq(tensor(int8))"
+    assert as_ort_value([np.array(["x"], object)]).data_type() == "seq(tensor(string))"
+    assert as_python(as_ort_value(None, "optional(seq(tensor(float)))")) is None
     value = to_ort(X)
-    assert wrapped(value) is value
+    assert as_ort_value(value) is value
     with pytest.raises(NotImplementedError, match="dict"):
-        wrapped({1: 2.0})
+        as_ort_value({1: 2.0})
     with pytest.raises(Exception, match="several types"):
-        wrapped([X, X.astype(np.int64)])
+        as_ort_value([X, X.astype(np.int64)])
     assert load(OPTIONAL).graph.inputs[0].name == "q"
