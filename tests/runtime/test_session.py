@@ -357,7 +357,7 @@ def test_the_callers_options_are_left_as_they_are() -> None:
         options.get_session_config_entry("session.intra_op.allow_spinning")
 
 
-def test_threads_are_dealt_out() -> None:
+def test_threads_are_divided() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 4
     mine = session(TWO_GROUPS, sess_options=options)

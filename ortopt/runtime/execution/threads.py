@@ -2,7 +2,7 @@
 
 Each session of ONNX Runtime has a pool of its own, and a pool of n threads adds n - 1 to the caller's. With k groups
 that run one after the other, k pools of n threads would be n times k threads, spinning against each other. So the
-caller's n counts for all: n - 1 pool threads are dealt to the groups by the work that they have.
+caller's n counts for all: n - 1 pool threads are divided among the groups by the work that they have.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ortopt.runtime.planning.planned_step import PlacedGroup, PlannedStep, is_on
 from ortopt.runtime.planning.slots import SlotTable
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.specialization.guard_reader import Choice, Version, choice_of
+from ortopt.runtime.specialization.guard_reader import Choice, SpecializedCall, choice_of
 from ortopt.runtime.specialization.guarded_call import GuardedCall, GuardedVersion
 
 
@@ -214,7 +214,7 @@ class GraphPlanner:
         return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted))
 
     def _guarded(
-        self, version: Version, wanted: Sequence[int], arguments: dict[ir.Value, int], general: GroupRunner
+        self, version: SpecializedCall, wanted: Sequence[int], arguments: dict[ir.Value, int], general: GroupRunner
     ) -> GuardedVersion:
         """One version, with what must hold."""
         unguarded = self._version(version.call, version.order, wanted, arguments, general)

@@ -28,7 +28,7 @@ Expected = tuple[list[int], bytes | None]
 """The sizes of an argument, and its bytes if its content is guarded."""
 
 
-class Version(NamedTuple):
+class SpecializedCall(NamedTuple):
     """A call that stands for the general one where a guard holds.
 
     Attributes:
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
         condition: The nodes beside the If that do nothing but tell which branch is taken.
     """
 
-    versions: tuple[Version, ...]
+    versions: tuple[SpecializedCall, ...]
     general: ir.Node
     order: tuple[int, ...]
     condition: frozenset[ir.Node]
@@ -109,7 +109,7 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
         expected = _expected(promise, formals)
         if expected is None or not _is_condition(condition, expected):
             return None
-        guarded.append(Version(call, places, tuple(expected.items())))
+        guarded.append(SpecializedCall(call, places, tuple(expected.items())))
     first = node.inputs[0]
     assert first is not None
     return Choice(tuple(guarded), general, order, frozenset(_only_for(first, node)))
@@ -240,4 +240,4 @@ def _tree(value: ir.Value | None, leaves: Mapping[ir.Value, int], depth: int = 0
     return node.op_type, attributes, tuple(below)
 
 
-__all__ = ["Choice", "Expected", "Version", "choice_of"]
+__all__ = ["Choice", "Expected", "SpecializedCall", "choice_of"]
