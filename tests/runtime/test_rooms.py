@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,11 @@ def test_a_room_imports_only_from_those_before_it(path: Path) -> None:
         rest = (node.module or "").split(".")[2:]
         for room in rest[:1] or [alias.name for alias in node.names]:
             assert HEIGHT[room] <= HEIGHT[room_of(path)], f"{room_of(path)} must not import {ast.unparse(node)}"
+
+
+def test_what_few_sessions_need_is_loaded_when_it_is_needed() -> None:
+    code = "import sys; from ortopt import InferenceSession; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=HOME.parents[1])
+    late = ("cuda", "debugging", "specialization.specializing", "specialization.export", "values.foreign_memory")
+    loaded = [name for name in done.stdout.split() if name.startswith(tuple(f"ortopt.runtime.{room}" for room in late))]
+    assert loaded == []

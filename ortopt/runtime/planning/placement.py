@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ortopt.graph import facts
-from ortopt.runtime.cuda.device import CudaDevice
 from ortopt.runtime.planning.execution_plan import Step
 from ortopt.runtime.planning.planned_step import PlannedStep
 from ortopt.runtime.planning.slots import SlotTable
 from ortopt.runtime.planning.transfers import ToDevice, ToHost
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda.device import CudaDevice
 
 _MATRIX: Final = 2
 
