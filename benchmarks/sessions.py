@@ -293,7 +293,7 @@ def _prepared(path: str) -> dict[str, float]:
     """The same groups' sessions, everything bound beforehand."""
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    from ortopt.runtime.values import device
+    from ortopt.runtime.onnxruntime_internals import native_device
 
     session = _ours(path)
     feeds = _feeds(session, path)
@@ -303,9 +303,9 @@ def _prepared(path: str) -> dict[str, float]:
     for group in session.groups:
         (one,) = group.sessions()
         bound = binding.SessionIOBinding(one)
-        for argument, array in zip(group.recipe.inputs, arrays, strict=True):
-            bound.bind_ortvalue_input(argument.name, binding.OrtValue.ortvalue_from_numpy(array, device("cpu")))
-        bound.bind_output(group.recipe.outputs[0].name, device("cpu"))
+        for argument, array in zip(group.spec.inputs, arrays, strict=True):
+            bound.bind_ortvalue_input(argument.name, binding.OrtValue.ortvalue_from_numpy(array, native_device("cpu")))
+        bound.bind_output(group.spec.outputs[0].name, native_device("cpu"))
         runs.append((one.run_with_iobinding, bound))
 
     def all_groups() -> None:

@@ -1,7 +1,7 @@
 """On a CUDA device: tables B, C and D of the systems that ortopt follows, and what the runtime promises there.
 
-``make gpu`` runs them on a device. Everywhere else the same tests run on a fake one (`tests.runtime.fake_cuda`), which
-computes on the CPU: so their code is exercised, and the plans are, but no kernel, stream or graph of CUDA's is.
+``make gpu`` runs them on a device. Everywhere else the same tests run on a fake one (`tests.runtime.cuda.fake_cuda`),
+which computes on the CPU: so their code is exercised, and the plans are, but no kernel, stream or graph of CUDA's is.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.partition.groups import groups_of
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
-from ortopt.runtime import cuda_device
+from ortopt.runtime.cuda import device as cuda_device
 from ortopt.serialization.load import load
 from ortopt.testing import parse
-from tests.runtime.fake_cuda import Log, fake_cuda
+from tests.runtime.cuda.fake_cuda import Log, fake_cuda
+from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, chain, cuda, for_cuda, graphs
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
-from tests.runtime.test_control_flow import IF, LOOP, NESTED, SCAN
-from tests.runtime.test_cuda_plans import CHAIN, MIXED, chain, cuda, for_cuda, graphs
+from tests.runtime.planning.test_control_flow import IF, LOOP, NESTED, SCAN
 
 __all__ = ["fake_cuda"]
 
@@ -136,7 +136,7 @@ def test_b_fusable_is_what_cuda_has_kernels_for(world: World) -> None:
     expected = np.exp(X)
     expected = -np.where(expected == expected.max(1, keepdims=True), expected, 0)
     assert_allclose(mine.run(None, {"x": X})[0], expected, **NEAR)
-    ran = {one.recipe.name: one.provider for one in mine.groups}
+    ran = {one.spec.name: one.provider for one in mine.groups}
     assert {one.name: one.provider for one in groups_of(model)}.items() <= ran.items()
 
 
@@ -151,7 +151,7 @@ def test_b_outputs_that_are_used_elsewhere_are_outputs_of_the_group(world: World
 def test_b_constants_are_inside_and_weights_are_the_sessions(world: World) -> None:
     mine = made(TWO_GROUPS, world)
     assert_allclose(mine.run(None, {"x": X})[0], two_groups(X)[0], **NEAR)
-    assert [len(one.recipe.weights) for one in mine.groups if one.provider == CUDA] == [1, 1]
+    assert [len(one.spec.weights) for one in mine.groups if one.provider == CUDA] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_c_cache_is_keyed_by_specification_and_compiles_once(world: World) -> No
 def test_c_debug_names_the_group_on_cuda_that_differs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = made(CHAIN, world, run_type="debug", rtol=1e-3, atol=1e-4)
     mine.run(None, {"x": X})
-    broken = next(one for one in mine.groups if one.recipe.name == "group_1")
+    broken = next(one for one in mine.groups if one.spec.name == "group_1")
     executable = broken._executable
     assert executable is not None
     inner = executable._executable  # type: ignore[attr-defined]
@@ -516,7 +516,7 @@ def test_many_threads_with_changing_shapes(world: World) -> None:
         thread.join()
     assert not wrong
     assert mine.statistics.fallbacks == 0
-    assert len(mine._session.workshop.cache) <= 12
+    assert len(mine._session.context.cache) <= 12
 
 
 def test_closing_gives_the_device_back(world: World) -> None:

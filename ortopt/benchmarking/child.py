@@ -32,9 +32,9 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     import onnxruntime
 
     from ortopt.analysis.providers import usable
+    from ortopt.runtime.instruments.tracing import Timeline
+    from ortopt.runtime.run_settings import quiet_options
     from ortopt.runtime.session import InferenceSession
-    from ortopt.runtime.settings import quiet_options
-    from ortopt.runtime.tracing import Timeline
 
     options, quiet = quiet_options(order["threads"])
     for provider in order["providers"]:

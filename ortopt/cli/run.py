@@ -104,8 +104,8 @@ class _Run:
 
     def __init__(self, argument: ModelArgument, providers: tuple[str, ...], flags: dict[str, Any]) -> None:
         from ortopt.errors import InvalidModelError, OrtoptError
+        from ortopt.runtime.run_settings import quiet_options
         from ortopt.runtime.session import InferenceSession
-        from ortopt.runtime.settings import quiet_options
 
         options, self._quiet = quiet_options(flags["threads"])
         self._label = argument.label
@@ -184,7 +184,7 @@ class _Run:
             "schema": 1,
             "model": self._label,
             "providers": self.session.get_providers(),
-            "groups": [{"name": group.recipe.name, "provider": group.provider} for group in self.session.groups],
+            "groups": [{"name": group.spec.name, "provider": group.provider} for group in self.session.groups],
             "inputs": [_description(name, value) for name, value in self._feeds.items()],
             "outputs": [_description(name, value) for name, value in outputs.items()],
             "seconds": {

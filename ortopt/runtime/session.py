@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsIndex, cast
 
 import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
-from ortopt.evaluation.evaluate import share_threads
 from ortopt.graph.text import one_line
-from ortopt.runtime.grouped_session import GroupedSession
-from ortopt.runtime.groups import Group
-from ortopt.runtime.interface import without_code
-from ortopt.runtime.opening import Providers, Request, named, open_session
-from ortopt.runtime.settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
-from ortopt.runtime.statistics import Counters, Statistics
-from ortopt.runtime.threads import processors
-from ortopt.runtime.tracing import Timeline
-from ortopt.runtime.values import binding, taken
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.instruments.statistics import Counters, Statistics
+from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.onnxruntime_interface.async_calls import AsyncCalls
+from ortopt.runtime.onnxruntime_interface.delegated_methods import DelegatedMethods
+from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.provider_arguments import Providers, named_providers
+from ortopt.runtime.run_settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
+from ortopt.runtime.session_arguments import (
+    check_counts,
+    check_host_ops,
+    check_session_options,
+    check_source,
+    check_thread_pool,
+    read_onnxruntime_arguments,
+    specialization_policy,
+    use_global_pool,
+)
+from ortopt.runtime.session_factory import SessionRequest, open_session
+from ortopt.runtime.values.conversion import adopt_dlpack_tensors
 
 if TYPE_CHECKING:
     from os import PathLike
 
     import onnx
+    import onnxruntime
 
-    from ortopt.runtime.specialized_export import Exported
+    from ortopt.runtime.onnxruntime_interface.session_protocol import RunnableSession, WholeSession
+    from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeVector
+    from ortopt.runtime.specialization.export import Exported
 
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
@@ -44,7 +56,7 @@ _FORKED: Final = (
 )
 
 
-class InferenceSession:
+class InferenceSession(DelegatedMethods):
     """A drop-in for ``onnxruntime.InferenceSession`` that executes fusion groups.
 
     Each group (a local function of domain ``ortopt.group``, as ``ortopt optimize -O4`` makes them) runs in an ONNX
@@ -55,7 +67,7 @@ class InferenceSession:
 
     Args:
         path_or_bytes: A path, the bytes of a model, an ``onnx.ModelProto`` or an ``ir.Model``.
-        sess_options: ``onnxruntime.SessionOptions``. With several groups the intra-op threads are dealt out among them;
+        sess_options: ``onnxruntime.SessionOptions``. With several groups the intra-op threads are divided among them;
             ``ORT_PARALLEL`` runs groups that do not depend on each other at the same time, on the inter-op threads.
             (Off by default, as in ONNX Runtime: a group already uses all cores.)
         providers: Execution providers in order of preference: ONNX Runtime's names or ``"cpu"``, ``"cuda"``, alone or
@@ -92,7 +104,7 @@ class InferenceSession:
     def __init__(
         self,
         path_or_bytes: str | PathLike[str] | bytes | onnx.ModelProto | ir.Model,
-        sess_options: Any = None,
+        sess_options: onnxruntime.SessionOptions | None = None,
         providers: Providers | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
@@ -111,40 +123,25 @@ class InferenceSession:
         dump_folder: str | PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not _is_source(path_or_bytes):
-            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        check_source(path_or_bytes)
         settings = read_settings(run_type, rtol, atol, dump_folder)
-        disabled = tuple(kwargs.pop("disabled_optimizers", None) or ())
-        self._enable_fallback = bool(int(kwargs.pop("enable_fallback", 1)))
-        kwargs.pop("read_config_from_model", None)
-        if kwargs:
-            raise UsageError(f"InferenceSession takes no {', '.join(sorted(kwargs))}")
-        _check_host_ops(host_ops)
-        _check_counts(specialize_after, cache_entries, cache_bytes)
-        if thread_pool not in ("session", "global"):
-            raise UsageError(f"thread_pool must be session or global, not {thread_pool!r}")
-        if sess_options is not None and not isinstance(sess_options, binding().SessionOptions):
-            raise TypeError(f"sess_options must be onnxruntime.SessionOptions, not {type(sess_options).__name__}")
-        chosen = named(providers, provider_options)
+        disabled, self._enable_fallback = read_onnxruntime_arguments(kwargs)
+        check_host_ops(host_ops)
+        check_counts(specialize_after, cache_entries, cache_bytes)
+        check_thread_pool(thread_pool)
+        check_session_options(sess_options)
+        chosen = named_providers(providers, provider_options)
         if thread_pool == "global":
-            intra, inter = (
-                (sess_options.intra_op_num_threads, sess_options.inter_op_num_threads) if sess_options else (0, 0)
-            )
-            share_threads(intra, inter)
-        specialize = None
-        if specialize_after is not None:
-            from ortopt.runtime.specialization import Policy
-
-            specialize = Policy(specialize_after, specialize_constants, cuda_graphs, cache_folder)
+            use_global_pool(sess_options)
         self._counters = Counters()
         self._timeline = Timeline() if trace else None
-        self._request = Request(
+        self._request = SessionRequest(
             path_or_bytes,
             sess_options,
             settings,
             disabled,
             tuple(host_ops),
-            specialize,
+            specialization_policy(specialize_after, specialize_constants, cuda_graphs, cache_folder),
             cache_entries,
             cache_bytes,
             thread_pool == "global",
@@ -154,15 +151,20 @@ class InferenceSession:
         self._unusable: str | None = None
         self._lock = threading.Lock()
         self._gave_up = False  # a provider, after it failed in a run
-        self._callers: ThreadPoolExecutor | None = None  # whose threads make asynchronous calls
+        self._callers = AsyncCalls()
         # ONNX Runtime's session, or one of several groups: each call reads this once, and ends on what it found.
-        self._session: Any = open_session(self._request, chosen, falls_back=self._enable_fallback)
+        self._session: WholeSession | GroupedSession = open_session(
+            self._request, chosen, falls_back=self._enable_fallback
+        )
         _live.add(self)
 
     # Running
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
         """Run the model.
 
@@ -179,41 +181,50 @@ class InferenceSession:
             ValueError: An input is missing.
             onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument: A name, dtype, rank or size is wrong.
         """
-        return self._run(self._alive(), output_names, taken(input_feed), run_options)
+        return self._run(self._alive(), output_names, adopt_dlpack_tensors(input_feed), run_options)
 
-    def _run(self, session: Any, output_names: Any, feed: Mapping[str, Any], run_options: Any) -> list[Any]:
+    def _run(
+        self,
+        session: RunnableSession,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None,
+    ) -> list[Any]:
         try:
             if self._timeline is None:
-                found: list[Any] = session.run(output_names, feed, run_options)
+                results = session.run(output_names, feed, run_options)
             else:
                 with self._timeline.span("call", "run"):
-                    found = session.run(output_names, feed, run_options)
-        except binding().EPFail as error:
-            found = self._after_failure(error).run(output_names, feed, run_options)
+                    results = session.run(output_names, feed, run_options)
+        except native().EPFail as error:
+            results = self._after_failure(error).run(output_names, feed, run_options)
         self._counters.called()
-        return found
+        return results
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
-    ) -> list[Any]:
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> list[onnxruntime.OrtValue]:
         """As `run`, from and to ``onnxruntime.OrtValue``: nothing is copied."""
         session = self._alive()
         try:
-            found: list[Any] = session.run_with_ort_values(output_names, input_dict_ort_values, run_options)
-        except binding().EPFail as error:
-            again = self._after_failure(error)
-            found = again.run_with_ort_values(output_names, input_dict_ort_values, run_options)
+            results = session.run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        except native().EPFail as error:
+            fallback = self._after_failure(error)
+            results = fallback.run_with_ort_values(output_names, input_dict_ort_values, run_options)
         self._counters.called()
-        return found
+        return results
 
     def run_with_ortvaluevector(
         self,
-        run_options: Any,
+        run_options: onnxruntime.RunOptions,
         feed_names: Sequence[str],
-        feeds: Any,
+        feeds: NativeVector,
         fetch_names: Sequence[str],
-        fetches: Any,
-        fetch_devices: Sequence[Any],
+        fetches: NativeVector,
+        fetch_devices: Sequence[NativeDevice],
     ) -> None:
         """As `run_with_ort_values`, from and to ONNX Runtime's vectors of values.
 
@@ -236,7 +247,7 @@ class InferenceSession:
         """Memory for inputs and outputs, to be bound and given to `run_with_iobinding`."""
         return self._alive().io_binding()
 
-    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+    def run_with_iobinding(self, iobinding: Any, run_options: onnxruntime.RunOptions | None = None) -> None:
         """Run the model from and to bound memory.
 
         Raises:
@@ -252,7 +263,7 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
-        run_options: Any = None,
+        run_options: onnxruntime.RunOptions | None = None,
     ) -> None:
         """As `run`, in another thread, which calls ``callback(results, user_data, error)`` when it is done.
 
@@ -262,118 +273,24 @@ class InferenceSession:
         session = self._alive()
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {type(callback).__name__}")
-        feed = taken(input_feed)
-        if not isinstance(session, GroupedSession):
-
-            def counted(results: list[Any], data: Any, error: str) -> None:
-                if not error:
-                    self._counters.called()
-                callback(results, data, error)
-
-            session.run_async(output_names, feed, counted, user_data, run_options)
+        feed = adopt_dlpack_tensors(input_feed)
+        if isinstance(session, GroupedSession):
+            names = output_names if output_names is None or isinstance(output_names, str) else list(output_names)
+            with contextlib.suppress(native().InvalidArgument, native().Fail):  # the callback gets the error
+                session.check(names, feed)
+            self._callers.submit(lambda: self._run(session, names, feed, run_options), callback, user_data)
             return
-        names = output_names if output_names is None or isinstance(output_names, str) else list(output_names)
-        with contextlib.suppress(binding().InvalidArgument, binding().Fail):  # which the callback is told
-            session.check(names, feed)
 
-        def work() -> None:
-            try:
-                results, error = self._run(session, names, feed, run_options), ""
-            except Exception as failure:
-                results, error = [], without_code(failure)
-            try:
-                callback(results, user_data, error)
-            except BaseException as failure:
-                sys.excepthook(type(failure), failure, failure.__traceback__)
+        def counted(results: list[Any], data: Any, error: str) -> None:
+            if not error:
+                self._counters.called()
+            callback(results, data, error)
 
-        with self._lock:
-            if self._callers is None:
-                self._callers = ThreadPoolExecutor(processors(), "ortopt-run-async")
-            callers = self._callers
-        callers.submit(work)
+        session.run_async(output_names, feed, counted, user_data, run_options)
 
-    # What there is to know
+    # What runs the model
 
-    def get_inputs(self) -> list[Any]:
-        """``onnxruntime.NodeArg`` of each input."""
-        return list(self._alive().get_inputs())
-
-    def get_outputs(self) -> list[Any]:
-        """``onnxruntime.NodeArg`` of each output."""
-        return list(self._alive().get_outputs())
-
-    def get_overridable_initializers(self) -> list[Any]:
-        """``onnxruntime.NodeArg`` of each input that has a default."""
-        return list(self._alive().get_overridable_initializers())
-
-    def get_modelmeta(self) -> Any:
-        """``onnxruntime.ModelMetadata``."""
-        return self._alive().get_modelmeta()
-
-    def get_providers(self) -> list[str]:
-        """The execution providers that groups may run on, in order."""
-        return list(self._alive().get_providers())
-
-    def get_provider_options(self) -> dict[str, dict[str, Any]]:
-        """The options of each."""
-        return dict(self._alive().get_provider_options())
-
-    def get_session_options(self) -> Any:
-        """``onnxruntime.SessionOptions``, as they were given."""
-        return self._alive().get_session_options()
-
-    def get_input_memory_infos(self) -> list[Any]:
-        """``onnxruntime.OrtMemoryInfo`` of each input: where it is expected."""
-        return list(self._alive().get_input_memory_infos())
-
-    def get_output_memory_infos(self) -> list[Any]:
-        """The same for the outputs."""
-        return list(self._alive().get_output_memory_infos())
-
-    def get_input_epdevices(self) -> list[Any]:
-        """``onnxruntime.OrtEpDevice`` of each input."""
-        return list(self._alive().get_input_epdevices())
-
-    def get_profiling_start_time_ns(self) -> int:
-        """When ONNX Runtime's profiling started, in nanoseconds; 0 without profiling."""
-        return int(self._alive().get_profiling_start_time_ns())
-
-    def end_profiling(self) -> str:
-        """End ONNX Runtime's profile; its file. With several groups it has all their events, each with its group."""
-        return str(self._alive().end_profiling())
-
-    def create_ortvalue_from_shape_and_type(
-        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
-    ) -> Any:
-        """An ``onnxruntime.OrtValue`` from an allocator of this session. Raises what ONNX Runtime raises."""
-        session = self._alive()
-        return session.create_ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
-
-    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Release a graph that a provider captured for the caller; those of ortopt's own are not among them."""
-        self._alive().release_captured_graph(graph_annotation_id)
-
-    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Change options of execution providers while they run: in all groups, those too that come later."""
-        self._alive().set_ep_dynamic_options(dict(options))
-
-    def get_tuning_results(self) -> list[Any]:
-        """What providers have tuned: of all groups, one after the other."""
-        return list(self._alive().get_tuning_results())
-
-    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
-        """Let all groups, those too that come later, have what was tuned before."""
-        self._alive().set_tuning_results(results, error_on_invalid=error_on_invalid)
-
-    def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Which provider has which nodes: of all groups, one after the other.
-
-        Raises:
-            onnxruntime.capi.onnxruntime_pybind11_state.Fail: The session options did not ask for it.
-        """
-        return list(self._alive().get_provider_graph_assignment_info())
-
-    def _alive(self) -> Any:
+    def _alive(self) -> WholeSession | GroupedSession:
         """What runs the model, unless it must not be asked any more."""
         if self._unusable is not None:
             raise UsageError(self._unusable)
@@ -390,7 +307,7 @@ class InferenceSession:
     def _let_fall_back(self, allowed: bool) -> None:
         self._enable_fallback = allowed
         if isinstance(self._session, GroupedSession):
-            self._session.workshop.falls_back = allowed
+            self._session.context.falls_back = allowed
 
     def set_providers(
         self, providers: Providers | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
@@ -404,12 +321,12 @@ class InferenceSession:
         """
         old = self._alive()
         self._session = open_session(
-            self._request, named(providers, provider_options), falls_back=self._enable_fallback
+            self._request, named_providers(providers, provider_options), falls_back=self._enable_fallback
         )
         if isinstance(old, GroupedSession):
             old.retire()
 
-    def _after_failure(self, error: Exception) -> Any:
+    def _after_failure(self, error: Exception) -> RunnableSession:
         """Go over to the CPU after a provider failed in a run, once; raises the error if that is not wanted.
 
         Returns:
@@ -432,9 +349,9 @@ class InferenceSession:
         return self._counters.snapshot()
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[GroupRunner, ...]:
         """What is executed apart, in the order in which it was planned; empty where the model is one session."""
-        return tuple(self._session.workshop.groups) if isinstance(self._session, GroupedSession) else ()
+        return tuple(self._session.context.groups) if isinstance(self._session, GroupedSession) else ()
 
     def export_specialized(
         self,
@@ -462,9 +379,9 @@ class InferenceSession:
         session = self._alive()
         if not isinstance(session, GroupedSession) or session.model is None:
             raise UsageError("this session does not specialise: make it with specialize_after=")
-        from ortopt.runtime.specialized_export import export
+        from ortopt.runtime.specialization.export import export
 
-        return export(session.model, session.workshop.groups, path, external_data)
+        return export(session.model, session.context.groups, path, external_data)
 
     def write_trace(self, path: str | PathLike[str]) -> None:
         """Write a timeline of every compile, run and copy so far, in Chrome's trace format.
@@ -500,9 +417,8 @@ class InferenceSession:
         """Give everything back; calls that are running end as if nothing had happened, later ones are errors."""
         if self._unusable is None:
             self._unusable = _CLOSED
-        if self._callers is not None:
-            self._callers.shutdown(wait=False)
-        old, self._session = self._session, _Closed()
+        self._callers.close()
+        old, self._session = self._session, cast("WholeSession", _Closed())
         if isinstance(old, GroupedSession):
             old.close()
 
@@ -526,32 +442,6 @@ class _Closed:
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(_CLOSED)
-
-
-def _check_host_ops(ops: Sequence[type]) -> None:
-    if not ops:
-        return
-    from onnx.reference.op_run import OpRun
-
-    for op in ops:
-        if not (isinstance(op, type) and issubclass(op, OpRun)):
-            raise UsageError(f"host_ops takes subclasses of onnx.reference.op_run.OpRun, not {one_line(op)}")
-
-
-def _is_source(source: Any) -> bool:
-    """Whether a model can be loaded from something."""
-    if isinstance(source, str | os.PathLike | bytes | ir.Model):
-        return True
-    import onnx
-
-    return isinstance(source, onnx.ModelProto)
-
-
-def _check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: int) -> None:
-    if specialize_after is not None and specialize_after < 1:
-        raise UsageError(f"specialize_after must be at least 1, not {specialize_after}")
-    if cache_entries < 1 or cache_bytes < 1:
-        raise UsageError("cache_entries and cache_bytes must be at least 1")
 
 
 def _forked() -> None:

@@ -191,7 +191,7 @@ def test_what_cannot_be_run_is_2(ortopt: Any, files: Path) -> None:
 
 
 def test_a_group_that_differs_is_3(ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortopt.runtime.debugging.difference", lambda *_, **__: "it is another")
+    monkeypatch.setattr("ortopt.runtime.debugging.checks.difference", lambda *_, **__: "it is another")
     assert "it is another" in ortopt("run", "grouped.onnx", "--run-type", "debug", code=3).stderr
 
 
@@ -213,9 +213,9 @@ def test_onnx_runtime_does_not_add_lines_of_its_own(files: Path) -> None:
 def test_a_provider_that_is_not_there_is_left_out_with_a_warning(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ortopt.runtime import opening
+    from ortopt.runtime import session_factory
 
-    monkeypatch.setattr(opening, "usable", lambda name: (name == "CPUExecutionProvider", "nobody has one"))
+    monkeypatch.setattr(session_factory, "usable", lambda name: (name == "CPUExecutionProvider", "nobody has one"))
     done = ortopt("run", "plain.onnx", "--provider", "cuda,cpu")
     assert done.stderr.startswith("ortopt: warning: CUDAExecutionProvider does not work here: nobody has one")
     assert done.stderr.count("\n") == 1

@@ -18,9 +18,9 @@ from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
-from ortopt.runtime.planner import Planner
-from ortopt.runtime.threads import deal
-from ortopt.runtime.values import to_ort
+from ortopt.runtime.execution.threads import divide_threads
+from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
@@ -77,18 +77,18 @@ def test_64_threads_with_changing_shapes(mode: str) -> None:
     crowd(SECONDS / 4)
     gc.collect()
     assert not problems
-    assert len(mine._session.workshop.cache) <= 8
+    assert len(mine._session.context.cache) <= 8
     assert anonymous_megabytes() < before + 24 + 2 * SECONDS
     assert mine.statistics.runs == sum(calls)
     mine.close()
 
 
 def test_dealing_threads_out() -> None:
-    assert deal(1, [5, 1]) == [1, 1]
-    assert deal(4, [90, 5, 5]) == [4, 1, 1]
-    assert sum(count - 1 for count in deal(16, [1] * 5)) == 15
-    assert deal(2, []) == []
-    assert sum(count - 1 for count in deal(0, [1, 2])) >= 0
+    assert divide_threads(1, [5, 1]) == [1, 1]
+    assert divide_threads(4, [90, 5, 5]) == [4, 1, 1]
+    assert sum(count - 1 for count in divide_threads(16, [1] * 5)) == 15
+    assert divide_threads(2, []) == []
+    assert sum(count - 1 for count in divide_threads(0, [1, 2])) >= 0
 
 
 WEIGHTS = f"""{HEADER}
@@ -201,7 +201,7 @@ def test_results_of_one_group_are_freed_apart() -> None:
     options.enable_cpu_mem_arena = False
     mine = session(text, sess_options=options, host_ops=[Twice])
     mine.run(None, {"x": floats(3)})
-    (group,) = (one for one in mine.groups if one.recipe.name == "group_0")
+    (group,) = (one for one in mine.groups if one.spec.name == "group_0")
     first, second = group([to_ort(np.ones(16 << 20, np.float32))], onnxruntime.RunOptions())
     before = anonymous_megabytes()
     del second

@@ -14,10 +14,10 @@ from onnx.reference.op_run import OpRun
 
 from ortopt import InferenceSession, UsageError, VerificationError
 from ortopt.analysis.providers import CPU, CUDA, usable
-from ortopt.runtime.debugging import difference
-from ortopt.runtime.groups import Group
-from ortopt.runtime.settings import RunType, read_settings
-from ortopt.runtime.values import to_ort
+from ortopt.runtime.debugging.checks import difference
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.run_settings import RunType, read_settings
+from ortopt.runtime.values.tensors import to_ort
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 
@@ -288,7 +288,7 @@ def test_compile_needs_no_example_run_where_types_are_known() -> None:
     assert mine.statistics.compiles == 0
     mine.run(None, {"x": X})
     assert mine.statistics.compiles == 3
-    assert all(group.recipe.typed for group in mine.groups)
+    assert all(group.spec.typed for group in mine.groups)
 
 
 # Shared device check
@@ -368,14 +368,14 @@ def test_zero_copy_of_results() -> None:
 def test_zero_copy_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the groups; a host op, which may write to what it is given, has copies."""
     seen: list[int] = []
-    run = Group.__call__
+    run = GroupRunner.__call__
 
-    def watched(self: Group, values: list[Any], options: Any) -> Any:
+    def watched(self: GroupRunner, values: list[Any], options: Any) -> Any:
         seen.append(values[0].data_ptr())
         return run(self, values, options)
 
     mine = session(f"{HEADER} main (float[N] x) => (float[N] y) {{ a = my.Twice (x) y = Neg (a) }}", host_ops=[Twice])
-    monkeypatch.setattr(Group, "__call__", watched)
+    monkeypatch.setattr(GroupRunner, "__call__", watched)
     x = floats(64)
     mine.run(None, {"x": x})
     value = onnxruntime.OrtValue.from_dlpack(x)

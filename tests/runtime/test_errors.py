@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as pybind
 
 from ortopt import InferenceSession
 from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
-from tests.runtime.test_containers import FUNCTION, both
+from tests.runtime.values.test_containers import FUNCTION, both
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, int64[M] i, string[K] s, float16[J] h, bool b) =>
@@ -339,8 +339,7 @@ def test_a_callback_that_fails_is_told_of(
     mine.run_async(None, feed(), fails, None)
     assert told(mine, ["j"], feed())[2] == ""
     mine.close()
-    assert mine._callers is not None
-    mine._callers.shutdown(wait=True)
+    mine._callers.close(wait=True)
     assert "KeyError: 'mine'" in capsys.readouterr().err
 
 
@@ -350,10 +349,8 @@ def test_calls_that_wait_when_the_session_is_closed() -> None:
     found: list[Any] = []
     for _ in range(20):
         mine.run_async(None, {"x": X[0]}, lambda *got: found.append(got), None)
-    callers = mine._callers
     mine.close()
-    assert callers is not None
-    callers.shutdown(wait=True)
+    mine._callers.close(wait=True)
     assert [error for _, _, error in found] == [""] * 20
 
 
@@ -396,7 +393,7 @@ def test_a_provider_that_onnx_runtime_raises_of_is_left_out(monkeypatch: pytest.
             raise RuntimeError("install it")
         return own(given, options, providers, **more)
 
-    monkeypatch.setattr("ortopt.runtime.opening.usable", lambda name: (True, "ok"))
+    monkeypatch.setattr("ortopt.runtime.session_factory.usable", lambda name: (True, "ok"))
     monkeypatch.setattr(onnxruntime, "InferenceSession", made)
     with pytest.warns(
         RuntimeWarning, match="TensorrtExecutionProvider does not work here: install it; falling"

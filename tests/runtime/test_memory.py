@@ -16,8 +16,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from benchmarks.sessions import _FIXED_THRESHOLD, GROUPS, activations
-from ortopt.runtime.groups import Group
-from ortopt.runtime.values import elements
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.values.tensors import elements
 from tests.runtime.models import HEADER, floats, session
 
 PROC = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
@@ -56,16 +56,16 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """For each call of a group whose results, of groups called before, are still there once the call has begun."""
     found: list[set[str]] = []
     made: dict[str, Any] = {}
-    run = Group.__call__
+    run = GroupRunner.__call__
 
-    def watched(self: Group, values: list[Any], options: Any) -> list[Any]:
+    def watched(self: GroupRunner, values: list[Any], options: Any) -> list[Any]:
         found.append({name for name, value in made.items() if value() is not None})
         results = list(elements(run(self, values, options)))
-        for one, value in zip(self.recipe.outputs, results, strict=True):
-            made[f"{self.recipe.name}.{one.name}"] = weakref.ref(value)
+        for one, value in zip(self.spec.outputs, results, strict=True):
+            made[f"{self.spec.name}.{one.name}"] = weakref.ref(value)
         return results
 
-    monkeypatch.setattr(Group, "__call__", watched)
+    monkeypatch.setattr(GroupRunner, "__call__", watched)
     return found
 
 
@@ -120,7 +120,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 import ortopt
 import ortopt.runtime.session
 from benchmarks.sessions import _memory, activations
-from ortopt.runtime.arena import ENTRY
+from ortopt.runtime.execution.arena import ENTRY
 
 MB = 1 << 18
 
@@ -157,7 +157,7 @@ def fits(session, elements):
 
 def shared(session):
     return sum("1" == one.session_options.get_session_config_entry(ENTRY)
-               for group in session._session.workshop.groups for one in group.sessions() if entered(one))
+               for group in session._session.context.groups for one in group.sessions() if entered(one))
 
 def entered(one):
     try:
@@ -291,7 +291,7 @@ first = ortopt.InferenceSession(model, options(), providers=["cpu"], specialize_
 second = grouped(model)
 for size in (MB, 2 * MB):
     assert fits(first, size) and fits(second, size)
-made = first._session.workshop.maker._made
+made = first._session.context.maker._made
 print(json.dumps([len(made), sum(map(entered, made)), shared(second)]))
 """)
     assert found == [24, 24, 8]

@@ -119,8 +119,8 @@ def test_outputs_of_a_group_that_nobody_uses_are_not_asked_for() -> None:
     {GROUP} group_1 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}"""
     mine = session(text, host_ops=[Same])
     assert_array_equal(mine.run(None, {"x": np.ones(2, np.float32)})[0], [-1, -1])
-    assert [group.recipe.name for group in mine.groups] == ["group_0", "leftover_0"]
-    assert len(mine.groups[0].recipe.outputs) == 1
+    assert [group.spec.name for group in mine.groups] == ["group_0", "leftover_0"]
+    assert len(mine.groups[0].spec.outputs) == 1
 
 
 def test_functions_in_groups() -> None:

@@ -23,10 +23,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import ortopt
 from ortopt import InferenceSession, UsageError
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.runtime import foreign_memory
-from ortopt.runtime.foreign_memory import at_address
-from ortopt.runtime.groups import Group
-from ortopt.runtime.values import binding
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.values import foreign_memory
+from ortopt.runtime.values.foreign_memory import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
@@ -51,7 +51,7 @@ def test_groups_run_each_in_a_session_of_its_own() -> None:
     x = floats(3, 4)
     for got, expected in zip(mine.run(None, {"x": x}), two_groups(x), strict=True):
         assert_allclose(got, expected, rtol=1e-6)
-    assert [group.recipe.name for group in mine.groups] == ["group_0", "leftover_0", "group_1"]
+    assert [group.spec.name for group in mine.groups] == ["group_0", "leftover_0", "group_1"]
     assert mine.statistics.compiles == 3
     assert mine.statistics.fallbacks == 0
 
@@ -357,7 +357,7 @@ def test_the_callers_options_are_left_as_they_are() -> None:
         options.get_session_config_entry("session.intra_op.allow_spinning")
 
 
-def test_threads_are_dealt_out() -> None:
+def test_threads_are_divided() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 4
     mine = session(TWO_GROUPS, sess_options=options)
@@ -555,15 +555,15 @@ def test_nodes_between_groups_are_planned_in_the_order_of_random_ones() -> None:
         <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
     )
     mine = session(model, host_ops=[Twice])
-    random = [group.recipe.name for group in mine.groups if group.recipe.random]
+    random = [group.spec.name for group in mine.groups if group.spec.random]
     assert random == ["group_0", "leftover_2"]
 
 
 def test_a_group_prefers_the_provider_that_it_was_made_for() -> None:
     (group, *_) = session(TWO_GROUPS).groups
-    workshop = replace(group._workshop, providers=(CUDA, CPU), groups=[])
+    context = replace(group._context, providers=(CUDA, CPU), groups=[])
     for provider, wanted in ((CPU, CPU), (CUDA, CUDA), (None, CUDA), ("DmlExecutionProvider", CUDA)):
-        assert Group(replace(group.recipe, provider=provider), workshop).wanted_provider == wanted
+        assert GroupRunner(replace(group.spec, provider=provider), context).wanted_provider == wanted
 
 
 def test_several_sessions_do_not_spin() -> None:
@@ -594,7 +594,7 @@ def test_no_name_is_reserved(value: str, name: str) -> None:
 
 def test_outputs_are_taken_apart_without_onnx_runtimes_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end is a C++ exception: 100 microseconds, for each group whose outputs are freed at different times."""
-    own = binding().OrtValueVector
+    own = native().OrtValueVector
     ends: list[int] = []
 
     class Watched(own):  # type: ignore[misc, valid-type]
@@ -602,7 +602,7 @@ def test_outputs_are_taken_apart_without_onnx_runtimes_iterator(monkeypatch: pyt
             yield from (self[i] for i in range(len(self)))
             ends.append(len(self))
 
-    monkeypatch.setattr(binding(), "OrtValueVector", Watched)
+    monkeypatch.setattr(native(), "OrtValueVector", Watched)
     group = '<domain: "ortopt.group", opset_import: ["" : 17]>'
     mine = session(f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
         a, b = ortopt.group.group_0 (x) c, d = ortopt.group.group_0 (a) y = ortopt.group.group_1 (c, b)

@@ -1,0 +1,1 @@
+"""A CUDA device that the groups of a session share."""

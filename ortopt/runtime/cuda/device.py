@@ -1,0 +1,357 @@
+"""What the groups of one session share on a CUDA device: one stream, the lock on it, and the copies to and from it.
+
+All CUDA sessions of a plan get the same stream (``user_compute_stream``), so that a group need not wait for the one
+before it: the device runs them in the order in which they were started, and nothing else orders them. The stream is
+one that also keeps its order with the default stream, on which ONNX Runtime's Python API copies (``OrtValue.numpy``,
+``ortvalue_from_numpy``); and memory that is given back to an allocator is only used again by what comes later on it.
+
+The host waits where it reads: a group that leaves an output in the host's memory waits for it, a copy to the host
+does, and each call of the session ends with a wait, so that what the caller gave may change and what it got is there.
+
+A stream that the caller gave (``user_compute_stream`` of the provider options) may be of the kind that keeps no order
+with the default stream: then each group's run waits for its end, as in ONNX Runtime. The same holds without a stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+import numpy as np
+
+from ortopt.analysis.providers import CUDA
+from ortopt.errors import UsageError
+from ortopt.graph.text import one_line
+from ortopt.runtime.cuda.driver import Copy, Driver
+from ortopt.runtime.instruments.statistics import Counters
+from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.onnxruntime_internals import (
+    NativeDevice,
+    NativeSession,
+    NativeValue,
+    native,
+    native_device,
+    native_value,
+)
+from ortopt.runtime.values.element_types import has_no_array
+from ortopt.runtime.values.tensors import holds_numbers, nbytes_of, to_ort
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+STREAM_KEY: Final = "user_compute_stream"
+"""The provider option that says on which stream a session runs."""
+
+NO_WAITING: Final = "disable_synchronize_execution_providers"
+"""The run option of a run that does not wait for the device."""
+
+_FOREIGN_ALLOCATOR: Final = "gpu_external_alloc"  # ONNX Runtime refuses it together with a stream
+
+_HOST_MEMORIES: Final = frozenset({"cpu", "cudapinned"})
+
+_live: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
+_numbers = itertools.count()
+_capture = threading.Lock()
+
+
+class CudaDevice:
+    """A session's share of a CUDA device.
+
+    Args:
+        index: The device's number.
+        counters: Where copies and waits are counted.
+        timeline: Where copies are recorded, None for nowhere.
+        driver: What copies on a stream, None if there is no stream.
+        stream: The stream of all sessions, None if each has one of its own.
+        ours: Whether the stream is not the caller's.
+
+    Attributes:
+        index: The device's number.
+        stream: The stream of all sessions.
+        lock: Held while something is put on the stream: what belongs together stays together.
+        waits: Whether every run waits for its end.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        counters: Counters,
+        timeline: Timeline | None = None,
+        driver: Driver | None = None,
+        stream: int | None = None,
+        *,
+        ours: bool = False,
+    ) -> None:
+        import onnxruntime
+
+        self.index = index
+        self.stream = stream
+        self.lock = threading.Lock()
+        self.waits = not ours
+        self.number = next(_numbers)
+        self._counters = counters
+        self._timeline = timeline
+        self._driver = driver
+        self._kept: list[NativeValue] = []
+        # Memory of the process's allocator: what others get of it is not ordered by our stream. Results of runs are
+        # of the sessions' allocators, which only this stream uses.
+        self._allocated: weakref.WeakSet[NativeValue] = weakref.WeakSet()
+        self._tensor = native().OrtValue
+        self._unwaiting = onnxruntime.RunOptions()
+        self._unwaiting.add_run_config_entry(NO_WAITING, "1")
+        self.default_options = onnxruntime.RunOptions()
+        if ours and driver is not None and stream is not None:
+            finalizer = weakref.finalize(self, _destroy, os.getpid(), driver, stream)
+            finalizer.atexit = False  # the driver may be gone before
+        with _capture:
+            _live.add(self)
+
+    # Sessions
+
+    def session_options(self) -> dict[str, str]:
+        """Provider options of every session on the device, besides the caller's."""
+        return {} if self.waits else {STREAM_KEY: str(self.stream)}
+
+    def outlives(self, session: NativeSession) -> None:
+        """Keep the stream as long as a session of ONNX Runtime lives."""
+        weakref.finalize(session, _keep, self).atexit = False
+
+    def at_host(self, memories: Sequence[onnxruntime.OrtMemoryInfo]) -> frozenset[int]:
+        """Which inputs or outputs of a session are in the host's memory (shapes, counts, conditions).
+
+        Args:
+            memories: ``input_meminfos`` or ``output_meminfos`` of ONNX Runtime's C++ session.
+        """
+        return frozenset(i for i, memory in enumerate(memories) if memory.name.lower() in _HOST_MEMORIES)
+
+    # Values
+
+    def place_of(self, name: str) -> NativeDevice:
+        """ONNX Runtime's C++ object for ``cpu``, or for this device: ``cuda``."""
+        return native_device(name, self.index if name == "cuda" else 0)
+
+    def is_resident(self, value: Any) -> TypeGuard[NativeValue]:
+        """Whether a value of a plan is a tensor on a device."""
+        if not isinstance(value, self._tensor) or not value.has_value() or not value.is_tensor():
+            return False
+        return bool(value.device_name().lower() != "cpu")
+
+    def stand_in(self, value: Any) -> Any:
+        """For an ``onnxruntime.OrtValue`` on a device one in the host's memory, with any content; others as they are.
+
+        ONNX Runtime's sessions that know no device look at the type and the sizes of it.
+        """
+        inner = native_value(value)
+        return type(value)(self._host_tensor(inner)) if self.is_resident(inner) else value
+
+    def allocate(self, shape: Sequence[int], element_type: int) -> NativeValue:
+        """A tensor on the device, with any content."""
+        tensor = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
+        if not self.waits:
+            self._allocated.add(tensor)
+        return tensor
+
+    def received(self, values: Sequence[NativeValue], places: Sequence[str]) -> Sequence[NativeValue]:
+        """The results of a run, each left where it was wanted."""
+        return values
+
+    def upload(self, value: Any, name: str) -> Any:
+        """A copy of a tensor on the device; a value that is there, or is no tensor of numbers, as it is."""
+        if not holds_numbers(value) or self.is_resident(value):
+            return value
+        with self._copying(value, name):
+            copy = self.allocate(value.shape(), value.element_type())
+            with self.lock:
+                self.fill([copy], [value])
+        return copy
+
+    def download(self, value: Any, name: str) -> Any:
+        """A copy of a tensor in the host's memory, which waits for it; a value that is there as it is."""
+        if not self.is_resident(value):
+            return value
+        with self._copying(value, name):
+            with self.lock:
+                copy = self.fetch(value)
+            self.settle()
+        return copy
+
+    def fetch(self, value: NativeValue) -> NativeValue:
+        """A tensor in the host's memory that holds what one on the device does, after `settle`; hold the lock."""
+        if self._driver is None or self.stream is None:
+            if not has_no_array(value.data_type()):
+                copy: NativeValue = to_ort(np.array(value.numpy()))
+                return copy
+            target = self._host_tensor(value)
+            target.update_inplace(value)
+            return target
+        target = self._host_tensor(value)
+        nbytes = nbytes_of(value)
+        if nbytes:
+            with _failures():
+                self._driver.copy_to_host(target.data_ptr(), value.data_ptr(), nbytes, self.stream)
+        return target
+
+    def settle(self) -> None:
+        """Wait until what was fetched is there."""
+        if self._driver is not None and self.stream is not None:
+            self._wait()
+
+    def fill(self, targets: Sequence[NativeValue], sources: Sequence[NativeValue]) -> None:
+        """Copy tensors into others on the device, of the same types and sizes; hold the lock."""
+        if self._driver is None or self.stream is None:
+            for target, source in zip(targets, sources, strict=True):
+                if nbytes_of(source):
+                    array = not self.is_resident(source) and not has_no_array(source.data_type())
+                    target.update_inplace(source.numpy() if array else source)
+            return
+        there: list[Copy] = []
+        here: list[Copy] = []
+        for target, source in zip(targets, sources, strict=True):
+            nbytes = nbytes_of(source)
+            if nbytes:
+                copies = there if self.is_resident(source) else here
+                copies.append((target.data_ptr(), source.data_ptr(), nbytes))
+        with _failures():
+            if there:
+                self._driver.copy(there, self.stream)
+            if here:
+                self._driver.copy_to_device(here, self.stream)
+        if not self.waits:
+            self._kept.extend(sources)
+        elif there or here:
+            self._wait()
+
+    def crossed(self, values: Sequence[NativeValue]) -> None:
+        """Count copies that ONNX Runtime makes by itself."""
+        if values:
+            self._counters.copied(len(values), sum(map(nbytes_of, values)))
+
+    # Order
+
+    def run_options(self, options: onnxruntime.RunOptions, *, waits: bool) -> onnxruntime.RunOptions:
+        """The run options of a group.
+
+        Args:
+            options: Those of the call. A caller's own are used as they are.
+            waits: Whether the group leaves something in the host's memory.
+        """
+        return self._unwaiting if options is self.default_options and not (waits or self.waits) else options
+
+    def keep(self, values: Sequence[NativeValue]) -> None:
+        """Keep what a run that is not waited for may still read, until `synchronize`; hold the lock."""
+        if not self.waits:
+            self._kept.extend(value for value in values if not self.is_resident(value) or value in self._allocated)
+
+    def synchronize(self) -> None:
+        """Wait for all that has been started; what was kept for it is given back."""
+        if self.waits:
+            return
+        with self.lock:
+            kept, self._kept = self._kept, []
+        self._wait()
+        del kept
+
+    def _wait(self) -> None:
+        assert self._driver is not None
+        assert self.stream is not None
+        with _failures():
+            self._driver.synchronize(self.stream)
+        self._counters.add("synchronizations")
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While a CUDA graph is captured nothing else may use a device: ONNX Runtime captures for the whole process.
+
+        A capture that failed would leave the stream in it, and everything after it would fail too.
+        """
+        with _capture, contextlib.ExitStack() as locks:
+            for other in sorted(_live, key=lambda device: device.number):
+                locks.enter_context(other.lock)
+            try:
+                yield
+            except BaseException:
+                if self._driver is not None and self.stream is not None:
+                    self._driver.end_capture(self.stream)
+                raise
+
+    # Copies
+
+    @contextlib.contextmanager
+    def _copying(self, value: NativeValue, name: str) -> Iterator[None]:
+        nbytes = nbytes_of(value)
+        with contextlib.nullcontext() if self._timeline is None else self._timeline.span("copy", name, bytes=nbytes):
+            yield
+        self._counters.copied(1, nbytes)
+
+    def _host_tensor(self, value: NativeValue) -> NativeValue:
+        return self._tensor.ortvalue_from_shape_and_onnx_type(
+            list(value.shape()), value.element_type(), native_device("cpu")
+        )
+
+
+def open_device(
+    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool, one_arena: bool
+) -> tuple[CudaDevice, str]:
+    """A session's share of the device that the caller chose, and why it has no stream of its own (or ``""``).
+
+    Args:
+        options: The caller's options of the CUDA provider.
+        counters: Where copies and waits are counted.
+        timeline: Where copies are recorded.
+        watched: Whether something is done around every run of a group: then all of them wait.
+        one_arena: Whether all sessions of the process share an allocator: memory that is given back would be another
+            stream's at once.
+
+    Raises:
+        UsageError: An option is no number.
+    """
+    index = _number(options, "device_id")
+    stream = _number(options, STREAM_KEY)
+    try:
+        driver = Driver(index)
+        if stream:
+            return CudaDevice(index, counters, timeline, driver, stream), ""
+        if watched:
+            return CudaDevice(index, counters, timeline), ""
+        if _number(options, _FOREIGN_ALLOCATOR):
+            return CudaDevice(index, counters, timeline), f"{_FOREIGN_ALLOCATOR} allows no stream of our own"
+        if one_arena:
+            return CudaDevice(index, counters, timeline), "session.use_env_allocators shares memory with other streams"
+        return CudaDevice(index, counters, timeline, driver, driver.create_stream(), ours=True), ""
+    except OSError as error:
+        return CudaDevice(index, counters, timeline), one_line(error)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """The driver's errors are ONNX Runtime's of a provider that fails in a run: another one may take over."""
+    try:
+        yield
+    except OSError as error:
+        raise native().EPFail(str(error)) from error
+
+
+def _number(options: Mapping[str, Any], name: str) -> int:
+    text = str(options.get(name, "0") or "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"the option {name} of {CUDA} must be a number, not {text!r}") from None
+
+
+def _keep(_: CudaDevice) -> None:
+    """Nothing: a finalizer that refers to it keeps the device."""
+
+
+def _destroy(process: int, driver: Driver, stream: int) -> None:
+    if os.getpid() == process:
+        with contextlib.suppress(OSError):
+            driver.destroy_stream(stream)
+
+
+__all__ = ["NO_WAITING", "STREAM_KEY", "CudaDevice", "open_device"]

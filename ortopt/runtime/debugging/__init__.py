@@ -1,0 +1,1 @@
+"""Groups that are compared with a reference, and written to files."""

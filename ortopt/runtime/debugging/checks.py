@@ -1,0 +1,158 @@
+"""Runs of groups that are compared or written: ``run_type="debug"`` and ``ORTOPT_DUMP_INPUTS_OUTPUTS``."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortopt.analysis.providers import CPU
+from ortopt.errors import VerificationError
+from ortopt.graph.text import one_line
+from ortopt.runtime.debugging.dumps import dump_group
+from ortopt.runtime.execution.executables import Executable
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.execution.group_spec import GroupSpec
+from ortopt.runtime.run_settings import RunSettings, RunType
+from ortopt.runtime.values.conversion import to_numpy, type_of
+from ortopt.verification.comparison import Comparison
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ortopt.runtime.cuda.device import CudaDevice
+
+_numbers = itertools.count()
+
+
+class RunChecks:
+    """Compares each run of a group with ONNX Runtime without optimization, or writes its values.
+
+    Args:
+        settings: What is compared and written.
+        device: The CUDA device where values may be besides the host's memory.
+    """
+
+    def __init__(self, settings: RunSettings, device: CudaDevice | None) -> None:
+        self._settings = settings
+        self._device = device
+
+    def before_compiling(self, spec: GroupSpec, label: str, types: Sequence[str]) -> None:
+        """Nothing: only runs are checked."""
+
+    def wrapped(self, group: GroupRunner, label: str, executable: Executable) -> Executable:
+        """An executable whose runs are checked."""
+        return _CheckedExecutable(group, self._settings, self._device, executable)
+
+
+class _CheckedExecutable:
+    """An executable whose runs are compared with ONNX Runtime without optimization, or written."""
+
+    def __init__(
+        self, group: GroupRunner, settings: RunSettings, device: CudaDevice | None, executable: Executable
+    ) -> None:
+        self._group = group
+        self._settings = settings
+        self._device = device
+        self._executable = executable
+        self._lock = threading.Lock()
+        self._reference: dict[tuple[str, ...], Executable | None] = {}
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        results = self._executable(values, options)
+        arguments, outputs = self._at_host(values), self._at_host(results)
+        if self._settings.dump_inputs_outputs:
+            self._write(self._settings.dump_folder / f"{self._group.label}-{next(_numbers)}.npz", arguments, outputs)
+        if self._settings.run_type is RunType.DEBUG:
+            self._compare(arguments, outputs, options)
+        return results
+
+    def _at_host(self, values: Sequence[Any]) -> list[Any]:
+        device = self._device
+        return list(values) if device is None else [device.download(value, "copy to look at") for value in values]
+
+    def _compare(self, values: list[Any], results: list[Any], options: onnxruntime.RunOptions) -> None:
+        types = () if self._group.spec.typed else tuple(type_of(value) for value in values)
+        with self._lock:
+            if types not in self._reference:
+                try:
+                    self._reference[types] = self._group.compile_on(CPU, types, optimize=False)
+                except Exception:  # only the host can run it: there is nothing to compare it with
+                    self._reference[types] = None
+            reference = self._reference[types]
+        if reference is None:
+            return
+        expected = list(reference(values, options))
+        for output, good, got in zip(self._group.spec.outputs, expected, results, strict=True):
+            detail = difference(good, got, self._settings.rtol, self._settings.atol, self._group.spec.random)
+            if detail:
+                self._refuse(output.name, detail, values, results)
+
+    def _refuse(self, output: str, detail: str, values: list[Any], results: list[Any]) -> None:
+        group = self._group
+        message = f"group {group.spec.name} on {group.provider}, output {output!r}: {detail}"
+        if self._settings.reproduces:
+            folder = self._settings.dump_folder / f"{group.label}-differs"
+            dump_group(group.spec, folder, "group", arguments=values, results=results)
+            self._write(folder / "values.npz", values, results)
+            message += f" (the group and its inputs are in {folder})"
+        raise VerificationError(message)
+
+    def _write(self, path: Path, values: list[Any], results: list[Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {}
+        for kind, arguments, contents in (
+            ("input", self._group.spec.inputs, values),
+            ("output", self._group.spec.outputs, results),
+        ):
+            for argument, value in zip(arguments, contents, strict=True):
+                array = to_numpy(value)
+                if isinstance(array, np.ndarray):
+                    strings = array.dtype.kind == "O"
+                    arrays[f"{kind}.{argument.name}"] = array.astype(str) if strings else array
+        np.savez(path, allow_pickle=False, **arrays)
+
+
+def difference(expected: Any, got: Any, rtol: float | None, atol: float | None, random: bool = False) -> str:
+    """What differs between two values of a plan, in words; empty if nothing does.
+
+    Args:
+        expected: The right value.
+        got: The value in question.
+        rtol: The error allowed relative to the expected number; None with ``atol`` None goes by dtype.
+        atol: The error allowed in absolute terms.
+        random: Whether only types and shapes are compared.
+    """
+    type_ = type_of(expected)
+    if type_ != type_of(got):
+        return f"the type is {type_of(got)} instead of {type_}"
+    good, other = to_numpy(expected), to_numpy(got)
+    if isinstance(good, np.ndarray) and good.dtype.kind == "V":
+        good, other = (array.view(np.uint16 if array.itemsize == 2 else np.uint8) for array in (good, other))
+    comparable = isinstance(good, np.ndarray) and good.dtype.kind == "f" and good.shape == other.shape
+    if comparable and not random and (rtol is not None or atol is not None):
+        return _beyond(good, other, rtol or 0.0, atol or 0.0)
+    row = Comparison(random={""} if random else ()).of("", type_, good, other)
+    return "" if row.agrees else one_line(row.detail)
+
+
+def _beyond(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], rtol: float, atol: float) -> str:
+    """The worst element that is further off than allowed."""
+    good, other = np.atleast_1d(expected).astype(np.float64), np.atleast_1d(got).astype(np.float64)
+    finite = np.isfinite(good) & np.isfinite(other)
+    same = (good == other) | (np.isnan(good) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        error = np.where(finite, np.abs(other - good), np.where(same, 0.0, np.inf))
+    excess = error - (atol + rtol * np.where(finite, np.abs(good), 0.0))
+    if not (excess > 0).any():
+        return ""
+    where = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+    count = int((excess > 0).sum())
+    return (
+        f"{count} of {good.size} elements differ, the worst at {list(where)}: {other[where]:.9g} instead of"
+        f" {good[where]:.9g}, where rtol={rtol:g} and atol={atol:g} are allowed"
+    )

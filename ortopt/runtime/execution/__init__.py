@@ -1,0 +1,1 @@
+"""What runs a group: its description, sessions of ONNX Runtime, the host."""

@@ -1,0 +1,234 @@
+"""What runs a group in a session of ONNX Runtime.
+
+An executable is called with the group's values, in the order of its inputs, and ONNX Runtime's run options; it returns
+the values of its outputs (`ortopt.runtime.values.conversion` says what a value is).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeSession, native, native_device
+from ortopt.runtime.values.containers import as_ort_value
+from ortopt.runtime.values.element_types import has_no_array, is_plain
+from ortopt.runtime.values.tensors import elements, to_ort
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ortopt.runtime.cuda.device import CudaDevice
+
+Executable = Callable[[list[Any], "onnxruntime.RunOptions"], Sequence[Any]]
+"""Called with values and run options; returns values."""
+
+
+class Prepared:
+    """A session whose inputs and outputs are all tensors of numbers: nothing is converted, nothing is copied.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        devices: Where each output is left.
+        separate: Whether outputs may be freed at different times.
+    """
+
+    __slots__ = ("_devices", "_feeds", "_fetches", "_run", "_separate", "_vector", "session")
+
+    def __init__(
+        self,
+        session: NativeSession,
+        feeds: Sequence[str],
+        fetches: Sequence[str],
+        devices: Sequence[NativeDevice],
+        *,
+        separate: bool,
+    ) -> None:
+        self.session = session
+        self._run = session.run_with_ortvaluevector
+        self._vector = native().OrtValueVector
+        self._feeds = list(feeds)
+        self._fetches = list(fetches)
+        self._devices = list(devices)
+        self._separate = separate and len(fetches) > 1
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Run the session."""
+        feeds = self._vector()
+        add = feeds.push_back
+        for value in values:
+            add(value)
+        fetches = self._vector()
+        self._run(options, self._feeds, feeds, self._fetches, fetches, self._devices)
+        if not self._separate:
+            return fetches
+        # An element of a vector keeps the whole vector alive: each gets one of its own.
+        alone = []
+        for value in elements(fetches):
+            own = self._vector()
+            own.push_back(value)
+            alone.append(own[0])
+        return alone
+
+
+class OnDevice(Prepared):
+    """A session on a CUDA device whose inputs and outputs are all tensors of numbers.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        device: The device.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        separate: Whether outputs may be freed at different times.
+
+    Attributes:
+        options: Called with the run options of a call, and with ``waits`` (whether an output is left in the host's
+            memory): the run options of the session.
+    """
+
+    __slots__ = ("_device", "_from_host", "_pinned", "_places", "_waits", "options")
+
+    def __init__(
+        self,
+        session: NativeSession,
+        feeds: Sequence[str],
+        fetches: Sequence[str],
+        device: CudaDevice,
+        places: Sequence[str],
+        *,
+        separate: bool,
+    ) -> None:
+        self._device = device
+        self._places = list(places) or ["cpu"] * len(fetches)
+        self._pinned = device.at_host(session.input_meminfos)
+        self._from_host = device.at_host(session.output_meminfos)
+        # What comes from the host's memory goes up after the run, out of memory that the run gives back.
+        self._waits = "cpu" in self._places or bool(self._from_host)
+        self.options: Callable[..., Any] = device.run_options
+        super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
+        with self._device.lock:
+            results, crossing = self.start(values, options)
+        self._device.crossed(crossing)
+        return results
+
+    def start(self, values: list[Any], options: onnxruntime.RunOptions) -> tuple[Sequence[Any], list[Any]]:
+        """Run the session; hold the device's lock.
+
+        Returns:
+            The values of its outputs, and those values that ONNX Runtime copies to the device or from it.
+        """
+        device = self._device
+        crossing = [value for i, value in enumerate(values) if device.is_resident(value) == (i in self._pinned)]
+        device.keep(values)
+        results = device.received(
+            elements(super().__call__(values, self.options(options, waits=self._waits))), self._places
+        )
+        resident = [place == "cuda" for place in self._places]
+        crossing.extend(value for i, value in enumerate(results) if resident[i] == (i in self._from_host))
+        return results, crossing
+
+
+class AtHost:
+    """An executable that reads values in the host's memory, wherever they are.
+
+    Args:
+        executable: What runs.
+        device: Where values may be.
+        name: What to call it on the timeline.
+        reads: Whether the value at a position is read there; the others are passed on.
+    """
+
+    __slots__ = ("_device", "_executable", "_name", "_reads")
+
+    def __init__(
+        self, executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        self._executable = executable
+        self._device = device
+        self._name = name
+        self._reads = reads
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Copy what is on a device, and run."""
+        device, reads = self._device, self._reads
+        at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
+        return self._executable(at_host, options)
+
+
+class Converted:
+    """A session with inputs or outputs that are strings, sequences, maps or optionals.
+
+    OrtValues go in and out as they are; where one of the values is a Python object, the results are such objects too.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        device: The CUDA device that the session runs on, if it does: its lock is held in a run.
+    """
+
+    __slots__ = ("_exotic", "_feeds", "_fetches", "_lock", "_wrap", "session")
+
+    def __init__(
+        self, session: NativeSession, feeds: Sequence[str], fetches: Sequence[str], device: CudaDevice | None = None
+    ) -> None:
+        import onnxruntime
+
+        self.session = session
+        self._lock = contextlib.nullcontext() if device is None else device.lock
+        self._wrap = onnxruntime.OrtValue
+        self._feeds = list(feeds)
+        self._fetches = list(fetches)
+        self._exotic = any(has_no_array(output.type) for output in session.outputs_meta)
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Run the session."""
+        own = native().OrtValue
+        if self._exotic:
+            values = [value if value is None else as_ort_value(value) for value in values]
+        if all(value is None or isinstance(value, own) for value in values):
+            present = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
+            with self._lock:
+                fetched = self.session.run_with_ort_values(present, self._fetches, options)
+            return [value if value.has_value() else None for value in elements(fetched)]
+        feeds = {
+            name: self._wrap(value) if isinstance(value, own) else value
+            for name, value in zip(self._feeds, values, strict=True)
+            if value is not None  # an optional that holds nothing
+        }
+        with self._lock:
+            results = self.session.run(self._fetches, feeds, options)
+        return [to_ort(value) for value in results]
+
+
+def of_session(
+    session: NativeSession,
+    feeds: Sequence[str],
+    fetches: Sequence[str],
+    places: Sequence[str] = (),
+    device: CudaDevice | None = None,
+    *,
+    separate: bool = True,
+) -> Executable:
+    """The quickest way to run a session.
+
+    Args:
+        session: ONNX Runtime's C++ session.
+        feeds: The names of its inputs, in the order of the values.
+        fetches: The names of its outputs.
+        places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
+        device: The CUDA device that the session runs on, if it does.
+        separate: Whether outputs may be freed at different times.
+    """
+    types = [argument.type for argument in (*session.inputs_meta, *session.outputs_meta)]
+    if not all(is_plain(type_) for type_ in types):
+        return Converted(session, feeds, fetches, device)
+    if device is not None:
+        return OnDevice(session, feeds, fetches, device, places, separate=separate)
+    return Prepared(session, feeds, fetches, [native_device("cpu")] * len(fetches), separate=separate)

@@ -1,0 +1,1 @@
+"""The methods of ONNX Runtime's session, for a session of several groups."""

@@ -1,0 +1,1 @@
+"""From a grouped model to steps in an order, and how these are run."""

@@ -1,0 +1,320 @@
+"""One graph on its way to a plan: its nodes as steps over slots, nested graphs as plans of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis.providers import CUDA
+from ortopt.graph import scope
+from ortopt.runtime.execution.executables import AtHost, Executable
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.planning import control_flow
+from ortopt.runtime.planning.blocks import blocks_of
+from ortopt.runtime.planning.control_flow import Body
+from ortopt.runtime.planning.execution_plan import ExecutionPlan, Step
+from ortopt.runtime.planning.model_planning import ModelPlanning
+from ortopt.runtime.planning.node_kinds import NodeKind
+from ortopt.runtime.planning.placement import place_values
+from ortopt.runtime.planning.planned_step import PlacedGroup, PlannedStep, is_on_cuda, last_uses
+from ortopt.runtime.planning.slots import SlotTable
+from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of
+from ortopt.runtime.run_settings import RunType
+from ortopt.runtime.specialization.guard_reader import Choice, SpecializedCall, choice_of
+from ortopt.runtime.specialization.guarded_call import GuardedCall, GuardedVersion
+
+
+class GraphPlanner:
+    """Plans one graph.
+
+    Args:
+        model: What the plans of the model's graphs share.
+        graph: The graph.
+        captured: What the graph takes from graphs around it.
+        at_host: Which of its outputs the host reads.
+    """
+
+    def __init__(
+        self,
+        model: ModelPlanning,
+        graph: ir.Graph,
+        captured: Sequence[ir.Value] = (),
+        at_host: frozenset[int] = frozenset(),
+    ) -> None:
+        self._model = model
+        self._graph = graph
+        self._captured = captured
+        self._at_host = at_host
+        self._slots = SlotTable((*graph.inputs, *captured))
+        self._steps: list[PlannedStep] = []
+        self._choices: dict[ir.Node, Choice] = {}
+
+    def plan(self) -> ExecutionPlan:
+        """The plan.
+
+        Raises:
+            InvalidModelError: A call does not fit its group.
+            UsageError: Something cannot be run here at all.
+        """
+        skipped: set[ir.Node] = set()
+        functions = self._model.library.functions
+        for node in self._graph:
+            choice = choice_of(node, functions) if node.op_type == "If" else None
+            if choice is not None:
+                self._choices[node] = choice
+                skipped |= choice.condition
+        nodes = [node for node in self._graph if node not in skipped and not _is_constant(node)]
+        operands = {node: self._choices[node].operands if node in self._choices else _operands(node) for node in nodes}
+        for kind, block in blocks_of(nodes, operands, self._model.kind, functions):
+            self._add(kind, block, operands)
+        outputs = tuple(self._slots[value] for value in self._graph.outputs)
+        device = self._model.context.device
+        if device is not None:
+            self._steps, outputs = place_values(self._steps, self._slots, outputs, self._at_host, device)
+        last_uses(self._steps, {*outputs, *self._slots.constants()})
+        return ExecutionPlan(
+            self._slots.template,
+            tuple(self._slots[value] for value in self._graph.inputs),
+            tuple(self._slots[value] for value in self._captured),
+            outputs,
+            tuple(planned.step for planned in self._steps),
+            self._model.context.counters,
+            sum(bool(planned.groups) for planned in self._steps),
+        )
+
+    # Steps
+
+    def _append(
+        self,
+        name: str,
+        action: Executable,
+        operands: Iterable[ir.Value],
+        results: Iterable[ir.Value],
+        *,
+        ordered: bool = False,
+        groups: tuple[PlacedGroup, ...] = (),
+        host_reads: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        inputs = tuple(self._slots[value] for value in operands)
+        outputs = tuple(self._slots.add(value) for value in results)
+        fresh = bool(groups) and all(len(set(placed.order)) == len(placed.order) for placed in groups)
+        step = Step(name, action, inputs, outputs, (), ordered, fresh)
+        self._steps.append(PlannedStep(step, groups, host_reads))
+
+    def _add(self, kind: NodeKind, block: Sequence[ir.Node], operands: Mapping[ir.Node, Sequence[ir.Value]]) -> None:
+        if block[0] in self._choices:
+            self._add_choice(block[0], self._choices[block[0]])
+        elif kind is NodeKind.CONTROL:
+            self._add_control(block[0])
+        elif kind is NodeKind.GROUP:
+            self._add_call(block[0])
+        else:
+            self._add_nodes(kind, block, operands)
+
+    def _add_call(self, node: ir.Node) -> None:
+        """A call of a group."""
+        function = self._model.library.group_of(node)
+        assert function is not None
+        wanted = [_is_used(value) for value in node.outputs]
+        if any(wanted):
+            spec, arguments, results = self._model.library.of_call(node, function, wanted)
+            self._add_group(self._model.new_group(spec), arguments, results)
+
+    def _add_nodes(
+        self, kind: NodeKind, block: Sequence[ir.Node], operands: Mapping[ir.Node, Sequence[ir.Value]]
+    ) -> None:
+        """Nodes that no group took."""
+        inside = set(block)
+        internal = {value for node in block for value in node.outputs}
+        arguments = [
+            value
+            for value in dict.fromkeys(value for node in block for value in operands[node])
+            if value not in internal and semantics.constant_tensor(value) is None
+        ]
+        results = [value for node in block for value in node.outputs if self._leaves(value, inside)]
+        if not results:
+            return
+        spec = self._model.library.of_nodes(self._model.leftover_name(), block, arguments, results)
+        group = self._model.new_group(spec, on_host=kind is NodeKind.HOST)
+        is_alone = kind is NodeKind.SESSION and len(block) == 1 and group.wanted_provider != CUDA
+        reshaping = reshaping_of(block[0]) if is_alone else None
+        if reshaping is not None and self._model.context.settings.run_type is RunType.ORT:
+            self._append(spec.name, ZeroCopyReshape(reshaping, group), arguments, results)
+            return
+        self._add_group(group, arguments, results)
+
+    def _add_group(self, group: GroupRunner, arguments: Sequence[ir.Value], results: Sequence[ir.Value]) -> None:
+        reads = (lambda _: False) if group.wanted_provider == CUDA else (lambda _: True)
+        placed = PlacedGroup(group, tuple(range(len(results))))
+        spec = group.spec
+        self._append(spec.name, group, arguments, results, ordered=spec.random, groups=(placed,), host_reads=reads)
+
+    def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
+        """Whether a value is used outside of some nodes of this graph."""
+        if value.is_graph_output():
+            return True
+        for node, _ in value.uses():
+            ancestor = node if node.graph is self._graph else scope.ancestor_in(self._graph, node)
+            if ancestor not in inside:
+                return True
+        return False
+
+    # Versions of a group
+
+    def _add_choice(self, node: ir.Node, choice: Choice) -> None:
+        """An If that chooses between versions of a group: no If is run, and no condition."""
+        wanted = [i for i, value in enumerate(node.outputs) if _is_used(value)]
+        arguments: dict[ir.Value, int] = {}
+        general = self._version(choice.general, choice.order, wanted, arguments)
+        group = general.group
+        versions = [self._guarded(version, wanted, arguments, group) for version in choice.versions]
+        placed = tuple(PlacedGroup(version.group, version.order) for version in (general, *versions))
+        context, spec = self._model.context, group.spec
+        action: Executable = GuardedCall(versions, general, spec.name, context.counters, context.timeline)
+        compared = {place for version in versions for place, (_, content) in version.expected if content}
+        if context.device is not None:
+            action = AtHost(action, context.device, f"guard of {spec.name}", compared.__contains__)
+        self._append(
+            spec.name,
+            action,
+            list(arguments),
+            [node.outputs[i] for i in wanted],
+            ordered=spec.random,
+            groups=placed,
+            host_reads=compared.__contains__ if is_on_cuda(placed) else lambda _: True,
+        )
+
+    def _version(
+        self,
+        call: ir.Node,
+        order: Sequence[int],
+        wanted: Sequence[int],
+        arguments: dict[ir.Value, int],
+        general: GroupRunner | None = None,
+    ) -> GuardedVersion:
+        """One version, without what must hold: its group, what that is given, and the wanted results among its own.
+
+        Args:
+            call: Its call.
+            order: Which output of the call each output of the If is.
+            wanted: The outputs of the If that are used.
+            arguments: What all versions are given, by place; added to.
+            general: The group that runs where no version does; None if it is this one.
+        """
+        library = self._model.library
+        function = library.group_of(call)
+        assert function is not None
+        asked = {order[i] for i in wanted}
+        spec, values, _ = library.of_call(call, function, [i in asked for i in range(len(call.outputs))])
+        group = self._model.new_group(spec, version_of=general)
+        positions = {place: i for i, place in enumerate(sorted(asked))}
+        places = tuple(arguments.setdefault(value, len(arguments)) for value in values)
+        return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted))
+
+    def _guarded(
+        self, version: SpecializedCall, wanted: Sequence[int], arguments: dict[ir.Value, int], general: GroupRunner
+    ) -> GuardedVersion:
+        """One version, with what must hold."""
+        unguarded = self._version(version.call, version.order, wanted, arguments, general)
+        expected = tuple((arguments.setdefault(value, len(arguments)), asked) for value, asked in version.expected)
+        return unguarded._replace(expected=expected)
+
+    # Control flow
+
+    def _add_control(self, node: ir.Node) -> None:
+        name = f"{node.op_type} {node.name or ''}".strip()
+        random = semantics.is_random(node, self._model.library.functions)
+        operands: list[ir.Value] = [value for value in node.inputs if value is not None]
+        if node.op_type == "If":
+            then, otherwise = (node.attributes[key].as_graph() for key in ("then_branch", "else_branch"))
+            action: Executable = control_flow.If(self._body(then, operands), self._body(otherwise, operands))
+            read = range(1)
+        elif node.op_type == "Loop":
+            read = range(sum(value is not None for value in node.inputs[:2]))
+            action = self._loop(node, operands)
+        else:
+            count = node.attributes["num_scan_inputs"].as_int()
+            read = range(len(node.inputs) - count, len(node.inputs))
+            action = self._scan(node, operands)
+        device = self._model.context.device
+        if device is not None:
+            action = AtHost(action, device, f"copy for {name}", read.__contains__)
+        self._append(name, action, operands, node.outputs, ordered=random, host_reads=read.__contains__)
+
+    def _body(self, graph: ir.Graph, operands: list[ir.Value], at_host: Iterable[int] = ()) -> Body:
+        """The plan of a nested graph; what it captures is added to the operands of its node.
+
+        Args:
+            graph: The graph.
+            operands: What its node is given.
+            at_host: Which of its outputs the host reads.
+        """
+        captured = [value for value in _captured_by(graph) if semantics.constant_tensor(value) is None]
+        for value in captured:
+            if value not in operands:
+                operands.append(value)
+        plan = GraphPlanner(self._model, graph, captured, frozenset(at_host)).plan()
+        return Body(plan, tuple(operands.index(value) for value in captured))
+
+    def _loop(self, node: ir.Node, operands: list[ir.Value]) -> Executable:
+        body = node.attributes["body"].as_graph()
+        has_count, has_condition = (len(node.inputs) > i and node.inputs[i] is not None for i in (0, 1))
+        carried = len(node.inputs) - 2
+        stacked = self._model.inferred(body.outputs[1 + carried :])
+        plan = self._body(body, operands, (0, *range(1 + carried, len(body.outputs))))
+        return control_flow.Loop(plan, carried, stacked, has_count, has_condition)
+
+    def _scan(self, node: ir.Node, operands: list[ir.Value]) -> Executable:
+        body = node.attributes["body"].as_graph()
+        count = node.attributes["num_scan_inputs"].as_int()
+        states = len(node.inputs) - count
+        stacked = self._model.inferred(body.outputs[states:])
+        scanned = zip(
+            _numbers(node, "scan_input_axes", count), _numbers(node, "scan_input_directions", count), strict=True
+        )
+        axes = _numbers(node, "scan_output_axes", len(stacked))
+        directions = _numbers(node, "scan_output_directions", len(stacked))
+        return control_flow.Scan(
+            self._body(body, operands, range(states, len(body.outputs))),
+            states,
+            tuple((axis, backwards == 1) for axis, backwards in scanned),
+            tuple(
+                (value, axis, backwards == 1) for value, axis, backwards in zip(stacked, axes, directions, strict=True)
+            ),
+        )
+
+
+def _numbers(node: ir.Node, name: str, length: int) -> Sequence[int]:
+    """An attribute of a Scan; zeros if it has none."""
+    attribute = node.attributes.get(name)
+    return [0] * length if attribute is None else attribute.as_ints()
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Whether a node needs no step: its output is a constant."""
+    return node.op_type == "Constant" and semantics.constant_tensor(node.outputs[0]) is not None
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    """What a node reads, in its subgraphs too."""
+    return [*(value for value in node.inputs if value is not None), *scope.captured(node)]
+
+
+def _captured_by(graph: ir.Graph) -> list[ir.Value]:
+    """The values from outside that a graph uses, at any depth, each once."""
+    inside: set[ir.Value] = set()
+    used: dict[ir.Value, None] = {}
+    for inner in scope.below(graph):
+        inside.update(inner.inputs)
+        inside.update(inner.initializers.values())
+        for node in inner:
+            inside.update(node.outputs)
+            used.update(dict.fromkeys(value for value in node.inputs if value is not None))
+        used.update(dict.fromkeys(inner.outputs))
+    return [value for value in used if value not in inside]

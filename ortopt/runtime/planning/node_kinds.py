@@ -1,0 +1,124 @@
+"""What runs a node: a group, a plan of plans, a session of ONNX Runtime, or onnx's reference implementation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis import kernels
+from ortopt.errors import UsageError
+from ortopt.runtime.execution.group_spec import SpecLibrary
+
+_CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
+_OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
+
+
+class NodeKind(enum.IntEnum):
+    """What runs a node."""
+
+    GROUP = 0
+    CONTROL = 1
+    HOST = 2
+    SESSION = 3
+    FOREIGN = 4
+    """A session, if the caller's options bring a library that has the op."""
+
+
+GATHERED: Final = frozenset({NodeKind.HOST, NodeKind.SESSION, NodeKind.FOREIGN})
+"""Kinds of which neighbours share one session, or one evaluator."""
+
+_WORST_LAST: Final = (NodeKind.SESSION, NodeKind.FOREIGN, NodeKind.HOST)
+
+
+class NodeClassifier:
+    """Finds the kinds of a model's nodes.
+
+    Args:
+        model: The model.
+        library: The model's groups.
+        providers: The caller's execution providers.
+        host_ops: Users' own ops, subclasses of ``OpRun``.
+        on_host: Whether no provider is asked.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        library: SpecLibrary,
+        providers: Sequence[str],
+        host_ops: Sequence[type],
+        *,
+        on_host: bool,
+    ) -> None:
+        self._model = model
+        self._library = library
+        self._providers = tuple(dict.fromkeys((*providers, kernels.CPU)))
+        self._host_keys = {(op.op_domain, op.__name__) for op in host_ops}  # type: ignore[attr-defined]
+        self._on_host = on_host
+        self._opset = model.opset_imports.get("", 1)
+        self._function_kinds: dict[ir.OperatorIdentifier, NodeKind] = {}
+        self._kinds: dict[ir.Node, NodeKind] = {}
+
+    def kind(self, node: ir.Node) -> NodeKind:
+        """What runs a node.
+
+        Raises:
+            UsageError: Nothing does: it holds groups, and is executed by nothing that can run them.
+        """
+        known = self._kinds.get(node)
+        if known is None:
+            known = self._kinds[node] = self._decide(node)
+        return known
+
+    def _decide(self, node: ir.Node) -> NodeKind:
+        if node.domain == semantics.GROUP_DOMAIN and self._library.group_of(node) is not None:
+            return NodeKind.GROUP
+        inside = (
+            {self.kind(inner) for held in semantics.subgraphs(node) for inner in held} if node.attributes else set()
+        )
+        if inside & {NodeKind.GROUP, NodeKind.CONTROL, NodeKind.HOST, NodeKind.FOREIGN} or (inside and self._on_host):
+            # The bodies are executed here: onnx's reference implementation stacks a Loop's results up wrongly.
+            if (node.domain, node.op_type) in _CONTROL and self._opset >= _OLDEST_CONTROL.get(node.op_type, 1):
+                return NodeKind.CONTROL
+            if inside & {NodeKind.GROUP, NodeKind.CONTROL}:
+                raise UsageError(f"node {node.name!r}: {node.op_type} at opset {self._opset} cannot hold groups")
+        if self._on_host or (node.domain, node.op_type) in self._host_keys:
+            return NodeKind.HOST
+        return max((self._own_kind(node), *inside), key=_WORST_LAST.index)
+
+    def _own_kind(self, node: ir.Node) -> NodeKind:
+        """The same, subgraphs apart."""
+        identifier = node.op_identifier()
+        if identifier in self._model.functions:
+            if identifier not in self._function_kinds:
+                self._function_kinds[identifier] = NodeKind.SESSION  # one that calls itself is refused elsewhere
+                kinds = {self._in_function(inner) for inner in self._model.functions[identifier]}
+                worst = max(kinds, key=_WORST_LAST.index, default=NodeKind.SESSION)
+                self._function_kinds[identifier] = worst
+            return self._function_kinds[identifier]
+        return self._by_kernel(node, self._model.opset_imports.get(node.domain, 1))
+
+    def _in_function(self, node: ir.Node) -> NodeKind:
+        """What runs a node of a function, whose types need not be known."""
+        if (node.domain, node.op_type) in self._host_keys:
+            return NodeKind.HOST
+        kinds = [self._own_kind(node)]
+        for held in semantics.subgraphs(node) if node.attributes else ():
+            kinds.extend(self._in_function(inner) for inner in held)
+        return max(kinds, key=_WORST_LAST.index)
+
+    def _by_kernel(self, node: ir.Node, opset: int) -> NodeKind:
+        typed = all(value is None or value.type is not None for value in node.inputs)
+        for provider in self._providers:
+            if provider not in (kernels.CPU, kernels.CUDA):
+                return NodeKind.SESSION  # its kernels are not in our tables: it is asked
+            if kernels.support(provider, node, opset) is not None:
+                return NodeKind.SESSION
+        if kernels.schema(node.domain, node.op_type, opset) is None:
+            return NodeKind.FOREIGN
+        # An unknown type is no reason for the host: ONNX Runtime infers what we did not, and is asked.
+        return NodeKind.HOST if typed else NodeKind.SESSION

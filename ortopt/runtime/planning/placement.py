@@ -1,0 +1,111 @@
+"""Where the values of a plan are: each group's outputs where they are used, and copies where both devices use them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ortopt.graph import facts
+from ortopt.runtime.planning.execution_plan import Step
+from ortopt.runtime.planning.planned_step import PlannedStep
+from ortopt.runtime.planning.slots import SlotTable
+from ortopt.runtime.planning.transfers import ToDevice, ToHost
+
+if TYPE_CHECKING:
+    from ortopt.runtime.cuda.device import CudaDevice
+
+_MATRIX: Final = 2
+
+
+def place_values(
+    steps: Sequence[PlannedStep],
+    slots: SlotTable,
+    outputs: tuple[int, ...],
+    at_host: Collection[int],
+    device: CudaDevice,
+) -> tuple[list[PlannedStep], tuple[int, ...]]:
+    """Leave each group's outputs on the device where they are used; copy once where both devices use them.
+
+    What control flow passes on, and what the graph gives, stays where it is: its readers copy it.
+
+    Args:
+        steps: The steps, in their order; they are changed.
+        slots: The slots of the graph.
+        outputs: The slots of the graph's outputs.
+        at_host: The positions of the outputs that the host reads.
+        device: The CUDA device.
+
+    Returns:
+        The steps with the copies among them, and the slots of the graph's outputs.
+    """
+    return _Placement(steps, slots, {outputs[i] for i in at_host}, device).finish(outputs)
+
+
+class _Placement:
+    """The readers of each slot, and the steps with the copies so far."""
+
+    def __init__(self, steps: Sequence[PlannedStep], slots: SlotTable, at_host: set[int], device: CudaDevice) -> None:
+        self._planned = steps
+        self._slots = slots
+        self._device = device
+        self._at_host = at_host
+        self._on_device: Counter[int] = Counter()
+        for planned in steps:
+            inputs = planned.step.inputs
+            if planned.is_on_cuda:
+                self._on_device.update({slot for i, slot in enumerate(inputs) if not planned.host_reads(i)})
+            self._at_host.update(slot for i, slot in enumerate(inputs) if planned.host_reads(i))
+        self._pending = self._shared_uploads()
+        self._uploads: dict[int, int] = {}
+        self._downloads: dict[int, int] = {}
+        self._steps: list[PlannedStep] = []
+
+    def finish(self, outputs: tuple[int, ...]) -> tuple[list[PlannedStep], tuple[int, ...]]:
+        for planned in self._planned:
+            on_cuda = planned.is_on_cuda
+            self._read(planned, on_cuda=on_cuda)
+            self._steps.append(planned)
+            if on_cuda:
+                self._leave(planned)
+        return self._steps, tuple(self._downloads.get(slot, slot) for slot in outputs)
+
+    def _read(self, planned: PlannedStep, *, on_cuda: bool) -> None:
+        """Let a step read the copies."""
+        step, host_reads = planned.step, planned.host_reads
+        if on_cuda:
+            for i, slot in enumerate(step.inputs):
+                if slot in self._pending and not host_reads(i):
+                    self._pending.discard(slot)
+                    self._uploads[slot] = self._copy(ToDevice, f"copy for {step.name}", slot)
+        step.inputs = tuple(
+            self._downloads.get(slot, slot) if host_reads(i) else self._uploads.get(slot, slot) if on_cuda else slot
+            for i, slot in enumerate(step.inputs)
+        )
+
+    def _leave(self, planned: PlannedStep) -> None:
+        """Leave what a step on the device gives where it is used."""
+        step = planned.step
+        wanted = ["cpu" if slot in self._at_host and slot not in self._on_device else "cuda" for slot in step.outputs]
+        for placed in planned.groups:
+            placed.leave(wanted)
+        for slot in step.outputs:
+            if slot in self._at_host and slot in self._on_device:
+                self._downloads[slot] = self._copy(ToHost, f"copy of {step.name}", slot)
+
+    def _copy(self, kind: type[ToHost], name: str, slot: int) -> int:
+        """A step that copies a slot; the slot of the copy."""
+        copy = self._slots.free()
+        self._steps.append(PlannedStep(Step(name, kind(self._device, name), (slot,), (copy,), fresh=kind is ToHost)))
+        return copy
+
+    def _shared_uploads(self) -> set[int]:
+        """Slots that several groups on the device would each copy there.
+
+        Vectors and single numbers are left to ONNX Runtime: they may be shapes or counts, which its kernels read in the
+        host's memory.
+        """
+        inside = {slot for planned in self._planned if planned.is_on_cuda for slot in planned.step.outputs}
+        matrices = {slot for value, slot in self._slots.items() if len(facts.shape_of(value) or ()) >= _MATRIX}
+        shared = {slot for slot, readers in self._on_device.items() if readers > 1}
+        return (shared & matrices) - inside

@@ -1,0 +1,51 @@
+"""From a model to a plan: groups as they are, nodes between them gathered into as few sessions as can be.
+
+A node that no group took runs in a session of ONNX Runtime if that may have a kernel for it (its neighbours share the
+session), as a plan of plans if groups or host nodes are in its subgraphs, and in onnx's reference implementation
+otherwise, or if the caller gave an op for it.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.options import Options
+from ortopt.runtime.execution.group_runner import HOST, GroupContext
+from ortopt.runtime.execution.threads import divide_threads
+from ortopt.runtime.planning.execution_plan import ExecutionPlan
+from ortopt.runtime.planning.graph_planner import GraphPlanner
+from ortopt.runtime.planning.model_planning import ModelPlanning
+
+
+class Planner:
+    """Plans one model.
+
+    Args:
+        model: The model, of which no more than shapes may become known; loaded by `ortopt.serialization.load`.
+        context: What its groups share.
+    """
+
+    def __init__(self, model: ir.Model, context: GroupContext) -> None:
+        self._graph = model.graph
+        self._context = context
+        self._planning = ModelPlanning(model, context)
+        scope.attach(model, Options())
+
+    def plan(self) -> ExecutionPlan:
+        """The plan of the main graph.
+
+        Raises:
+            InvalidModelError: A call does not fit its group.
+            UsageError: Something cannot be run here at all.
+        """
+        plan = GraphPlanner(self._planning, self._graph).plan()
+        sessions = [group for group in self._planning.groups if group.wanted_provider != HOST]
+        if len(sessions) > 1:
+            allowed = self._context.maker.options.intra_op_num_threads
+            threads = divide_threads(allowed, [group.spec.work for group in sessions])
+            for group, count in zip(sessions, threads, strict=True):
+                group.threads = count
+        for version, general in self._planning.versions:
+            version.threads = general.threads
+        return plan

@@ -1,0 +1,143 @@
+"""How a session runs its groups: what the caller said, then the environment, then the defaults."""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ortopt.errors import UsageError
+
+PREFIX: Final = "ORTOPT_"
+DEFAULT_ENTRIES: Final = 64
+DEFAULT_BYTES: Final = 1 << 30
+DUMP_FOLDER: Final = Path("ortopt-dump")
+_FATAL: Final = 4  # ONNX Runtime's number of that severity
+
+
+class RunType(enum.Enum):
+    """What executes a group.
+
+    ``ort`` is ONNX Runtime as it comes, ``reference`` ONNX Runtime without optimization, ``host`` is
+    ``onnx.reference``, and ``debug`` is ``ort`` with every group run by ``reference`` too and compared.
+    """
+
+    ORT = "ort"
+    REFERENCE = "reference"
+    HOST = "host"
+    DEBUG = "debug"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What shapes a session, apart from the model and ONNX Runtime's own options.
+
+    Attributes:
+        run_type: What executes a group.
+        rtol: For ``debug``: the error allowed relative to the expected number; None compares by dtype.
+        atol: For ``debug``: the error allowed in absolute terms; None compares by dtype.
+        dump_graph: Whether the model that is executed is written, and the plan.
+        dump_groups: Whether each group is written as a model when it is compiled.
+        dump_inputs_outputs: Whether what each group is given and gives is written, at each call.
+        dump_folder: Where to.
+        reproduces: Whether ``debug`` writes a group that differs, and its inputs, there.
+    """
+
+    run_type: RunType = RunType.ORT
+    rtol: float | None = None
+    atol: float | None = None
+    dump_graph: bool = False
+    dump_groups: bool = False
+    dump_inputs_outputs: bool = False
+    dump_folder: Path = DUMP_FOLDER
+    reproduces: bool = False
+
+    @property
+    def observes_groups(self) -> bool:
+        """Whether something must be done around every run of a group."""
+        return self.run_type is RunType.DEBUG or self.dump_inputs_outputs
+
+
+def read_settings(
+    run_type: str | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    dump_folder: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> RunSettings:
+    """Settings from arguments and, where an argument is None, from the environment.
+
+    Raises:
+        UsageError: A value makes no sense; the message names the variable.
+    """
+    graph, groups, values = (_flag(name, environment) for name in ("DUMP_GRAPH", "DUMP_GROUPS", "DUMP_INPUTS_OUTPUTS"))
+    return RunSettings(
+        _run_type(run_type, environment),
+        _tolerance("rtol", rtol, "RELATIVE_TOLERANCE", environment),
+        _tolerance("atol", atol, "ABSOLUTE_TOLERANCE", environment),
+        graph,
+        groups,
+        values,
+        DUMP_FOLDER if dump_folder is None else Path(dump_folder),
+        dump_folder is not None or graph or groups or values,
+    )
+
+
+def quiet_options(threads: int = 0) -> tuple[Any, Any]:
+    """``onnxruntime.SessionOptions`` and ``RunOptions`` under which ONNX Runtime says nothing: its errors are raised.
+
+    Args:
+        threads: Intra-op threads; 0 leaves ONNX Runtime's default.
+    """
+    import onnxruntime
+
+    pair = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    for options in pair:
+        options.log_severity_level = _FATAL
+    pair[0].intra_op_num_threads = threads
+    onnxruntime.set_default_logger_severity(_FATAL)
+    return pair
+
+
+def _run_type(argument: str | None, environment: Mapping[str, str]) -> RunType:
+    name, text = "run_type", argument
+    if argument is None:
+        name, text = _variable("RUN_TYPE"), environment.get(PREFIX + "RUN_TYPE")
+    if text is None:
+        return RunType.ORT
+    try:
+        return RunType(text)
+    except ValueError:
+        choices = ", ".join(run_type.value for run_type in RunType)
+        raise UsageError(f"{name} must be one of {choices}, not {text!r}") from None
+
+
+def _tolerance(argument: str, value: float | None, variable: str, environment: Mapping[str, str]) -> float | None:
+    name: str = argument
+    text: float | str | None = value
+    if value is None:
+        name, text = _variable(variable), environment.get(PREFIX + variable)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number < math.inf):
+        raise UsageError(f"{name} must be a number that is not negative, not {text!r}")
+    return number
+
+
+def _flag(variable: str, environment: Mapping[str, str]) -> bool:
+    text = environment.get(PREFIX + variable, "0")
+    if text not in {"0", "1"}:
+        raise UsageError(f"{_variable(variable)} must be 0 or 1, not {text!r}")
+    return text == "1"
+
+
+def _variable(stem: str) -> str:
+    return f"the environment variable {PREFIX}{stem}"

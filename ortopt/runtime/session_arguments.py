@@ -1,0 +1,119 @@
+"""The arguments of `InferenceSession`, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from ortopt.errors import UsageError
+from ortopt.evaluation.evaluate import share_threads
+from ortopt.graph.text import one_line
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ortopt.runtime.specialization.specializing import SpecializationPolicy
+
+
+def check_source(source: object) -> None:
+    """Refuse what no model can be loaded from.
+
+    Raises:
+        TypeError: It is neither a path, bytes nor a model.
+    """
+    if isinstance(source, str | os.PathLike | bytes | ir.Model):
+        return
+    import onnx
+
+    if not isinstance(source, onnx.ModelProto):
+        raise TypeError(f"Unable to load from type '{type(source)}'")
+
+
+def read_onnxruntime_arguments(arguments: dict[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """What only ONNX Runtime's session documents: the optimizers that are left out, and whether providers fall back.
+
+    Raises:
+        UsageError: An argument is unknown.
+    """
+    disabled = tuple(arguments.pop("disabled_optimizers", None) or ())
+    falls_back = bool(int(arguments.pop("enable_fallback", 1)))
+    arguments.pop("read_config_from_model", None)
+    if arguments:
+        raise UsageError(f"InferenceSession takes no {', '.join(sorted(arguments))}")
+    return disabled, falls_back
+
+
+def check_host_ops(ops: Sequence[type]) -> None:
+    """Refuse ops that onnx's reference implementation cannot run.
+
+    Raises:
+        UsageError: One is no subclass of ``OpRun``.
+    """
+    if not ops:
+        return
+    from onnx.reference.op_run import OpRun
+
+    for op in ops:
+        if not (isinstance(op, type) and issubclass(op, OpRun)):
+            raise UsageError(f"host_ops takes subclasses of onnx.reference.op_run.OpRun, not {one_line(op)}")
+
+
+def check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        UsageError: One is.
+    """
+    if specialize_after is not None and specialize_after < 1:
+        raise UsageError(f"specialize_after must be at least 1, not {specialize_after}")
+    if cache_entries < 1 or cache_bytes < 1:
+        raise UsageError("cache_entries and cache_bytes must be at least 1")
+
+
+def check_session_options(options: object) -> None:
+    """Refuse what are no options of a session.
+
+    Raises:
+        TypeError: They are neither None nor ``onnxruntime.SessionOptions``.
+    """
+    if options is None:
+        return
+    import onnxruntime
+
+    if not isinstance(options, onnxruntime.SessionOptions):
+        raise TypeError(f"sess_options must be onnxruntime.SessionOptions, not {type(options).__name__}")
+
+
+def check_thread_pool(name: str) -> None:
+    """Refuse a pool that there is not.
+
+    Raises:
+        UsageError: It is neither ``"session"`` nor ``"global"``.
+    """
+    if name not in ("session", "global"):
+        raise UsageError(f"thread_pool must be session or global, not {name!r}")
+
+
+def use_global_pool(options: onnxruntime.SessionOptions | None) -> None:
+    """Let all sessions of the process share one pool, with the threads of the options that are first used."""
+    if options is None:
+        share_threads(0, 0)
+    else:
+        share_threads(options.intra_op_num_threads, options.inter_op_num_threads)
+
+
+def specialization_policy(
+    after: int | None,
+    constants: bool,
+    cuda_graphs: bool,
+    folder: str | os.PathLike[str] | None,
+) -> SpecializationPolicy | None:
+    """When groups are specialised, None for never."""
+    if after is None:
+        return None
+    from ortopt.runtime.specialization.specializing import SpecializationPolicy
+
+    return SpecializationPolicy(after, constants, cuda_graphs, folder)

@@ -1,0 +1,1 @@
+"""Values between numpy, Python and ONNX Runtime."""

@@ -1,0 +1,85 @@
+"""Views between groups are views: no session, no copy, ONNX Runtime's sizes and errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.testing import assert_array_equal
+
+from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape
+from ortopt.runtime.values.tensors import to_ort
+from tests.runtime.models import HEADER, Twice, floats, plain_session, session
+
+GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Neg (p) }'
+
+VIEWS = {
+    "Reshape (a, s) int64[2] s = {3, -1}": (2, 3, 4),
+    "Reshape (a, s) int64[3] s = {0, 0, -1}": (2, 3, 4, 5),
+    "Reshape (a, s) int64[1] s = {-1}": (),
+    "Reshape (a, s) int64[0] s = {}": (1, 1),
+    "Reshape (a, s) int64[3] s = {0, 5, 2}": (0, 10),
+    "Flatten (a) int64 s = {0}": (2, 3, 4),
+    "Flatten <axis = 0> (a) int64 s = {0}": (2, 3),
+    "Flatten <axis = -1> (a) int64 s = {0}": (2, 3, 4),
+    "Squeeze (a, s) int64[2] s = {0, -1}": (1, 3, 1),
+    "Unsqueeze (a, s) int64[2] s = {0, -1}": (2, 3),
+    "Unsqueeze (a, s) int64[2] s = {3, 1}": (2, 3),
+    "Identity (a) int64 s = {0}": (2, 3),
+}
+
+
+def text_of(view: str, rank: int, after: str = "y = my.Twice (v)") -> str:
+    call, constant = view.split(") int64", 1)
+    dims = ",".join(f"D{i}" for i in range(rank))
+    x = f"float[{dims}] x" if rank else "float x"
+    return f"""{HEADER} main ({x}) => (float[] y) <int64{constant}> {{
+        a = ortopt.group.group_0 (x) v = {call}) {after} }} {GROUP}"""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_sizes_are_onnx_runtimes(view: str) -> None:
+    shape = VIEWS[view]
+    text = text_of(view, len(shape))
+    mine = session(text, host_ops=[Twice])
+    x = np.asarray(floats(*shape), np.float32)
+    plain = plain_session(text.replace("my.Twice (v)", "Add (v, v)"))
+    assert_array_equal(mine.run(None, {"x": x})[0], plain.run(None, {"x": x})[0])
+    assert mine.statistics.compiles == 2  # the group and the host
+
+
+def test_a_view_is_not_copied() -> None:
+    value = to_ort(floats(3, 4))
+    (made,) = ZeroCopyReshape(lambda dims: (math.prod(dims),), lambda values, options: pytest.fail("a session ran"))(
+        [value], None
+    )
+    assert made.shape() == [12]
+    assert made.data_ptr() == value.data_ptr()
+
+
+@pytest.mark.parametrize("view", ["Reshape (a, s) int64[1] s = {5}", "Squeeze (a, s) int64[1] s = {0}"])
+def test_errors_are_onnx_runtimes(view: str) -> None:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    mine = session(text_of(view, 2), host_ops=[Twice], sess_options=options)
+    with pytest.raises(Exception, match=r"ONNXRuntimeError|Non-zero status"):
+        mine.run(None, {"x": floats(2, 3)})
+
+
+def test_a_view_of_an_input_is_not_handed_out() -> None:
+    text = f"""{HEADER} main (float[N,4] x) => (float[M] y, float[N,4] z) <int64[1] s = {{-1}}> {{
+        y = Reshape (x, s) z = my.Twice (x) }}"""
+    mine = session(text, host_ops=[Twice])
+    x = np.ones((2, 4), np.float32)
+    mine.run(None, {"x": x})[0][:] = 7
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(x)
+    (found,) = mine.run_with_ort_values(["y"], {"x": value})
+    assert found.data_ptr() != x.ctypes.data
+    binding = mine.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_output("y")
+    mine.run_with_iobinding(binding)
+    binding.copy_outputs_to_cpu()[0][:] = 7
+    assert x.tolist() == [[1] * 4] * 2
