@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -162,6 +162,17 @@ def graphs(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[ir.Gra
     yield from below(model.graph, token)
     for function in tuple(model.functions.values()):
         yield from below(function.graph, token)
+
+
+def with_nested(node: ir.Node) -> Iterable[ir.Node]:
+    """A node and all nodes in the graphs below it."""
+    if not node.attributes.data:
+        return (node,)
+    nodes = [node]
+    for graph in subgraphs(node):
+        for inner in below(graph):
+            nodes.extend(inner)
+    return nodes
 
 
 def label(graph: ir.Graph) -> str:

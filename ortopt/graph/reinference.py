@@ -1,0 +1,135 @@
+"""Inference after edits: what is known of values again, where edits have made their operands better known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import facts, scope
+from ortopt.graph.index import OpIndex
+from ortopt.graph.onnx_ir_internals import meta_of, trivially_same_type
+from ortopt.graph.undo_log import UndoLog
+
+_SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})  # nothing is kept of what they hold: readers ask these
+_MAX_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
+
+
+class Reinference:
+    """Keeps account of the nodes whose operands have changed, and infers them again.
+
+    Args:
+        model: The model.
+        index: Its nodes.
+        log: Where changes are recorded.
+        touched: Nodes whose operands are known otherwise are added to this list.
+
+    Attributes:
+        outdated: Nodes to infer again, oldest first; edits append to it.
+    """
+
+    def __init__(self, model: ir.Model, index: OpIndex, log: UndoLog, touched: list[ir.Node]) -> None:
+        self._model = model
+        self._index = index
+        self._log = log
+        self._touched = touched
+        self.outdated: list[ir.Node] = []
+
+    def run(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
+        """Infer again the nodes whose operands edits have made better known, and what follows as far as it gets better.
+
+        Args:
+            infer: Infers a node that has been inferred before.
+            token: Cancellation token; what is left then stays as it is.
+
+        Returns:
+            Whether anything is known otherwise than before; its users are touched then.
+        """
+        queue = deque(dict.fromkeys(node for node in token.checked(self.outdated) if node.graph is not None))
+        self.outdated.clear()
+        functions = self._model.functions
+        queued, times, changed = set(queue), dict.fromkeys(queue, 0), False
+        for node in token.checked(_drained(queue)):
+            queued.discard(node)
+            if node.graph is None or node.graph not in self._index or times[node] == _MAX_TIMES:
+                continue
+            if node.op_identifier() in functions:
+                continue  # a call is not inferred by itself
+            times[node] += 1
+            for value in self._inferred_otherwise(node, infer):
+                changed = True
+                for user in self._followers(value):
+                    self._touched.append(user)
+                    times.setdefault(user, 0)
+                    if user not in queued:
+                        queued.add(user)
+                        queue.append(user)
+        return changed
+
+    def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
+        """The values of a node, and of the graphs below it, of which inference now says something else, or may say."""
+        values = [value for user in scope.with_nested(node) for value in user.outputs]
+        if node.attributes.data:
+            values += [value for graph in scope.nested(node) for value in graph.inputs]
+        before = [(value.type, value.shape, dict(value.meta)) for value in values]
+        infer(node)
+        found = []
+        for value, (type_, shape, meta) in zip(values, before, strict=True):
+            if value.type == type_ and value.shape == shape and value.meta == meta:
+                continue
+            self._log.record(_restore_facts, value, type_, shape, meta)
+            found.append(value)
+        if node.op_type in _SEQUENCES and not found:
+            found.extend(node.outputs)
+        return found
+
+    def _followers(self, value: ir.Value) -> list[ir.Node]:
+        """The users of a value, and the node whose graph gives it."""
+        users = [use.node for use in value.uses()]
+        if value.is_graph_output() and value.graph is not None:
+            above = scope.of(value.graph).parent
+            if isinstance(above, ir.Node):
+                users.append(above)
+        return users
+
+
+def infers_alike(one: ir.Value, other: ir.Value) -> bool:
+    """Whether inference finds the same for a node, whichever of the two it reads."""
+    if trivially_same_type(one, other, facts.INTEGERS):
+        return True
+    type_ = one.type
+    if type_ is not other.type and type_ != other.type:
+        return False
+    told = meta_of(one) or meta_of(other)
+    if (told or one.shape is not other.shape) and facts.shape_of(one) != facts.shape_of(other):
+        return False
+    tensor, known = semantics.constant_tensor(one), semantics.constant_tensor(other)
+    if tensor is not None and known is not None:
+        return True
+    if type_ is not None and type_.dtype in facts.INTEGERS:
+        content = facts.all_contents(one)
+        if content is not None and all(isinstance(element, int) for element in content):
+            return True  # all that there is to know
+        return content == facts.all_contents(other)
+    constant_ = known if tensor is None else tensor
+    return constant_ is None or constant_.size > facts.MAX_ELEMENTS  # inference may read few: the factors of a Resize
+
+
+def _drained(queue: deque[ir.Node]) -> Iterator[ir.Node]:
+    """What is in a queue, and what comes into it meanwhile."""
+    while queue:
+        yield queue.popleft()
+
+
+def _restore_facts(
+    value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None, meta: Mapping[str, object]
+) -> None:
+    value.type, value.shape = type_, shape
+    value.meta.clear()
+    value.meta.update(meta)
+
+
+__all__ = ["Reinference", "infers_alike"]
