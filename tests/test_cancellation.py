@@ -27,7 +27,6 @@ from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation import evaluate
-from ortopt.evaluation.evaluate import count_nodes
 from ortopt.graph import onnx_ir_internals, scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
@@ -42,6 +41,7 @@ from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
+from ortopt.serialization.scan import count_nodes
 from ortopt.serialization.validate import validate
 from ortopt.system import garbage_collection
 from ortopt.testing import parse

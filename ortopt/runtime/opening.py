@@ -30,9 +30,9 @@ from ortopt.runtime.settings import RunType, Settings
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.weights import FOLDER_KEY
-from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
+from ortopt.serialization.scan import mentions_groups
 
 if TYPE_CHECKING:
     from os import PathLike
