@@ -18,9 +18,9 @@ from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, RegistrationError, TransformerError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
-from ortopt.graph.onnx_ir_internals import clone
 from ortopt.instrumentation.check_each import what_is_broken
 from ortopt.observers import HistoryEntry, InvalidGraph, Observer, Observers, RetryRequested
+from ortopt.onnx_ir_internals import clone
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel, whole_number
 from ortopt.rule import Changes, RewriteRule, RuleDriver, RuleFailure, check_rule
 from ortopt.transformer import GraphTransformer, check_contract, check_instance, name_key

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     "errors options cancellation _version",
-    "system semantics",
+    "system semantics onnx_ir_internals",
     "graph",
     "serialization analysis",
     "evaluation",

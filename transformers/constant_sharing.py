@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import first_use, get_meta
+from ortopt.onnx_ir_internals import first_use, get_meta
 from ortopt.options import TransformerLevel
 from ortopt.serialization.mapped_tensors import MappedTensor
 from ortopt.transformer import Context, GraphTransformer

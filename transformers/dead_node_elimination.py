@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 

@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.slice import cuts
 from ortopt.rule import NEWEST_OPSET, RewriteRule

@@ -25,7 +25,7 @@ from ortopt.graph import scope
 from ortopt.graph.facts import INTEGERS
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import is_needed
 
 CONVERTERS = frozenset({"BitCast", "Cast", "CastLike", "OneHot", "TfIdfVectorizer"})
 """Ops of ai.onnx that make floats of integers."""

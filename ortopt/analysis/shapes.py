@@ -55,7 +55,6 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.graph.onnx_ir_internals import get_meta, is_needed
 from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,
@@ -68,6 +67,7 @@ from ortopt.graph.symbolic import (
     provably_different,
     symbols,
 )
+from ortopt.onnx_ir_internals import get_meta, is_needed
 from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import replace_input
+from ortopt.onnx_ir_internals import replace_input
 
 
 def constant(

@@ -12,9 +12,9 @@ from ortopt.graph import facts, scope
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
 from ortopt.graph.function_edits import FunctionEdits
 from ortopt.graph.names import set_name
-from ortopt.graph.onnx_ir_internals import first_use, get_meta, use_count
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.symbolic import canonical, is_known
+from ortopt.onnx_ir_internals import first_use, get_meta, use_count
 
 
 class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be, told by its reason

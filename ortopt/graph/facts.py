@@ -26,8 +26,8 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortopt.graph.bounds import EXACT_IN_DOUBLES, LIMITS, Sizes
-from ortopt.graph.onnx_ir_internals import get_meta
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, is_known
+from ortopt.onnx_ir_internals import get_meta
 
 SHAPE = "ortopt.shape"
 CLAIM = "ortopt.claim"

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope
-from ortopt.graph.onnx_ir_internals import previous_node, replace_input, unlink, use_count
 from ortopt.graph.primitive_edits import PrimitiveEdits, constant_bytes, replace_back
+from ortopt.onnx_ir_internals import previous_node, replace_input, unlink, use_count
 
 
 class FunctionEdits(PrimitiveEdits):

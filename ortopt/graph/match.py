@@ -34,8 +34,8 @@ from ortopt.graph.constants import (
     small_array,
     tensor_of,
 )
-from ortopt.graph.onnx_ir_internals import first_use, use_count
 from ortopt.graph.refusal import ONLY_DECLARED, Refusal, need
+from ortopt.onnx_ir_internals import first_use, use_count
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim

@@ -13,7 +13,10 @@ from ortopt.graph import scope
 from ortopt.graph.detached import constant, detach, is_detached_constant
 from ortopt.graph.index import OpIndex
 from ortopt.graph.names import NameRegistry, set_name
-from ortopt.graph.onnx_ir_internals import (
+from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
+from ortopt.graph.reinference import Reinference, infers_alike
+from ortopt.graph.undo_log import UndoLog
+from ortopt.onnx_ir_internals import (
     Usage,
     get_meta,
     output_count,
@@ -23,9 +26,6 @@ from ortopt.graph.onnx_ir_internals import (
     unlink,
     use_count,
 )
-from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
-from ortopt.graph.reinference import Reinference, infers_alike
-from ortopt.graph.undo_log import UndoLog
 
 _PAD_AXES = 3
 

@@ -11,8 +11,8 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
-from ortopt.graph.onnx_ir_internals import meta_of, trivially_same_type
 from ortopt.graph.undo_log import UndoLog
+from ortopt.onnx_ir_internals import meta_of, trivially_same_type
 
 _SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})  # nothing is kept of what they hold: readers ask these
 _MAX_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps

@@ -12,9 +12,9 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
-from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.graph.text import quoted
 from ortopt.observers import InvalidGraph, Observer, RetryRequested
+from ortopt.onnx_ir_internals import use_count
 from ortopt.rule import RewriteRule
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.serialization.validate import label, validate

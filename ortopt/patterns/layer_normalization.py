@@ -42,7 +42,7 @@ from ortopt.graph.match import (
     scalar,
     shape_of,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 
 ROOTS = ("Sqrt", "Pow")
 

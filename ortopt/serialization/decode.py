@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.onnx_ir_internals import fill
 from ortopt.graph.text import quoted
+from ortopt.onnx_ir_internals import fill
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization import opset_imports, sparse
 from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor, data_bytes

@@ -17,10 +17,10 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
 from ortopt.graph.facts import declared_shape
-from ortopt.graph.onnx_ir_internals import get_meta, meta_of, properties_of
 from ortopt.graph.provenance import MAX_ORIGINS, ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
+from ortopt.onnx_ir_internals import get_meta, meta_of, properties_of
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
 from ortopt.serialization.sparse import SPARSE_KEY, SparseTensor

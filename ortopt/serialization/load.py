@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph.onnx_ir_internals import clone
 from ortopt.graph.order import in_order
 from ortopt.graph.text import one_line, quoted
+from ortopt.onnx_ir_internals import clone
 from ortopt.serialization import nested_names, soundness
 from ortopt.serialization.decode import ExternalFiles, decode
 from ortopt.serialization.encode import encode

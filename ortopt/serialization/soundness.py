@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.onnx_ir_internals import get_meta
 from ortopt.graph.text import quoted
+from ortopt.onnx_ir_internals import get_meta
 from ortopt.serialization import operand_shapes
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.operand_shapes import Known

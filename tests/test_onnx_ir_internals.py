@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.onnx_ir_internals import first_use, meta_of, previous_node, properties_of, use_count
+from ortopt.onnx_ir_internals import first_use, meta_of, previous_node, properties_of, use_count
 
 
 def chain():
