@@ -22,6 +22,7 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerE
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import HistoryEntry, Observer, RetryRequested, RewriteLimit
+from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.pipeline import NumberedRewrite, Pipeline, Replay, RewriteKey, StopPointReached
 from ortopt.options import Options, Target, whole_number
 from ortopt.transformer import GraphTransformer
@@ -753,7 +754,7 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
     ops: Counter[str] = Counter()
     initializers = nbytes = 0
     for graph in scope.graphs(model, token):
-        for value in token.checked(graph.initializers.data.values()):
+        for value in token.checked(initializers_of(graph).values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
         for node in token.checked(graph):

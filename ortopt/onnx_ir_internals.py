@@ -1,5 +1,8 @@
 """What onnx-ir knows at no cost and tells publicly only at some: the one place that looks behind its public names.
 
+Each private name here is pinned by a test, which names the release of onnx-ir that it was read in.
+
+- Attributes and initializers are dictionaries in a wrapper; each question to it costs several calls.
 - ``Value.uses()`` copies all uses; a shared constant with 30,000 of them makes that the cost of a rewrite.
 - The linked list of nodes does not say who stands before whom.
 - The outputs of a node can be made fewer only at their end.
@@ -21,6 +24,26 @@ from onnx_ir._core import Usage
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
+
+
+def attributes_of(node: ir.Node) -> dict[str, ir.Attr]:
+    """The attributes of a node as a plain dictionary, to be read: ``node.attributes`` answers each question slowly."""
+    return node._attributes.data
+
+
+def initializers_of(graph: ir.Graph) -> dict[str, ir.Value]:
+    """The initializers of a graph as a plain dictionary, to be read."""
+    return graph._initializers.data
+
+
+def plain_dict(entries: Any) -> dict[Any, Any]:
+    """The plain dictionary behind a container of onnx-ir, which may be changed past it; any other is itself.
+
+    Args:
+        entries: Initializers of a graph, which onnx-ir would let go of one by one, or any dictionary.
+    """
+    plain: dict[Any, Any] = getattr(entries, "data", entries)
+    return plain
 
 
 def use_count(value: ir.Value) -> int:
@@ -223,13 +246,16 @@ def get_meta(owner: ir.Node | ir.Value, key: str) -> Any:
 
 __all__ = [
     "Usage",
+    "attributes_of",
     "clone",
     "fill",
     "first_use",
     "get_meta",
+    "initializers_of",
     "is_needed",
     "meta_of",
     "output_count",
+    "plain_dict",
     "previous_node",
     "properties_of",
     "replace_input",

@@ -21,13 +21,13 @@ import onnx_ir as ir
 import pytest
 
 from benchmarks.generators import GENERATORS
-from ortopt import semantics
+from ortopt import onnx_ir_internals, semantics
 from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation import evaluate
-from ortopt.graph import onnx_ir_internals, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.order import in_order, is_sorted

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from ortopt.onnx_ir_internals import plain_dict
+
 
 class Entries(Protocol):
     """A dictionary, or what behaves like one, as the initializers of a graph do."""
@@ -73,8 +75,7 @@ class DictionaryOrder:
             entries, keys = self._journals[identity]
             del keys[length:]
             rank = {key: place for place, key in enumerate(keys)}  # one that came twice stands where it came last
-            own: Any = entries
-            plain: dict[Any, Any] = getattr(own, "data", own)  # onnx-ir would let go of each initializer
+            plain = plain_dict(entries)
             ordered = sorted(plain.items(), key=lambda entry: rank.get(entry[0], length))
             plain.clear()
             plain.update(ordered)

@@ -14,7 +14,7 @@ from ortopt.graph.function_edits import FunctionEdits
 from ortopt.graph.names import set_name
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.symbolic import canonical, is_known
-from ortopt.onnx_ir_internals import first_use, get_meta, use_count
+from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
 
 
 class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be, told by its reason
@@ -240,7 +240,7 @@ class Editor(FunctionEdits):
         self.clear_outputs(graph)
         for result, shape in known:  # what the graph declared is no interface any more
             self.set_type(result, result.type, shape)
-        adopted = {value: self.adopt_initializer(value, before) for value in tuple(graph.initializers.data.values())}
+        adopted = {value: self.adopt_initializer(value, before) for value in tuple(initializers_of(graph).values())}
         results = [adopted.get(result, result) for result in results]
         moved = list(graph)
         for inner in moved:

@@ -9,7 +9,13 @@ import onnx_ir as ir
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.primitive_edits import PrimitiveEdits, constant_bytes, replace_back
-from ortopt.onnx_ir_internals import previous_node, replace_input, unlink, use_count
+from ortopt.onnx_ir_internals import (
+    attributes_of,
+    previous_node,
+    replace_input,
+    unlink,
+    use_count,
+)
 
 
 class FunctionEdits(PrimitiveEdits):
@@ -59,7 +65,7 @@ class FunctionEdits(PrimitiveEdits):
         unlink(node)
         body.append(node)
         self.index.add(body, node)
-        if node.attributes.data:
+        if attributes_of(node):
             scope.attach_below(node)
         self.touched.append(node)
         self._log.record(self._undo_move, node, source, body, before)

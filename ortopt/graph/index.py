@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import subgraphs
 
 Nodes = dict[ir.Node, None]
@@ -62,7 +63,7 @@ class OpIndex:
         if node not in nodes:
             nodes[node] = None
             self._totals[name] += 1
-        if node.attributes.data:
+        if attributes_of(node):
             for inner in subgraphs(node):
                 for below in scope.below(inner):
                     self.build(below)
@@ -74,7 +75,7 @@ class OpIndex:
         if node in nodes:
             del nodes[node]
             self._totals[name] -= 1
-        if node.attributes.data:
+        if attributes_of(node):
             for inner in subgraphs(node):
                 for below in scope.below(inner):
                     self.drop(below)

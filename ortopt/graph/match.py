@@ -35,7 +35,7 @@ from ortopt.graph.constants import (
     tensor_of,
 )
 from ortopt.graph.refusal import ONLY_DECLARED, Refusal, need
-from ortopt.onnx_ir_internals import first_use, use_count
+from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim
@@ -240,7 +240,7 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     Raises:
         Refusal: If the function's caller decides it.
     """
-    found = node.attributes.data.get(name)
+    found = attributes_of(node).get(name)
     if found is None:
         return default
     if found.is_ref():

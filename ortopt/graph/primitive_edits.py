@@ -18,6 +18,7 @@ from ortopt.graph.reinference import Reinference, infers_alike
 from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import (
     Usage,
+    attributes_of,
     get_meta,
     output_count,
     previous_node,
@@ -158,7 +159,7 @@ class PrimitiveEdits:
         self._infer(node)
 
     def _enter(self, graph: ir.Graph, node: ir.Node) -> None:
-        if node.attributes.data:
+        if attributes_of(node):
             scope.attach_below(node)
         self.index.add(graph, node)
         self.touched.append(node)

@@ -12,7 +12,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.index import OpIndex
 from ortopt.graph.undo_log import UndoLog
-from ortopt.onnx_ir_internals import meta_of, trivially_same_type
+from ortopt.onnx_ir_internals import attributes_of, meta_of, trivially_same_type
 
 _SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})  # nothing is kept of what they hold: readers ask these
 _MAX_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
@@ -72,7 +72,7 @@ class Reinference:
     def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
         """The values of a node, and of the graphs below it, of which inference now says something else, or may say."""
         values = [value for user in scope.with_nested(node) for value in user.outputs]
-        if node.attributes.data:
+        if attributes_of(node):
             values += [value for graph in scope.nested(node) for value in graph.inputs]
         before = [(value.type, value.shape, dict(value.meta)) for value in values]
         infer(node)

@@ -20,7 +20,13 @@ from ortopt.graph.facts import declared_shape
 from ortopt.graph.provenance import MAX_ORIGINS, ORIGIN_KEY, PASS_KEY
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import one_line, quoted
-from ortopt.onnx_ir_internals import get_meta, meta_of, properties_of
+from ortopt.onnx_ir_internals import (
+    attributes_of,
+    get_meta,
+    initializers_of,
+    meta_of,
+    properties_of,
+)
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
 from ortopt.serialization.sparse import SPARSE_KEY, SparseTensor
@@ -179,7 +185,7 @@ class _Encoder:
     def _graph(self, graph: ir.Graph, more_types: bytes = b"", *, is_main: bool = False) -> _Message:
         out = _Message()
         types, annotations = _Told(), _Told()
-        for value in self._watch(itertools.chain(graph.inputs, graph.initializers.data.values())):
+        for value in self._watch(itertools.chain(graph.inputs, initializers_of(graph).values())):
             annotations.annotation(value)
         self._nodes(graph, 1, out, types, annotations)
         out.add(_optional(2, graph.name))
@@ -190,10 +196,10 @@ class _Encoder:
         out.add(_optional(10, graph.doc_string))
         inputs = list(graph.inputs)
         if is_main and self._ir_version < _ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR:
-            inputs += [value for value in graph.initializers.data.values() if not value.is_graph_input()]
+            inputs += [value for value in initializers_of(graph).values() if not value.is_graph_input()]
         out.add(b"".join(field(11, _value(value)) for value in inputs))
         out.add(b"".join(field(12, _value(value)) for value in graph.outputs))
-        constants = self._watch(graph.initializers.data.values())
+        constants = self._watch(initializers_of(graph).values())
         out.add(b"".join(field(13, _value(value)) for value in constants if _tells_more(value)))
         out.add(b"".join(types.parts) + more_types)
         out.add(b"".join(annotations.parts))
@@ -282,7 +288,7 @@ class _Encoder:
             parts.append(_text(_NAME, node.name))
         operator, rest = self._operator(node)
         parts.append(operator)
-        message = self._attributes(node, parts) if node.attributes.data else None
+        message = self._attributes(node, parts) if attributes_of(node) else None
         if node.doc_string:
             parts.append(_text(_NODE_DOC, node.doc_string))
         parts.append(rest)
@@ -311,7 +317,7 @@ class _Encoder:
     def _attributes(self, node: ir.Node, parts: list[bytes]) -> _Message | None:
         """Add attributes to the parts; or, from the first that holds a tensor on, make a message of all so far."""
         message: _Message | None = None
-        for attribute in node.attributes.data.values():
+        for attribute in attributes_of(node).values():
             written = self._attribute(attribute)
             if isinstance(written, bytes):
                 parts.append(_ATTRIBUTE + varint(len(written)) + written)

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.names import set_name
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
 from ortopt.semantics import owns_interfaces, subgraphs
 from ortopt.serialization.validate import NameClashError, validate
 
@@ -124,7 +125,7 @@ def _names_asked_for(graphs: list[ir.Graph], token: CancellationToken) -> set[st
         value.name
         for graph in graphs
         for node in token.checked(graph)
-        if node.attributes.data and not owns_interfaces(node)
+        if attributes_of(node) and not owns_interfaces(node)
         for held in subgraphs(node)
         for value in itertools.chain(held.inputs, held.outputs)
     }
@@ -135,7 +136,7 @@ def _nested(level: _Level, around: Counter[str | None], token: CancellationToken
     names = [value.name for value in dict.fromkeys(token.checked(_values(level.graph)))]
     around.update(names)
     for node in token.checked(level.graph):
-        if node.attributes.data:
+        if attributes_of(node):
             for graph in subgraphs(node):
                 yield _Level(graph, not owns_interfaces(node))
     around.subtract(names)
@@ -143,7 +144,7 @@ def _nested(level: _Level, around: Counter[str | None], token: CancellationToken
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs
-    yield from graph.initializers.data.values()
+    yield from initializers_of(graph).values()
     for node in graph:
         yield from node.outputs
 

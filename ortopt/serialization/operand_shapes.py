@@ -12,6 +12,7 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
+from ortopt.onnx_ir_internals import attributes_of
 
 Known = tuple[int | None, ...]
 """Dimensions; None where it is not known."""
@@ -127,7 +128,7 @@ def _concat(node: ir.Node, shapes: Shapes) -> None:
 
 def _integer(node: ir.Node, name: str, default: int | None) -> int | None:
     """An attribute that is a number; None where it is not known."""
-    attribute = node.attributes.data.get(name)
+    attribute = attributes_of(node).get(name)
     if attribute is None:
         return default
     return None if attribute.is_ref() else attribute.as_int()

@@ -16,7 +16,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
-from ortopt.onnx_ir_internals import get_meta
+from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
 from ortopt.serialization import operand_shapes
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.operand_shapes import Known
@@ -94,7 +94,7 @@ class _Check:
 
     def _graph(self, graph: ir.Graph) -> _Steps:
         kinds, shapes = self._kinds, self._shapes
-        for value in self._watch(graph.initializers.data.values()):
+        for value in self._watch(initializers_of(graph).values()):
             tensor = value.const_value
             if tensor is not None and not value.is_graph_input():
                 kinds[value] = tensor.dtype
@@ -103,7 +103,7 @@ class _Check:
         functions, unseen = self._functions, _UNSEEN
         signatures, results, known = self._signatures, self._results, kinds.get
         for node in self._watch(graph):
-            attributes = node.attributes.data
+            attributes = attributes_of(node)
             if attributes:
                 for held in semantics.subgraphs(node):
                     self._enter(node, held)
@@ -299,7 +299,7 @@ def _fault_of(node: ir.Node) -> Callable[[Signature | None], InvalidModelError |
     def fault(of: Signature | None) -> InvalidModelError | None:
         try:
             if of is not None:
-                of.check_attributes(node.attributes.data)
+                of.check_attributes(attributes_of(node))
         except InvalidModelError as error:
             return error
         return None

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
 
 _CONTENTS: Final = {
     "value": ir.AttributeType.TENSOR,
@@ -112,7 +113,7 @@ class _Check:
                 raise InvalidModelError(
                     f"{label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
                 )
-            attributes = node.attributes.data
+            attributes = attributes_of(node)
             if node.op_type == "Constant" and not node.domain:
                 _check_constant(node)
             if attributes:
@@ -136,7 +137,7 @@ class _Check:
             inputs.add(name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
-        for name, value in self._watch(graph.initializers.data.items()):
+        for name, value in self._watch(initializers_of(graph).items()):
             if value.const_value is None:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:
@@ -200,9 +201,9 @@ def _check_constant(node: ir.Node) -> None:
     """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
     if len(node.outputs) != 1 or not node.outputs[0].name:
         raise InvalidModelError(f"{label(node)} has not the one result that it must have")
-    if not _CONTENTS.keys() & node.attributes.data.keys():
+    if not _CONTENTS.keys() & attributes_of(node).keys():
         raise InvalidModelError(f"{label(node)} has no value")
-    for name, attribute in node.attributes.data.items():
+    for name, attribute in attributes_of(node).items():
         wanted = _CONTENTS.get(name)
         if wanted is not None and attribute.type != wanted:
             raise InvalidModelError(
