@@ -24,8 +24,8 @@ from ortopt.runtime.plan import Plan
 from ortopt.runtime.recipes import Recipe, write_type
 from ortopt.runtime.settings import RunType
 from ortopt.runtime.values import elements, to_numpy, type_of
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.save import save
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:

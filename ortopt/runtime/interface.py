@@ -17,7 +17,7 @@ from ortopt.evaluation.evaluate import use_one_thread
 from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, failure
 from ortopt.runtime.weights import FOLDER_KEY, place
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 
 _ACCEPTED: Final = "accepted"
 _SHAPE: Final = "shape"

@@ -20,7 +20,7 @@ from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.text import quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.semantics import GROUP_DOMAIN
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions

@@ -27,13 +27,16 @@ from ortopt.onnx_ir_internals import (
     meta_of,
     properties_of,
 )
-from ortopt.semantics import GROUP_DOMAIN
-from ortopt.serialization.decode import DEVICES_FROM_IR, FOREIGN_TYPE_KEY, FUNCTION_TYPES_FROM_IR, QUANTIZATION_KEY
+from ortopt.semantics import GROUP_DOMAIN, QUANTIZATION_KEY
+from ortopt.serialization.ir_versions import (
+    CONSTANT_INITIALIZERS_FROM_IR,
+    DEVICES_FROM_IR,
+    FUNCTION_TYPES_FROM_IR,
+    METADATA_FROM_IR,
+)
 from ortopt.serialization.sparse import SPARSE_KEY, SparseTensor
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 from ortopt.serialization.wire import field, integer, tag, varint
-
-_PROVENANCE_FROM_IR: Final = 10
-_ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR: Final = 4
 
 
 class Place(NamedTuple):
@@ -78,8 +81,8 @@ def encode(
     Raises:
         OutputError: The model has something that ONNX cannot express.
     """
-    if provenance and model.ir_version < _PROVENANCE_FROM_IR:
-        raise OutputError(f"provenance needs IR version {_PROVENANCE_FROM_IR}; the model has {model.ir_version}")
+    if provenance and model.ir_version < METADATA_FROM_IR:
+        raise OutputError(f"provenance needs IR version {METADATA_FROM_IR}; the model has {model.ir_version}")
     try:
         return _Encoder(model, place, types, provenance, token).model(model).parts
     except RecursionError:
@@ -195,7 +198,7 @@ class _Encoder:
             out.add_message(5, self._tensor(value.const_value, name, in_attribute=False))
         out.add(_optional(10, graph.doc_string))
         inputs = list(graph.inputs)
-        if is_main and self._ir_version < _ALL_INITIALIZERS_ARE_INPUTS_BEFORE_IR:
+        if is_main and self._ir_version < CONSTANT_INITIALIZERS_FROM_IR:
             inputs += [value for value in initializers_of(graph).values() if not value.is_graph_input()]
         out.add(b"".join(field(11, _value(value)) for value in inputs))
         out.add(b"".join(field(12, _value(value)) for value in graph.outputs))

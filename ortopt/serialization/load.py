@@ -17,8 +17,10 @@ from ortopt.graph.order import in_order
 from ortopt.graph.text import one_line, quoted
 from ortopt.onnx_ir_internals import clone
 from ortopt.serialization import nested_names, soundness
-from ortopt.serialization.decode import ExternalFiles, decode
+from ortopt.serialization.decode import decode
 from ortopt.serialization.encode import encode
+from ortopt.serialization.external_files import ExternalFiles
+from ortopt.serialization.ir_versions import CONSTANT_INITIALIZERS_FROM_IR
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.validate import validate
 from ortopt.serialization.wire import strip
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 
 SOURCE_KEY: Final = "ortopt.source"
 """Where `load` leaves an `Origin` in ``model.meta``."""
-
-_INITIALIZERS_ARE_CONSTANTS_BEFORE_IR: Final = 4
-"""From here on a graph input of the same name makes an initializer a default; before, every initializer had one."""
 
 _MAX_BYTES: Final = 2**31 - 1
 """What protobuf can read; a stream that goes on longer is no model."""
@@ -239,7 +238,7 @@ def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
         validate(model, token=token)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         nested_names.separate(graph, token)
-    if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again
+    if model.ir_version < CONSTANT_INITIALIZERS_FROM_IR:  # `save` lists them as inputs again
         graph = model.graph
         graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
     model.meta[SOURCE_KEY] = origin

@@ -18,10 +18,10 @@ from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
 from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
 from ortopt.serialization import operand_shapes
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.operand_shapes import Known
 from ortopt.serialization.signatures import ABSENT, Signature, counted, signature
 from ortopt.serialization.sparse import SparseTensor
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 from ortopt.serialization.validate import label
 
 _SCANS_FROM: Final = 9
