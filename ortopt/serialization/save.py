@@ -23,9 +23,11 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.text import one_line, quoted
-from ortopt.serialization.encode import Part, Place, encode
+from ortopt.serialization.encode import encode
 from ortopt.serialization.load import SOURCE_KEY, Origin
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
+from ortopt.serialization.message import Part
+from ortopt.serialization.tensor_encoding import Place
 from ortopt.serialization.validate import validate
 from ortopt.serialization.wire import strip
 from ortopt.system.files import same_file
