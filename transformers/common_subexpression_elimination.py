@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.structure import node_key
+from ortopt.graph.structural_keys import node_key
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer

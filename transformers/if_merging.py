@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, need
-from ortopt.graph.structure import graph_key
+from ortopt.graph.structural_keys import graph_key
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.patterns.loops import copied

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.bounds import is_endless
 from ortopt.graph.edit import constant
+from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import (
     Refusal,
     array_of,

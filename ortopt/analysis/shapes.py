@@ -35,7 +35,6 @@ from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims, meet
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.bounds import Sizes
 from ortopt.graph.facts import (
     CLAIM,
     CONTENTS,
@@ -55,6 +54,7 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
+from ortopt.graph.integer_ranges import Sizes
 from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,

@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.graph.bounds import EXACT_IN_DOUBLES, LIMITS, Sizes
+from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, LIMITS, Sizes
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, is_known
 from ortopt.onnx_ir_internals import get_meta
 

@@ -20,7 +20,7 @@ from ortopt.observers import Observer, node_name
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
-from ortopt.serialization import nested_names, sparse
+from ortopt.serialization import shadowed_names, sparse
 from ortopt.serialization.load import Kept, load
 from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
@@ -187,7 +187,7 @@ class Pipeline:
             again = self.replay(attempt.observers, runs=attempt.runs.completed, left_out=attempt.left_out)
             attempt.content, attempt.manager, attempt.offered = again.model, again.manager, again.offered
             attempt.stopped = True
-        nested_names.restore(attempt.model, token.with_timeout(None))
+        shadowed_names.restore(attempt.model, token.with_timeout(None))
         validate(attempt.model, token=token.with_timeout(None))
 
     def _run(self, attempt: Run, token: CancellationToken, watchdog: Watchdog) -> None:
@@ -307,7 +307,7 @@ class Pipeline:
         token = token or CancellationToken()
         attempt = self.attempt(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
         self._run(attempt, token, Watchdog(token))
-        nested_names.restore(attempt.model, token.with_timeout(None))
+        shadowed_names.restore(attempt.model, token.with_timeout(None))
         validate(attempt.model, token=token.with_timeout(None))
         attempt.last = replay.last
         return attempt

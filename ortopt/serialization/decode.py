@@ -20,10 +20,10 @@ from ortopt.graph.text import quoted
 from ortopt.onnx_ir_internals import fill
 from ortopt.semantics import GROUP_DOMAIN, QUANTIZATION_KEY
 from ortopt.serialization import opset_imports, sparse
+from ortopt.serialization.duplicate_names import DuplicateNameError, without_duplicates
 from ortopt.serialization.external_files import ExternalFiles
 from ortopt.serialization.ir_versions import DEVICES_FROM_IR, FUNCTION_TYPES_FROM_IR
 from ortopt.serialization.mapped_tensors import MappedFile
-from ortopt.serialization.repeated_names import RepeatedNameError, without_repeats
 from ortopt.serialization.tensor_decoding import TensorDecoder
 from ortopt.serialization.type_decoding import apply_types_of_functions, properties, state_type, text, type_and_shape
 from ortopt.serialization.wire import Stripped
@@ -102,8 +102,8 @@ class _Decoder:
         self._configurations = {configuration.name: configuration for configuration in configurations}
         try:
             graph = self._graph(proto.graph, ())
-        except RepeatedNameError:
-            graph = self._graph(without_repeats(proto.graph), ())
+        except DuplicateNameError:
+            graph = self._graph(without_duplicates(proto.graph), ())
         imports = graph.opset_imports
         imports.update(opset_imports.imported(_opsets(proto.opset_import)))
         opset_imports.complete(
@@ -186,7 +186,7 @@ class _Decoder:
         for proto in self._token.checked(protos):
             name = proto.name
             if name in initializers:
-                raise RepeatedNameError(f"two initializers are named {quoted(name)}")
+                raise DuplicateNameError(f"two initializers are named {quoted(name)}")
             if not name and is_main:  # nothing can refer to it; ONNX Runtime leaves it out
                 continue
             tensor = self._tensors.dense(proto, f"initializer {quoted(name)}")
@@ -362,7 +362,7 @@ def _declared(values: dict[str, ir.Value], name: str, what: str) -> ir.Value:
     if not name:
         raise InvalidModelError(f"the name of a {what} is empty")
     if name in values:
-        raise RepeatedNameError(f"{what} {quoted(name)}: another value of the same graph has this name")
+        raise DuplicateNameError(f"{what} {quoted(name)}: another value of the same graph has this name")
     value = values[name] = ir.Value(name=text(name))
     return value
 

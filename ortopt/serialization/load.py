@@ -16,7 +16,7 @@ from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.order import in_order
 from ortopt.graph.text import one_line, quoted
 from ortopt.onnx_ir_internals import clone
-from ortopt.serialization import nested_names, soundness
+from ortopt.serialization import shadowed_names, soundness
 from ortopt.serialization.decode import decode
 from ortopt.serialization.encode import encode
 from ortopt.serialization.external_files import ExternalFiles
@@ -237,7 +237,7 @@ def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
         _sort(model, token)
         validate(model, token=token)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        nested_names.separate(graph, token)
+        shadowed_names.separate(graph, token)
     if model.ir_version < CONSTANT_INITIALIZERS_FROM_IR:  # `save` lists them as inputs again
         graph = model.graph
         graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]

@@ -1,8 +1,8 @@
-"""Names that a value in a nested graph shares with values around it.
+"""Shadowed names: a value in a nested graph has the name of a value in a graph around it.
 
-ONNX lets a value in a subgraph be called as one that is computed later around it, and an input of a subgraph as any
-around it. Both are fine until a node moves: then one hides the other. So such values have names of their own while
-nodes move, and get back what the file calls them when they have found their places.
+ONNX allows it for values that are computed later around the nested graph, and for inputs of nested graphs. Both are
+fine until a node moves: then one value shadows the other. So such values have names of their own while nodes move, and
+get back the names that the file gives them when all nodes are in their places.
 
 If, Loop, Scan and SequenceMap tell the inputs and outputs of their graphs by position. Other ops may ask for names, as
 BeamSearch of ONNX Runtime does: there the values around get other names.

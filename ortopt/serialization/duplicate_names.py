@@ -17,7 +17,7 @@ from ortopt.graph.text import quoted
 from ortopt.serialization.opset_imports import canonical
 
 
-class RepeatedNameError(InvalidModelError):
+class DuplicateNameError(InvalidModelError):
     """Two values of one graph have the same name."""
 
 
@@ -35,7 +35,7 @@ class _Constant(NamedTuple):
         return message.data_type, tuple(message.dims)
 
 
-def without_repeats(graph: onnx.GraphProto) -> onnx.GraphProto:
+def without_duplicates(graph: onnx.GraphProto) -> onnx.GraphProto:
     """A copy of a main graph in which each name that only constants have is that of one of them.
 
     Args:
@@ -122,4 +122,4 @@ def _content(node: onnx.NodeProto) -> onnx.TensorProto | onnx.SparseTensorProto 
     return onnx.helper.make_tensor(name, kind[attribute.name], dims, value if dims else [value])
 
 
-__all__ = ["RepeatedNameError", "without_repeats"]
+__all__ = ["DuplicateNameError", "without_duplicates"]
