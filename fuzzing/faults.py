@@ -38,9 +38,9 @@ from ortopt.graph.edit import Editor
 from ortopt.graph.undo_log import UndoLog
 from ortopt.observers import Observer
 from ortopt.options import Options
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save, to_bytes
-from ortopt.serialization.validate import validate
 from ortopt.transformer import GraphTransformer
 
 _OUTPUT: Final = "model.onnx"

@@ -39,10 +39,10 @@ from ortopt.partition.partitioning import Partition, group, partition, partition
 from ortopt.partition.partitioning import apply as lift_all
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions, Policy
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.serialization.scan import count_nodes
-from ortopt.serialization.validate import validate
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.verification import verify

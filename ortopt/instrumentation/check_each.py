@@ -17,7 +17,7 @@ from ortopt.observers import InvalidGraph, Observer, RetryRequested
 from ortopt.onnx_ir_internals import use_count
 from ortopt.rule import RewriteRule
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
-from ortopt.serialization.validate import label, validate
+from ortopt.serialization.checks.structure import label, validate
 from ortopt.transformer import GraphTransformer
 
 _Signature = tuple[tuple[object, ...], ...]
@@ -26,7 +26,7 @@ _Signature = tuple[tuple[object, ...], ...]
 class CheckEach(Observer):
     """Looks after every run of every transformer whether the model is still sound; a transformer that broke it fails.
 
-    What is looked at: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of
+    What is looked at: names, order and dangling values (`ortopt.serialization.checks`); that producers and users of
     every value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where
     something has changed, that the types and shapes of values are not other than what inference says of their nodes.
     Linear in the nodes of the whole model at each run: for finding a mistake, not for every day.

@@ -21,8 +21,8 @@ from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
 from ortopt.serialization import shadowed_names, sparse
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
-from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.transformer import GraphTransformer
 from ortopt.workspace import Workspace

@@ -16,13 +16,14 @@ from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.order import in_order
 from ortopt.graph.text import one_line, quoted
 from ortopt.onnx_ir_internals import clone
-from ortopt.serialization import shadowed_names, soundness
+from ortopt.serialization import shadowed_names
+from ortopt.serialization.checks import specification
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.decode import decode
 from ortopt.serialization.encode import encode
 from ortopt.serialization.external_files import ExternalFiles
 from ortopt.serialization.ir_versions import CONSTANT_INITIALIZERS_FROM_IR
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
-from ortopt.serialization.validate import validate
 from ortopt.serialization.wire import strip
 from ortopt.system.garbage_collection import collect_left, without_garbage_collection
 
@@ -114,7 +115,7 @@ def load(
         with without_garbage_collection():
             model = _loaded(source, token, None if folder is None else ExternalFiles(folder))
             if checked:
-                soundness.check(model, token)
+                specification.check(model, token)
             return model
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error

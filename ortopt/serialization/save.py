@@ -18,13 +18,13 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.text import one_line, quoted
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.data_file import DataLayout, write_data
 from ortopt.serialization.encode import encode
 from ortopt.serialization.load import SOURCE_KEY, Origin
 from ortopt.serialization.message import Part
 from ortopt.serialization.output_files import TemporaryOutput, locked, remove_old_data, remove_stray_files
 from ortopt.serialization.tensor_encoding import Place
-from ortopt.serialization.validate import validate
 from ortopt.system.files import same_file
 from ortopt.system.garbage_collection import without_garbage_collection
 

@@ -22,7 +22,7 @@ from ortopt.graph import scope
 from ortopt.graph.names import set_name
 from ortopt.onnx_ir_internals import attributes_of, initializers_of
 from ortopt.semantics import owns_interfaces, subgraphs
-from ortopt.serialization.validate import NameClashError, validate
+from ortopt.serialization.checks.structure import NameClashError, validate
 
 _RENAMED: Final = "ortopt.renamed"
 """In the ``meta`` of a main graph, or a function's: what the file calls values below it, by their present names."""

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 
 from ortopt.errors import InvalidModelError
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
-from ortopt.serialization.validate import validate
 from tests.serialization import models
 
 IF = "if (bool c, float[2] x) => (float[2] y) {{ t = Neg(x) y = If (c) <then_branch = {}, else_branch = {}> }}"

@@ -1,4 +1,4 @@
-"""Whether anything can run a model: nodes against the specification, as far as a glance at each of them tells.
+"""Nodes against the specification, as far as one look at each of them tells: whether anything can run the model.
 
 ONNX Runtime finds all of this when it loads a model. What it runs is never refused here: unknown ops and domains, ops
 in versions newer than the schemas, declared shapes that are not true. Types and shapes are followed from the inputs and
@@ -17,12 +17,12 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.text import quoted
 from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
-from ortopt.serialization import operand_shapes
-from ortopt.serialization.operand_shapes import Known
-from ortopt.serialization.signatures import ABSENT, Signature, counted, signature
+from ortopt.serialization.checks import operand_shapes
+from ortopt.serialization.checks.operand_shapes import Known
+from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
+from ortopt.serialization.checks.structure import label
 from ortopt.serialization.sparse import SparseTensor
 from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
-from ortopt.serialization.validate import label
 
 _SCANS_FROM: Final = 9
 _UNSEEN: Final = Signature("", (), (), 0, 0, 0, 0, {}, frozenset(), {})
@@ -36,7 +36,7 @@ def check(model: ir.Model, token: CancellationToken = NEVER) -> None:
     """Refuse a model that nothing can run; linear in its nodes.
 
     Args:
-        model: A model that `ortopt.serialization.validate.validate` accepts.
+        model: A model that `ortopt.serialization.checks.structure.validate` accepts.
         token: Cancellation token.
 
     Raises:
