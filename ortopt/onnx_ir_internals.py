@@ -197,27 +197,27 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
     )
 
 
-def trivially_same_type(one: ir.Value, other: ir.Value, tracked: Container[ir.DataType]) -> bool:
+def trivially_same_type(first: ir.Value, second: ir.Value, tracked: Container[ir.DataType]) -> bool:
     """Whether a glance tells that two values are of the same type and shape, and that no more can be known of them.
 
     Args:
-        one: A value.
-        other: Another one, equal to it.
+        first: A value.
+        second: Another value, equal to it.
         tracked: The types of which contents may be known too.
 
     Returns:
         Also true of two constants, whatever their type. False of what takes more than a glance.
     """
-    type_, other_type = one._type, other._type
+    type_, other_type = first._type, second._type
     if type_ is not other_type and (type_ is None or other_type is None or type_ != other_type):
         return False
-    shape, other_shape = one._shape, other._shape
+    shape, other_shape = first._shape, second._shape
     if shape is None or other_shape is None or (shape is not other_shape and shape._dims != other_shape._dims):
         return False
-    if one._is_graph_output or other._is_graph_output or one._is_graph_input or other._is_graph_input:
+    if first._is_graph_output or second._is_graph_output or first._is_graph_input or second._is_graph_input:
         return False  # there may be more than what is declared
-    producer, other_producer = one._producer, other._producer
-    if one._const_value is not None and other._const_value is not None:
+    producer, other_producer = first._producer, second._producer
+    if first._const_value is not None and second._const_value is not None:
         return _may_be_constant(producer) and _may_be_constant(other_producer)
     if producer is None or other_producer is None or type_ is None or type_.dtype in tracked:
         return False

@@ -86,13 +86,13 @@ def scalar(value: ir.Value | None) -> float:
     return float(np.asarray(tensor.numpy()).reshape(-1)[0])
 
 
-def is_scalar(value: ir.Value | None, expected: float, within: float = 0.0) -> bool:
+def is_scalar(value: ir.Value | None, expected: float, rel_tol: float = 0.0) -> bool:
     """Whether a value is a constant with one element that is `expected`, rounded to the constant's own type.
 
     Args:
         value: A value.
         expected: The number; compared within two units in the last place of the constant's type.
-        within: A relative error to allow beyond that, for constants that people write with few digits.
+        rel_tol: A relative error to allow beyond that, for constants that people write with few digits.
     """
     tensor = semantics.constant_tensor(value)
     if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
@@ -103,7 +103,7 @@ def is_scalar(value: ir.Value | None, expected: float, within: float = 0.0) -> b
     with np.errstate(over="ignore"):
         rounded = np.asarray(expected, dtype=array.dtype)
     content, wanted = float(array[0]), float(rounded)
-    allowed = max(within, 2 * EPSILONS.get(tensor.dtype, 0.0))
+    allowed = max(rel_tol, 2 * EPSILONS.get(tensor.dtype, 0.0))
     return content == wanted or abs(content - wanted) <= allowed * abs(wanted)
 
 

@@ -61,8 +61,8 @@ def shape_of(value: ir.Value) -> ir.Shape | None:
     shape = value.shape
     better = get_meta(value, SHAPE)  # of what was an output and is one no more, the declared shape is no proof either
     if better is not None and better[0] is shape:
-        found: ir.Shape | None = better[1]
-        return found
+        proven: ir.Shape | None = better[1]
+        return proven
     if shape is None and value.const_value is not None:
         return shape_from(tuple(value.const_value.shape))
     return shape
@@ -103,10 +103,10 @@ def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Di
     if size > MAX_ELEMENTS:
         return None
     try:
-        found: list[int] = tensor.numpy().reshape(-1).tolist()
+        numbers: list[int] = tensor.numpy().reshape(-1).tolist()
     except Exception:
         return None
-    return tuple(map(int, found))
+    return tuple(map(int, numbers))
 
 
 def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, proven: Iterable[Dim] = ()) -> None:
@@ -138,14 +138,16 @@ def is_exact_in_doubles(value: ir.Value) -> bool:
     if value.dtype.bitwidth < EXACT_IN_DOUBLES.bit_length():
         return True
     known, sizes = all_contents(value), sizes_of(value)
-    return known is not None and all(sizes.lies_within(one, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for one in known)
+    return known is not None and all(
+        sizes.lies_within(element, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for element in known
+    )
 
 
 def sizes_of(value: ir.Value) -> Sizes:
     """How large expressions get in the model of a value."""
     graph = value.graph
-    found = None if graph is None else graph.meta.get(SIZES)
-    return found if isinstance(found, Sizes) else _OF_NO_MODEL
+    sizes = None if graph is None else graph.meta.get(SIZES)
+    return sizes if isinstance(sizes, Sizes) else _OF_NO_MODEL
 
 
 _OF_NO_MODEL = Sizes()
@@ -218,7 +220,9 @@ def declared_shape(value: ir.Value) -> ir.Shape | None:
         return shape
     if shape is None:
         return shape_from(claimed)
-    return shape_from(tuple(one if says_more(one, dim) else dim for one, dim in zip(claimed, shape.dims, strict=True)))
+    return shape_from(
+        tuple(claim if says_more(claim, dim) else dim for claim, dim in zip(claimed, shape.dims, strict=True))
+    )
 
 
 __all__ = [

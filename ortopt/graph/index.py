@@ -121,15 +121,15 @@ class OpIndex:
         """Whether the nodes that stand in a graph are those that are known here, by the same ops; looks at each."""
         by_op: dict[str, Nodes] = self._graphs[graph]
         nothing: Nodes = {}
-        found = 0
+        count = 0
         for node in graph:
             name = node.op_type
             if node.domain:
                 name = f"{node.domain}::{name}"
             if node not in by_op.get(name, nothing):
                 return False
-            found += 1
-        return found == self.size(graph)
+            count += 1
+        return count == self.size(graph)
 
     def counts(self, graph: ir.Graph) -> dict[str, int]:
         """How many nodes of each op a graph has."""

@@ -160,17 +160,17 @@ def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, i
         Refusal: If neither comes from such a node, or there are not two operands, as Max, Min and Sum may have it.
     """
     a, b = _two_operands(node)
-    found = []
+    pairs = []
     behind = a.producer()
     if behind is not None and is_op(behind, *ops, domain=domain):
-        found.append((behind, b))
+        pairs.append((behind, b))
     if a is not b:
         behind = b.producer()
         if behind is not None and is_op(behind, *ops, domain=domain):
-            found.append((behind, a))
-    if not found:
+            pairs.append((behind, a))
+    if not pairs:
         raise Refusal(f"no operand comes from {' or '.join(ops)}", node)
-    return choose(found)
+    return choose(pairs)
 
 
 def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
@@ -183,10 +183,10 @@ def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
         Refusal: If neither is a constant, or there are not two operands, as Max, Min and Sum may have it.
     """
     a, b = _two_operands(node)
-    found = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
-    if not found:
+    pairs = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
+    if not pairs:
         raise Refusal("no operand is a constant", node)
-    return choose(found)
+    return choose(pairs)
 
 
 def only_user(value: ir.Value, *ops: str, domain: str = "") -> ir.Node:
@@ -240,12 +240,12 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     Raises:
         Refusal: If the function's caller decides it.
     """
-    found = attributes_of(node).get(name)
-    if found is None:
+    entry = attributes_of(node).get(name)
+    if entry is None:
         return default
-    if found.is_ref():
+    if entry.is_ref():
         raise Refusal(f"the function's caller decides {name}", node)
-    content: Any = tuple(found.value) if isinstance(found.value, list | tuple) else found.value
+    content: Any = tuple(entry.value) if isinstance(entry.value, list | tuple) else entry.value
     return cast(T, content)
 
 
@@ -255,9 +255,9 @@ def plain_attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
     Raises:
         Refusal: If one is.
     """
-    for found in node.attributes.values():
-        if found.is_ref():
-            raise Refusal(f"the function's caller decides {found.name}", node)
+    for entry in node.attributes.values():
+        if entry.is_ref():
+            raise Refusal(f"the function's caller decides {entry.name}", node)
     return node.attributes
 
 
@@ -445,8 +445,8 @@ def splat(value: ir.Value | None) -> np.ndarray:
         at = optional(node, 0)
     node = None if at is None else at.producer()
     if node is not None and is_op(node, "ConstantOfShape"):
-        given: ir.TensorProtocol | None = attribute(node, "value", None)
-        return np.zeros((), np.float32) if given is None else np.asarray(given.numpy()).reshape(-1)[:1].reshape(())
+        tensor: ir.TensorProtocol | None = attribute(node, "value", None)
+        return np.zeros((), np.float32) if tensor is None else np.asarray(tensor.numpy()).reshape(-1)[:1].reshape(())
     content = array_of(at).reshape(-1)
     need(content.size > 0 and content.dtype != object, "it has no one number", value)
     bits = content.view(f"V{content.dtype.itemsize}")

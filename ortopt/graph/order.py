@@ -58,12 +58,12 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     waiting = [0] * len(nodes)
     for node in token.checked(nodes):
         producers = (value.producer() for value in node.inputs if value is not None)
-        found = [place[producer] for producer in producers if producer in place]
+        needed = [place[producer] for producer in producers if producer in place]
         if attributes_of(node):  # what is below a node comes before it, so that what it uses does too
-            found += [place[inner] for below in subgraphs(node) for inner in below]
-        for other in found:
+            needed += [place[inner] for below in subgraphs(node) for inner in below]
+        for other in needed:
             waiting[other] += 1
-        needs.append(found)
+        needs.append(needed)
     ready = [-position for position, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     reverse: dict[ir.Graph, list[ir.Node]] = {}
@@ -78,7 +78,7 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
                 heapq.heappush(ready, -other)
     if count != len(nodes):
         raise ValueError("nodes depend on one another in a circle")
-    return {at: found[::-1] for at, found in reverse.items()}
+    return {at: backwards[::-1] for at, backwards in reverse.items()}
 
 
 def _drained(heap: list[int]) -> Iterator[int]:

@@ -76,15 +76,15 @@ class Reinference:
             values += [value for graph in scope.nested(node) for value in graph.inputs]
         before = [(value.type, value.shape, dict(value.meta)) for value in values]
         infer(node)
-        found = []
+        changed = []
         for value, (type_, shape, meta) in zip(values, before, strict=True):
             if value.type == type_ and value.shape == shape and value.meta == meta:
                 continue
             self._log.record(_restore_facts, value, type_, shape, meta)
-            found.append(value)
-        if node.op_type in _SEQUENCES and not found:
-            found.extend(node.outputs)
-        return found
+            changed.append(value)
+        if node.op_type in _SEQUENCES and not changed:
+            changed.extend(node.outputs)
+        return changed
 
     def _followers(self, value: ir.Value) -> list[ir.Node]:
         """The users of a value, and the node whose graph gives it."""
@@ -96,24 +96,24 @@ class Reinference:
         return users
 
 
-def infers_alike(one: ir.Value, other: ir.Value) -> bool:
+def infers_alike(old: ir.Value, new: ir.Value) -> bool:
     """Whether inference finds the same for a node, whichever of the two it reads."""
-    if trivially_same_type(one, other, facts.INTEGERS):
+    if trivially_same_type(old, new, facts.INTEGERS):
         return True
-    type_ = one.type
-    if type_ is not other.type and type_ != other.type:
+    type_ = old.type
+    if type_ is not new.type and type_ != new.type:
         return False
-    told = meta_of(one) or meta_of(other)
-    if (told or one.shape is not other.shape) and facts.shape_of(one) != facts.shape_of(other):
+    has_facts = meta_of(old) or meta_of(new)
+    if (has_facts or old.shape is not new.shape) and facts.shape_of(old) != facts.shape_of(new):
         return False
-    tensor, known = semantics.constant_tensor(one), semantics.constant_tensor(other)
+    tensor, known = semantics.constant_tensor(old), semantics.constant_tensor(new)
     if tensor is not None and known is not None:
         return True
     if type_ is not None and type_.dtype in facts.INTEGERS:
-        content = facts.all_contents(one)
+        content = facts.all_contents(old)
         if content is not None and all(isinstance(element, int) for element in content):
             return True  # all that there is to know
-        return content == facts.all_contents(other)
+        return content == facts.all_contents(new)
     constant_ = known if tensor is None else tensor
     return constant_ is None or constant_.size > facts.MAX_ELEMENTS  # inference may read few: the factors of a Resize
 

@@ -314,7 +314,7 @@ def symbols(dim: Dim) -> frozenset[str]:
     """The names of the symbols in the expression."""
     if isinstance(dim, int) or dim.value is None:
         return frozenset()
-    found: set[str] = set()
+    names: set[str] = set()
     pending = [parse(dim.value)]
     while pending:
         for monomial in pending.pop():
@@ -322,8 +322,8 @@ def symbols(dim: Dim) -> frozenset[str]:
                 if atom in FUNCTIONS:
                     pending.extend(FUNCTIONS[atom][1])
                 else:
-                    found.add(name_of(atom))
-    return frozenset(found)
+                    names.add(name_of(atom))
+    return frozenset(names)
 
 
 def substitute(dim: Dim, mapping: Mapping[str, Dim]) -> Dim:

@@ -138,16 +138,16 @@ class _Decoder:
 
     def _graph(self, proto: onnx.GraphProto, outer: _Scopes) -> ir.Graph:
         values: dict[str, ir.Value] = {}
-        watch = self._token.checked
+        checked = self._token.checked
         inputs = [state_type(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
-        infos = {info.name: info for info in watch(proto.value_info)}
+        infos = {info.name: info for info in checked(proto.value_info)}
         self.typed |= bool(infos)
         initializers = self._initializers(proto.initializer, values, infos, is_main=not outer)
         nodes = self._sparse_initializers(proto.sparse_initializer, values, initializers)
-        _declare_outputs(watch(proto.node), values, infos)
+        _declare_outputs(checked(proto.node), values, infos)
         scopes = (*outer, values)
-        nodes += [self._node(node, scopes) for node in watch(proto.node)]
+        nodes += [self._node(node, scopes) for node in checked(proto.node)]
         outputs = []
         for info in proto.output:
             if info.name not in values:
@@ -225,15 +225,15 @@ class _Decoder:
     def _function(self, proto: onnx.FunctionProto, imports: Mapping[str, int]) -> ir.Function:
         label = quoted(f"{proto.domain}.{proto.name}")
         values: dict[str, ir.Value] = {}
-        watch = self._token.checked
-        infos = {info.name: info for info in watch(proto.value_info)}
+        checked = self._token.checked
+        infos = {info.name: info for info in checked(proto.value_info)}
         self.typed |= bool(infos)
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
             if value.name in infos:
                 state_type(value, infos[value.name])
-        _declare_outputs(watch(proto.node), values, infos)
-        nodes = [self._node(node, (values,)) for node in watch(proto.node)]
+        _declare_outputs(checked(proto.node), values, infos)
+        nodes = [self._node(node, (values,)) for node in checked(proto.node)]
         outputs = []
         for name in proto.output:
             if name not in values:
@@ -265,10 +265,10 @@ class _Decoder:
             inputs.append(value if value is not None else _from_outside(name, scopes, proto))
         attributes: Sequence[ir.Attr] = ()
         if proto.attribute:
-            given: Sequence[onnx.AttributeProto] = proto.attribute
-            if len(given) > 1 and proto.op_type == "Constant" and not opset_imports.canonical(proto.domain):
-                given = given[:1]  # ONNX Runtime reads the first one
-            attributes = [self._attribute(attribute, scopes, proto) for attribute in given]
+            protos: Sequence[onnx.AttributeProto] = proto.attribute
+            if len(protos) > 1 and proto.op_type == "Constant" and not opset_imports.canonical(proto.domain):
+                protos = protos[:1]  # ONNX Runtime reads the first one
+            attributes = [self._attribute(attribute, scopes, proto) for attribute in protos]
             if len(attributes) > 1 and len({attribute.name for attribute in attributes}) != len(attributes):
                 raise InvalidModelError(f"two attributes of {_label(proto)} have the same name")
         operator = proto.domain, proto.op_type, proto.overload
@@ -296,7 +296,7 @@ class _Decoder:
         visible: dict[str, ir.Value] = {}
         for values in scopes:
             visible |= values
-        found = []
+        devices = []
         for entry in proto.device_configurations:
             for spec in entry.sharding_spec:
                 if spec.tensor_name not in visible:
@@ -305,8 +305,8 @@ class _Decoder:
             known = self._configurations.get(entry.configuration_id)
             if known is None and read.configuration is None:
                 raise InvalidModelError(f"{_label(proto)} has a device configuration that refers to none of the model")
-            found.append(read if known is None else dataclasses.replace(read, configuration=known))
-        return tuple(found)
+            devices.append(read if known is None else dataclasses.replace(read, configuration=known))
+        return tuple(devices)
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: _Scopes, owner: onnx.NodeProto | str) -> ir.Attr:
         kind = _KINDS[proto.type]

@@ -44,9 +44,9 @@ def without_duplicates(graph: onnx.GraphProto) -> onnx.GraphProto:
     Raises:
         InvalidModelError: Constants of one name differ in type or shape, which ONNX Runtime refuses.
     """
-    found: dict[str, list[_Constant]] = {}
+    by_name: dict[str, list[_Constant]] = {}
     for name, constant in _constants(graph):
-        found.setdefault(name, []).append(constant)
+        by_name.setdefault(name, []).append(constant)
     inputs = {info.name for info in graph.input}
     computed = {
         name for node in graph.node if not _is_constant(node) for name in node.output
@@ -55,7 +55,7 @@ def without_duplicates(graph: onnx.GraphProto) -> onnx.GraphProto:
     result.CopyFrom(graph)
     gone: set[int] = set()
     lost: set[str] = set()
-    for name, constants in found.items():
+    for name, constants in by_name.items():
         if name in computed or (len(constants) == 1 and (constants[0].node is None or name not in inputs)):
             continue
         if len({constant.type for constant in constants}) > 1:
@@ -63,13 +63,13 @@ def without_duplicates(graph: onnx.GraphProto) -> onnx.GraphProto:
         lost.add(name)
         kept = constants[-1]
         as_node = kept.node is not None and name not in inputs
-        gone.update(one.node for one in constants if one.node is not None and not (as_node and one is kept))
+        gone.update(other.node for other in constants if other.node is not None and not (as_node and other is kept))
     for field in (result.initializer, result.sparse_initializer):
-        remaining = [one for one in field if _name(one) not in lost]
+        remaining = [message for message in field if _name(message) not in lost]
         del field[:]
         field.extend(remaining)
     for name in lost:
-        kept = found[name][-1]
+        kept = by_name[name][-1]
         if kept.node is None or kept.node in gone:
             field = (
                 result.sparse_initializer if isinstance(kept.message, onnx.SparseTensorProto) else result.initializer

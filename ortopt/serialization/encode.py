@@ -92,7 +92,7 @@ class _Encoder:
     def __init__(
         self, model: ir.Model, place: Placing | None, types: bool, provenance: bool, token: CancellationToken
     ) -> None:
-        self._watch = token.checked
+        self._checked = token.checked
         self._ir_version = model.ir_version
         self._tensors = TensorEncoder(place)
         self._types = types
@@ -125,11 +125,11 @@ class _Encoder:
     def _graph(self, graph: ir.Graph, more_types: bytes = b"", *, is_main: bool = False) -> Message:
         out = Message()
         types, annotations = ValueInfos(), ValueInfos()
-        for value in self._watch(itertools.chain(graph.inputs, initializers_of(graph).values())):
+        for value in self._checked(itertools.chain(graph.inputs, initializers_of(graph).values())):
             annotations.annotation(value)
         self._nodes(graph, 1, out, types, annotations)
         out.add(optional(2, graph.name))
-        for name, value in self._watch(graph.initializers.items()):
+        for name, value in self._checked(graph.initializers.items()):
             if value.const_value is None:
                 raise OutputError(f"initializer {quoted(name)} has no data")
             out.add_message(5, self._tensors.dense(value.const_value, name, in_attribute=False))
@@ -139,7 +139,7 @@ class _Encoder:
             inputs += [value for value in initializers_of(graph).values() if not value.is_graph_input()]
         out.add(b"".join(field(11, value_info(value)) for value in inputs))
         out.add(b"".join(field(12, value_info(value)) for value in graph.outputs))
-        constants = self._watch(initializers_of(graph).values())
+        constants = self._checked(initializers_of(graph).values())
         out.add(b"".join(field(13, value_info(value)) for value in constants if says_more_than_tensor(value)))
         out.add(b"".join(types.parts) + more_types)
         out.add(b"".join(annotations.parts))
@@ -159,7 +159,7 @@ class _Encoder:
         if self._ir_version >= FUNCTION_TYPES_FROM_IR:
             for value in function.inputs:
                 types.type(value, 12)
-        told, self._types = self._types, self._types or function.domain == GROUP_DOMAIN
+        had_types, self._types = self._types, self._types or function.domain == GROUP_DOMAIN
         self._nodes(function.graph, 7, out, types, None)
         out.add(optional(8, function.doc_string) + _opsets(9, function.opset_imports) + optional(10, function.domain))
         for entry in attributes:
@@ -167,7 +167,7 @@ class _Encoder:
                 out.add_any(11, self._attribute(entry))
         if self._types and self._ir_version >= FUNCTION_TYPES_FROM_IR:
             out.add(b"".join(types.parts))
-        self._types = told
+        self._types = had_types
         out.add(optional(13, function.overload) + properties(14, function.metadata_props))
         return out
 
@@ -185,7 +185,7 @@ class _Encoder:
         prefix = tag(number)
         type_number = 13 if annotations is not None else 12
         small: list[bytes] = []
-        for node in self._watch(nodes):
+        for node in self._checked(nodes):
             if node.op_type == "Constant" and get_meta(node, SPARSE_KEY) and not self._in_function:
                 value = node.outputs[0]
                 out.add_message(15, self._tensors.sparse(node.attributes["sparse_value"].value, value.name))
@@ -327,10 +327,10 @@ def _provenance(node: ir.Node) -> dict[str, str]:
     if not meta or PASS_KEY not in meta:
         return {}
     author, names = meta[PASS_KEY], meta.get(ORIGIN_KEY, ())
-    told = ", ".join(names[:MAX_ORIGINS])
+    origins = ", ".join(names[:MAX_ORIGINS])
     if len(names) > MAX_ORIGINS:
-        told += f", … ({len(names)} in all)"
-    return {PASS_KEY: str(author), ORIGIN_KEY: told}
+        origins += f", … ({len(names)} in all)"
+    return {PASS_KEY: str(author), ORIGIN_KEY: origins}
 
 
 _PLAIN_ATTRIBUTES: Final[dict[ir.AttributeType, Callable[[Any], bytes]]] = {

@@ -57,7 +57,7 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
     graphs = list(scope.below(graph, token))
     if len(graphs) == 1:
         return
-    taken = {value.name for one in graphs for value in token.checked(_values(one))}
+    taken = {value.name for current in graphs for value in token.checked(_values(current))}
     numbers: Counter[str] = Counter()
     around: Counter[str | None] = Counter()
     renamed: dict[str, str] = {}
@@ -69,8 +69,8 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
 
     asked = _names_asked_for(graphs, token)
     if asked:
-        for one in graphs:
-            for value in token.checked(dict.fromkeys(token.checked(_values(one)))):
+        for current in graphs:
+            for value in token.checked(dict.fromkeys(token.checked(_values(current)))):
                 if value.name in asked and not (value.is_graph_input() or value.is_graph_output()):
                     rename(value)
     stack = [_nested(_Level(graph, True), around, token)]

@@ -75,10 +75,10 @@ def _type(proto: onnx.TypeProto) -> Any:
 
 def type_and_shape(proto: onnx.TypeProto, label: str) -> ir.TypeAndShape:
     """The type and the shape that an attribute holds; `label` names it in a refusal."""
-    found = _type(proto)
-    if found is None and proto.WhichOneof("value") is not None:
+    type_ = _type(proto)
+    if type_ is None and proto.WhichOneof("value") is not None:
         raise InvalidModelError(f"{label} is a {proto.WhichOneof('value')}, which ortopt does not carry")
-    return ir.TypeAndShape(found, _shape_of_type(proto))
+    return ir.TypeAndShape(type_, _shape_of_type(proto))
 
 
 def _shape_of_type(proto: onnx.TypeProto) -> ir.Shape | None:

@@ -213,7 +213,7 @@ class _Walk:
         """The same for a ``TensorProto``: its data, if large, give way to a marker."""
         start = position
         data_type = 0
-        found: list[tuple[int, int, int, int]] = []  # field number, where it starts, where its data start and end
+        candidates: list[tuple[int, int, int, int]] = []  # field number, where it starts, where its data start and end
         while position < end:
             begin = position
             tag, position = read_varint(self.buffer, position)
@@ -222,7 +222,7 @@ class _Walk:
                 length, body = read_varint(self.buffer, position)
                 position = body + length
                 if number == _RAW_DATA or number in _PACKED_AS:
-                    found.append((number, begin, body, position))
+                    candidates.append((number, begin, body, position))
             elif kind == _VARINT:
                 value, position = read_varint(self.buffer, position)
                 if number == _DATA_TYPE:
@@ -233,9 +233,9 @@ class _Walk:
                 position += _fixed_size(kind)
         if position != end:
             raise InvalidModelError("a tensor's field is longer than the tensor: the file is damaged")
-        if len(found) != 1:
+        if len(candidates) != 1:
             return None
-        number, begin, body, position = found[0]
+        number, begin, body, position = candidates[0]
         if position - body < CUT_FROM or data_type not in _PACKED_AS.get(number, (data_type,)):
             return None
         marker = self.token + len(self.cuts).to_bytes(8, "little")

@@ -213,7 +213,7 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         schema.max_output,
         {name: ir.AttributeType[attribute.type.name] for name, attribute in attributes.items()},
         frozenset(name for name, attribute in attributes.items() if attribute.required),
-        {one.type_param_str: frozenset(one.allowed_type_strs) for one in schema.type_constraints},
+        {constraint.type_param_str: frozenset(constraint.allowed_type_strs) for constraint in schema.type_constraints},
     )
 
 

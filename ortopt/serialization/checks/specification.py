@@ -49,7 +49,7 @@ class _Check:
     def __init__(self, model: ir.Model, token: CancellationToken) -> None:
         self._model = model
         self._functions = model.functions
-        self._watch = token.checked
+        self._checked = token.checked
         self._imports: Mapping[str, int] = model.opset_imports
         self._kinds: dict[ir.Value | None, ir.DataType | int] = {None: ABSENT}
         self._shapes: dict[ir.Value | None, Known] = {}
@@ -94,7 +94,7 @@ class _Check:
 
     def _graph(self, graph: ir.Graph) -> _Steps:
         kinds, shapes = self._kinds, self._shapes
-        for value in self._watch(initializers_of(graph).values()):
+        for value in self._checked(initializers_of(graph).values()):
             tensor = value.const_value
             if tensor is not None and not value.is_graph_input():
                 kinds[value] = tensor.dtype
@@ -102,33 +102,33 @@ class _Check:
         rules = operand_shapes.RULES if self._imports.get("", 0) >= operand_shapes.BROADCASTS_FROM else {}
         functions, unseen = self._functions, _UNSEEN
         signatures, results, known = self._signatures, self._results, kinds.get
-        for node in self._watch(graph):
+        for node in self._checked(graph):
             attributes = attributes_of(node)
             if attributes:
                 for held in semantics.subgraphs(node):
                     self._enter(node, held)
                     yield held
             op_type, domain = node.op_type, node.domain
-            found = signatures.get((op_type, domain), unseen)
-            if found is unseen:
-                found = signatures[op_type, domain] = self._signature(node)
-            if found is None or (functions and node.op_identifier() in functions):
+            expected = signatures.get((op_type, domain), unseen)
+            if expected is unseen:
+                expected = signatures[op_type, domain] = self._signature(node)
+            if expected is None or (functions and node.op_identifier() in functions):
                 self._without_signature(node)
                 continue
             inputs, outputs = node.inputs, node.outputs
             try:
                 if attributes:
-                    wanted = found.attributes.get
+                    wanted = expected.attributes.get
                     for name, attribute in attributes.items():
                         if wanted(name) is not attribute.type:
-                            found.check_attributes(attributes)
-                if not found.required <= attributes.keys():
-                    found.check_attributes(attributes)
-                case = (found, len(outputs), *map(known, inputs))
+                            expected.check_attributes(attributes)
+                if not expected.required <= attributes.keys():
+                    expected.check_attributes(attributes)
+                case = (expected, len(outputs), *map(known, inputs))
                 types = results.get(case)
                 if types is None:
-                    found.check_counts(len(inputs), len(outputs))
-                    types = results[case] = found.results(case[2:], len(outputs))  # type: ignore[arg-type]
+                    expected.check_counts(len(inputs), len(outputs))
+                    types = results[case] = expected.results(case[2:], len(outputs))  # type: ignore[arg-type]
                 for value, kind in zip(outputs, types):  # noqa: B905 -- equally many, and there are many nodes
                     if kind is None or value.type is not None or not value.name:
                         self._result(node, value, kind)
@@ -272,7 +272,7 @@ class _Check:
             InvalidModelError: What is wrong whether it is called or not.
         """
         fault: InvalidModelError | None = None
-        for node in self._watch(function.all_nodes()):
+        for node in self._checked(function.all_nodes()):
             if not node.op_type:
                 raise InvalidModelError(f"{label(node)} has no op type")
             identifier = node.op_identifier()
@@ -289,7 +289,7 @@ class _Check:
             except InvalidModelError as error:
                 raise InvalidModelError(f"function {quoted(function.name)}: {label(node)} {error}") from None
             other = signature(node.domain, node.op_type, self._imports.get(node.domain, 0))
-            faults = [one for one in map(_fault_of(node), {own, other}) if one is not None]
+            faults = [error for error in map(_fault_of(node), {own, other}) if error is not None]
             if faults and other is not None and len(faults) == len({own, other}):
                 fault = fault or InvalidModelError(f"function {quoted(function.name)}: {label(node)} {faults[0]}")
         return fault

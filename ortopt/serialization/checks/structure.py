@@ -82,7 +82,7 @@ def validate(model: ir.Model, *, any_order: bool = False, token: CancellationTok
 
 class _Check:
     def __init__(self, any_order: bool, token: CancellationToken) -> None:
-        self._watch = token.checked
+        self._checked = token.checked
         self._any_order = any_order
         self._imports: dict[str, int] = {}
         self._visible: dict[str, ir.Value] = {}
@@ -105,7 +105,7 @@ class _Check:
         hidden: _Hidden = []
         self._open.add(graph)
         self._enter(graph, hidden)
-        for node in self._watch(graph):
+        for node in self._checked(graph):
             for value in node.inputs:
                 if value is not None and visible.get(value.name or "") is not value:
                     self._explain(value, node)
@@ -137,7 +137,7 @@ class _Check:
             inputs.add(name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
-        for name, value in self._watch(initializers_of(graph).items()):
+        for name, value in self._checked(initializers_of(graph).items()):
             if value.const_value is None:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:
@@ -157,7 +157,7 @@ class _Check:
             producer = value.producer()
             if visible.get(name) is not value or (value.graph if producer is None else producer.graph) is not graph:
                 raise NameClashError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}", name)
-        for name, before in self._watch(reversed(hidden)):
+        for name, before in self._checked(reversed(hidden)):
             if before is None:
                 del visible[name]
             else:
