@@ -268,7 +268,7 @@ class Context:
         self.cancellation.check()
         if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
-        workspace.edit.learn_names(self.cancellation)  # what takes long is done before the change begins
+        workspace.edit.collect_names(self.cancellation)  # what takes long is done before the change begins
         known = (self.transformer.name, nodes)
         if known in workspace.left_out:
             return False  # said once, said for good: an offer made again would renumber those after it

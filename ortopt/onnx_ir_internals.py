@@ -1,10 +1,10 @@
-"""What onnx-ir knows at no cost and tells publicly only at some: the one place that looks behind its public names.
+"""What onnx-ir knows, and gives publicly only at a cost: the one file that uses its private names.
 
 Each private name here is pinned by a test, which names the release of onnx-ir that it was read in.
 
 - Attributes and initializers are dictionaries in a wrapper; each question to it costs several calls.
 - ``Value.uses()`` copies all uses; a shared constant with 30,000 of them makes that the cost of a rewrite.
-- The linked list of nodes does not say who stands before whom.
+- The linked list of nodes has no public way to the node before a node.
 - The outputs of a node can be made fewer only at their end.
 - ``Graph.remove()`` looks at all outputs of the graph, and one that has thousands makes that the cost of a rewrite;
   ``Node.replace_input_with()`` looks at all inputs of the node.
@@ -113,7 +113,7 @@ def set_outputs(node: ir.Node, values: Sequence[ir.Value]) -> None:
 
     Args:
         node: A node.
-        values: Its own outputs, or such that it had before; those left out belong to nobody.
+        values: Its own outputs, or such that it had before; those left out belong to no node.
     """
     for value in node._outputs:
         value._producer, value._index = None, None
@@ -198,7 +198,7 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
 
 
 def trivially_same_type(first: ir.Value, second: ir.Value, tracked: Container[ir.DataType]) -> bool:
-    """Whether a glance tells that two values are of the same type and shape, and that no more can be known of them.
+    """Whether a glance shows that two values are of the same type and shape, and that no more can be known of them.
 
     Args:
         first: A value.

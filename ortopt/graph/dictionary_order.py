@@ -2,8 +2,8 @@
 
 A dictionary can only be added to at its end. To write down its whole order at each removal costs as much as the
 dictionary: thousands of removals would cost its square, in time and memory. So one list is kept of each dictionary
-that something has been taken from: its keys in the order in which they came. It only grows while edits go on; how long
-it was at a removal tells the order then.
+that something has been taken from: its keys in the order in which they came. It only grows while edits go on; its
+length at a removal says what the order was then.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DictionaryOrder:
         """Report an entry that is about to be taken out.
 
         Returns:
-            What `undo_removal` is told.
+            What `undo_removal` needs to know.
         """
         journal = self._journals.get(id(entries))
         if journal is None:

@@ -17,7 +17,7 @@ from ortopt.graph.symbolic import canonical, is_known
 from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
 
 
-class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be, told by its reason
+class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be made, with the reason
     """A replacement that would break what the framework keeps; nothing has been changed."""
 
 
@@ -278,7 +278,7 @@ class Editor(FunctionEdits):
     # -- what edits leave behind ------------------------------------------------------------------------------------
 
     def sweep(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> None:
-        """Remove those of the nodes whose results nobody needs, and what only they needed.
+        """Remove those of the nodes whose results are not needed, and what only they needed.
 
         Args:
             nodes: Candidates; nodes that are in no graph, or needed, or not pure are left alone.
@@ -314,8 +314,8 @@ class Editor(FunctionEdits):
         """Remove the initializers that edits have left without any use.
 
         Args:
-            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
-                again.
+            token: Cancellation token in the midst; what has been done is the caller's to roll back, and the method has
+                to be called again.
         """
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
         for value in token.checked(self._freed_initializers):
@@ -345,8 +345,8 @@ class Editor(FunctionEdits):
         """Sort the graphs in which a node may stand before what it uses.
 
         Args:
-            token: Who may stop it in the midst; what has been done is the caller's to roll back, and it must be called
-                again.
+            token: Cancellation token in the midst; what has been done is the caller's to roll back, and the method has
+                to be called again.
         """
         for graph in self._unsorted:
             if is_sorted(graph, token):

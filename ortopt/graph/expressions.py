@@ -23,7 +23,7 @@ from ortopt.graph.polynomials import (
 )
 
 MAX_TEXT = 400
-"""Letters of a canonical text; a longer expression helps nobody and costs time."""
+"""Letters of a canonical text; a longer expression is of no use and costs time."""
 
 IDENTIFIER = re.compile(r"[^\W\d][\w.]*\Z")
 

@@ -5,7 +5,7 @@ there and live in ``value.meta``, which is never written to a file:
 
 - `SHAPE`: for inputs and outputs of graphs, whose declared shape is interface and stays as it is, what inference knows
   of it: a pair (the declared shape that it was computed beside, the proven shape, or None where nothing is proven). It
-  is void once somebody assigns another shape to the value. Read it with `shape_of`.
+  is void once another shape is assigned to the value. Read it with `shape_of`.
 - `CLAIM`: for intermediate values, the dimensions that the file declares where inference proves less. Nothing may rest
   on them: ONNX Runtime only warns where they are wrong. Read it with `claim_of`.
 - `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with

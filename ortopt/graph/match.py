@@ -50,7 +50,7 @@ def with_claims(refusal: Refusal, node: ir.Node, match: Callable[[ir.Node], obje
     Args:
         refusal: Why a node is left as it is.
         node: The node.
-        match: Who refused: only claims that would change what it says are told. None tells all.
+        match: The match that refused: only claims that would change its answer are added. None adds all.
     """
     values = [item for item in (*node.inputs, *node.outputs, *refusal.about) if isinstance(item, ir.Value)]
     claims = tuple(value for value in dict.fromkeys(values) if facts.claim_of(value) is not None)
@@ -235,7 +235,7 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     Args:
         node: A node.
         name: The attribute's name.
-        default: Its value where it is left out; tells the type too. Lists are tuples, strings are str.
+        default: Its value where it is left out, which also sets the type. Lists are tuples, strings are str.
 
     Raises:
         Refusal: If the function's caller decides it.

@@ -59,7 +59,7 @@ class NameRegistry:
         Args:
             hint: What it shall look like.
         """
-        names = self.learn()
+        names = self.collect()
         name, number = hint, self._numbers.get(hint, 0)
         while name in names:
             number += 1
@@ -69,7 +69,7 @@ class NameRegistry:
         names.add(name)
         return name
 
-    def learn(self, token: CancellationToken = NEVER) -> set[str]:
+    def collect(self, token: CancellationToken = NEVER) -> set[str]:
         """The names that values and nodes of the model bear. Linear in the nodes the first time, free afterwards.
 
         Args:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 Monomial: TypeAlias = tuple[str, ...]  # texts of atoms, sorted; () is the constant
 Polynomial: TypeAlias = dict[Monomial, int]  # no coefficient is 0; never changed once made
 
-# Beyond these an expression helps nobody and costs time (a hostile file can nest and multiply at will).
+# Beyond these an expression is of no use and costs time (a hostile file can nest and multiply at will).
 _MAX_TERMS = 24
 MAX_DEGREE = 12
 _MAX_COEFFICIENT = 2**63

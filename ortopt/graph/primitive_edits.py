@@ -97,13 +97,13 @@ class PrimitiveEdits:
         """
         return self._names.fresh(hint)
 
-    def learn_names(self, token: CancellationToken = NEVER) -> None:
+    def collect_names(self, token: CancellationToken = NEVER) -> None:
         """Read all names of the model, as the first `fresh_name` does: linear in the nodes once, free afterwards.
 
         Args:
             token: Cancellation token.
         """
-        self._names.learn(token)
+        self._names.collect(token)
 
     def forget_names(self) -> None:
         """Let the names of what has gone be given again. The next `fresh_name` is linear in the nodes."""

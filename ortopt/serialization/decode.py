@@ -1,7 +1,7 @@
 """From protobuf messages to the IR, without losing anything on the way.
 
 onnx-ir's own reader drops what it does not know (sparse initializers, training information, types of function inputs,
-map and opaque types, the second of two initializers of one name), invents values for names that nobody defines, and
+map and opaque types, the second of two initializers of one name), invents values for names that nothing defines, and
 spells out whole messages in its errors. This reader carries these things, or refuses them in one line.
 """
 
@@ -151,7 +151,7 @@ class _Decoder:
         outputs = []
         for info in proto.output:
             if info.name not in values:
-                raise InvalidModelError(f"nobody produces the graph output {quoted(info.name)}")
+                raise InvalidModelError(f"no node produces the graph output {quoted(info.name)}")
             value = values[info.name]
             if value.const_value is not None and info.name not in taken:
                 value.shape = None  # what an output's declaration leaves open stays open, whatever the tensor says
@@ -237,7 +237,7 @@ class _Decoder:
         outputs = []
         for name in proto.output:
             if name not in values:
-                raise InvalidModelError(f"nobody produces {quoted(name)}, an output of function {label}")
+                raise InvalidModelError(f"no node produces {quoted(name)}, an output of function {label}")
             outputs.append(values[name])
         graph = ir.Graph(
             inputs,
@@ -300,7 +300,7 @@ class _Decoder:
         for entry in proto.device_configurations:
             for spec in entry.sharding_spec:
                 if spec.tensor_name not in visible:
-                    raise InvalidModelError(f"{_label(proto)} shards {quoted(spec.tensor_name)}, which nobody defines")
+                    raise InvalidModelError(f"{_label(proto)} shards {quoted(spec.tensor_name)}, which nothing defines")
             read = ir.serde.deserialize_node_device_configuration(entry, visible)
             known = self._configurations.get(entry.configuration_id)
             if known is None and read.configuration is None:
@@ -391,7 +391,7 @@ def _from_outside(name: str, scopes: _Scopes, node: onnx.NodeProto) -> ir.Value 
         value = values.get(name)
         if value is not None:
             return value
-    raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {_label(node)}")
+    raise InvalidModelError(f"nothing defines {quoted(name)}, an input of {_label(node)}")
 
 
 def _label(owner: onnx.NodeProto | str) -> str:

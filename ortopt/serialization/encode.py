@@ -52,7 +52,7 @@ def encode(
         model: The model; it is not changed.
         place: Which tensors' data go to other files; None keeps all inside.
         types: Whether types of intermediate values are written.
-        provenance: Whether nodes tell which transformer made them, from what.
+        provenance: Whether nodes get metadata about which transformer made them, from what.
         token: Cancellation token.
 
     Returns:
@@ -181,7 +181,7 @@ class _Encoder:
     def _nodes(
         self, nodes: Iterable[ir.Node], number: int, out: Message, types: ValueInfos, annotations: ValueInfos | None
     ) -> None:
-        """Write nodes; and tell, in the same sweep, the types and annotations of their results."""
+        """Write nodes and, in the same sweep, the types and annotations of their results."""
         prefix = tag(number)
         type_number = 13 if annotations is not None else 12
         small: list[bytes] = []

@@ -45,7 +45,7 @@ class Origin:
         path: The file, or None.
         nbytes: Size of model and external data together, as they were read.
         external: Whether it has external data.
-        typed: Whether it tells types of intermediate values; a result tells them only then, for they are not small.
+        typed: Whether it states types of intermediate values; a result states them only then, for they are not small.
         data: The files of external data.
     """
 
@@ -72,7 +72,7 @@ class Kept:
         """The file that was there the first time.
 
         Raises:
-            InvalidModelError: It is no regular file, or somebody has written into it since.
+            InvalidModelError: It is no regular file, or has been written into since.
             OSError: It cannot be opened.
         """
         if self._file is None:

@@ -81,7 +81,7 @@ def _flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other writers to the folder waiting: between a data file's name and the model's, nobody may clean up."""
+    """Keep other writers to the folder waiting: between the renaming of data file and model no run may clean up."""
     if fcntl is None:
         yield
         return
@@ -95,7 +95,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove_stray_files(folder: Path) -> None:
-    """Remove temporary files whose writers were killed: those that nobody holds a lock on."""
+    """Remove temporary files whose writers were killed: those without a lock."""
     if fcntl is None:
         return
     with locked(folder):
@@ -110,8 +110,8 @@ def remove_stray_files(folder: Path) -> None:
 def remove_old_data(path: Path, keep: str = "") -> None:
     """Remove data files that earlier runs wrote for this output and that no model in the folder refers to any more.
 
-    What the output refers to until now stays: somebody may have opened it and be about to open its data. A later run
-    takes it away.
+    What the output refers to until now stays: a reader may have opened it and be about to open its data. A later run
+    removes it.
     """
     pattern = re.compile(re.escape(path.name.removesuffix(".onnx")) + r"\.[0-9a-f]{16}\.data")
     old = {entry.name for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)} - {keep}

@@ -1,4 +1,4 @@
-"""Write a model: whole or not at all, and weights that nobody changed at the speed of a copy.
+"""Write a model: whole or not at all, and unchanged weights at the speed of a copy.
 
 A reader finds under the output's name the old model or the new one, never a mixture, whenever the writer is killed:
 weights go to a file that is named by its content, then the model's new file takes the old one's name in one step.
@@ -55,7 +55,7 @@ def to_bytes(model: ir.Model, *, provenance: bool = False) -> bytes:
 
     Args:
         model: The model; it is not changed.
-        provenance: Whether nodes tell which transformer made them, from what.
+        provenance: Whether nodes get metadata about which transformer made them, from what.
 
     Raises:
         OutputError: It would be larger than 2 GB, or cannot be expressed.
@@ -81,7 +81,7 @@ def save(
         external_data: Where large weights go: ``inline`` into the model, ``copy`` to a new file beside it named
             ``STEM.<16 hex digits of its SHA-256>.data``, ``reuse`` stays in the files that they were loaded from;
             ``auto`` is ``inline`` unless the model was loaded with external data or is too large, then ``copy``.
-        provenance: Whether nodes tell which transformer made them, from what.
+        provenance: Whether nodes get metadata about which transformer made them, from what.
         token: Cancellation token; nothing is changed under the output's name then.
 
     Returns:

@@ -4,7 +4,7 @@ ONNX allows it for values that are computed later around the nested graph, and f
 fine until a node moves: then one value shadows the other. So such values have names of their own while nodes move, and
 get back the names that the file gives them when all nodes are in their places.
 
-If, Loop, Scan and SequenceMap tell the inputs and outputs of their graphs by position. Other ops may ask for names, as
+If, Loop, Scan and SequenceMap know the inputs and outputs of their graphs by position. Other ops may ask for names, as
 BeamSearch of ONNX Runtime does: there the values around get other names.
 """
 

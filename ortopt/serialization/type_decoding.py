@@ -28,7 +28,7 @@ def properties(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str]
 
 
 def state_type(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
-    """Give a value the type, shape, documentation and metadata that a file tells about it."""
+    """Give a value the type, shape, documentation and metadata that a file states of it."""
     proto = info.type
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":

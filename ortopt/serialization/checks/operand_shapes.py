@@ -147,6 +147,6 @@ RULES: Final[Mapping[str, Callable[[ir.Node, Shapes], None]]] = {
     "Conv": _conv,
     "Concat": _concat,
 }
-"""By op of ai.onnx: refuses operands that contradict one another, and tells what is known of the result."""
+"""By op of ai.onnx: refuses operands that contradict one another, and notes what is known of the result."""
 
 __all__ = ["BROADCASTS_FROM", "RULES", "Known", "Shapes", "agree"]

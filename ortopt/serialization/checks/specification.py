@@ -1,4 +1,4 @@
-"""Nodes against the specification, as far as one look at each of them tells: whether anything can run the model.
+"""Nodes against the specification, as far as one look at each of them goes: whether anything can run the model.
 
 ONNX Runtime finds all of this when it loads a model. What it runs is never refused here: unknown ops and domains, ops
 in versions newer than the schemas, declared shapes that are not true. Types and shapes are followed from the inputs and

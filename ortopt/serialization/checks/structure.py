@@ -156,7 +156,7 @@ class _Check:
             name = _name(value, "graph output")
             producer = value.producer()
             if visible.get(name) is not value or (value.graph if producer is None else producer.graph) is not graph:
-                raise NameClashError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}", name)
+                raise NameClashError(f"no node produces {quoted(name)}, an output of graph {quoted(graph.name)}", name)
         for name, before in self._checked(reversed(hidden)):
             if before is None:
                 del visible[name]
@@ -182,7 +182,7 @@ class _Check:
             raise InvalidModelError(f"{label(node)} uses {quoted(name)} before it is computed")
         if name and self._visible.get(name) is not None:
             raise NameClashError(f"{label(node)} uses a value {quoted(name)} that another of this name hides", name)
-        raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {label(node)}")
+        raise InvalidModelError(f"nothing defines {quoted(name)}, an input of {label(node)}")
 
 
 def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
