@@ -10,7 +10,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
-from ortopt.graph.function_edits import FunctionEdits
+from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import set_name
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.symbolic import canonical, is_known
@@ -33,13 +33,13 @@ class TooLarge(Conflict):
         super().__init__(f"the file would grow by more than it may: by {nbytes} bytes")
 
 
-class Editor(FunctionEdits):
+class Editor(ModelEdits):
     """Changes one model, and can take every change back.
 
-    Its single changes are `PrimitiveEdits`, and those that move nodes into functions `FunctionEdits`; here is what is
-    made of them. It is composed of an `ortopt.graph.undo_log.UndoLog`, which takes changes back, a
-    `ortopt.graph.names.NameRegistry`, which finds new names, a `ortopt.graph.reinference.Reinference`, which infers
-    again what edits have made better known, and an `ortopt.graph.index.OpIndex`.
+    Its single changes are `NodeEdits` and `ModelEdits`; here is what is made of them. It is composed of an
+    `ortopt.graph.undo_log.UndoLog`, which takes changes back, a `ortopt.graph.names.NameRegistry`, which finds new
+    names, a `ortopt.graph.reinference.Reinference`, which infers again what edits have made better known, and an
+    `ortopt.graph.index.OpIndex`.
 
     Args:
         model: The model; `scope.attach` has seen it.
@@ -81,21 +81,8 @@ class Editor(FunctionEdits):
         start, bytes_before, clock, outdated = self.version, self.added_bytes, self.clock, len(self._outdated)
         graph = scope.graph_of(before)
         nodes = new_nodes(replacements.values())
-        fresh = set(nodes)
         try:
-            for node in nodes:
-                self._inherit(node, origin)
-            for old, new in replacements.items():
-                if new.producer() in fresh:
-                    name = old.name
-                    self.rename(old, self.fresh_name(f"{name}/replaced"))
-                    set_name(new, name)
-            self.insert(nodes, before)
-            if accept is not None:
-                accept(nodes)
-            for old, new in replacements.items():
-                self._substitute(graph, old, new, new.producer() in fresh, before)
-            self.sweep([producer for old in replacements if (producer := old.producer()) is not None])
+            self._replace(replacements, nodes, before, origin, accept)
             if self.added_bytes > max(self.allowance, bytes_before):
                 raise TooLarge(self.added_bytes - bytes_before)  # noqa: TRY301 -- one way back for all
         except BaseException:
@@ -107,6 +94,29 @@ class Editor(FunctionEdits):
         if len(replacements) > 1 or any(old.producer() is not before for old in replacements):
             self._unsorted.add(graph)
         return nodes
+
+    def _replace(
+        self,
+        replacements: Mapping[ir.Value, ir.Value],
+        nodes: Sequence[ir.Node],
+        before: ir.Node,
+        origin: Sequence[ir.Node],
+        accept: Callable[[Sequence[ir.Node]], None] | None,
+    ) -> None:
+        graph, fresh = scope.graph_of(before), set(nodes)
+        for node in nodes:
+            self._inherit(node, origin)
+        for old, new in replacements.items():
+            if new.producer() in fresh:
+                name = old.name
+                self.rename(old, self.fresh_name(f"{name}/replaced"))
+                set_name(new, name)
+        self.insert(nodes, before)
+        if accept is not None:
+            accept(nodes)
+        for old, new in replacements.items():
+            self._substitute(graph, old, new, new.producer() in fresh, before)
+        self.sweep([producer for old in replacements if (producer := old.producer()) is not None])
 
     def _substitute(self, graph: ir.Graph, old: ir.Value, new: ir.Value, fresh: bool, before: ir.Node) -> None:
         _agree(old, new)

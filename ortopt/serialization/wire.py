@@ -192,9 +192,7 @@ class _Walk:
                     replaced = self.message(body, position, inner, depth + 1)
                 if replaced is None:
                     continue
-                parts.append(bytes(buffer[copied:start]))
-                parts.append(varint(tag) + varint(sum(map(len, replaced))))
-                parts += replaced
+                parts += (bytes(buffer[copied:start]), varint(tag) + varint(sum(map(len, replaced))), *replaced)
                 copied = position
             elif kind == _VARINT:
                 while buffer[position] >= 0x80:

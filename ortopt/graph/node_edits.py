@@ -1,4 +1,4 @@
-"""The single changes of a model: each is logged, and keeps names, types, scopes, the index and the byte count right."""
+"""The edits of nodes, their operands and constants: each is logged, and keeps names, types and the index right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ortopt.onnx_ir_internals import (
     Usage,
     attributes_of,
     get_meta,
-    output_count,
     previous_node,
     replace_input,
     set_outputs,
@@ -31,8 +30,8 @@ from ortopt.onnx_ir_internals import (
 _PAD_AXES = 3
 
 
-class PrimitiveEdits:
-    """What an `Editor` is made of: one change at a time.
+class NodeEdits:
+    """The single changes of nodes that an `Editor` can make.
 
     Args:
         model: The model; `scope.attach` has seen it.
@@ -55,7 +54,6 @@ class PrimitiveEdits:
         self.allowance = sys.maxsize
         self.author = ""
         self._freed_initializers: dict[ir.Value, None] = {}
-        self._position: dict[ir.Value, int] = {}
         self._infer = infer
         self._log = UndoLog()
         self._names = NameRegistry(self.index)
@@ -260,7 +258,7 @@ class PrimitiveEdits:
         for some in token.batched(nodes):
             graph.extend(some)
 
-    # -- what nodes use and give ------------------------------------------------------------------------------------
+    # -- operands and results ------------------------------------------------------------------------------------
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value | None) -> None:
         """Let a node use another value at one input.
@@ -455,62 +453,6 @@ class PrimitiveEdits:
     def _uncount(self, nbytes: int) -> None:
         self.added_bytes -= nbytes
 
-    # -- graphs and the model -----------------------------------------------------------------------------------------
-
-    def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
-        """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
-        old = graph.outputs[position]
-        graph.outputs[position] = value
-        self._position[value] = position
-        self._log.record(graph.outputs.__setitem__, position, old)
-        if (producer := value.producer()) is not None:
-            self.touched.append(producer)  # what its result goes into is another one
-
-    def output_positions(self, graph: ir.Graph, value: ir.Value) -> list[int]:
-        """The places of a value among the outputs of a graph, of which there may be thousands."""
-        count, outputs = output_count(graph, value), graph.outputs
-        if count > 1:
-            return [position for position, output in enumerate(outputs) if output is value]
-        if not count:
-            return []
-        place = self._position.get(value, len(outputs))
-        if place >= len(outputs) or outputs[place] is not value:
-            self._position.update((output, position) for position, output in enumerate(outputs))
-        return [self._position[value]]
-
-    def clear_outputs(self, graph: ir.Graph) -> None:
-        """Let a graph that is about to go forget its outputs, so that they can be used elsewhere."""
-        old = tuple(graph.outputs)
-        graph.outputs.clear()
-        self._log.record(graph.outputs.extend, old)
-
-    def set_opset(self, imports: dict[str, int], domain: str, version: int) -> None:
-        """Import a domain at a version into a model or a function.
-
-        Args:
-            imports: The `opset_imports` to change.
-            domain: The domain; the empty string is ai.onnx.
-            version: The opset version.
-        """
-        if imports.get(domain) != version:
-            self._log.put(imports, domain, version)
-
-    def remove_opset(self, imports: dict[str, int], domain: str) -> None:
-        """Drop the import of a domain that nothing uses."""
-        self._log.take(imports, domain)
-
-    def set_metadata(self, function: ir.Function, key: str, text: str) -> None:
-        """Set an entry of a function's metadata."""
-        if function.metadata_props.get(key) != text:
-            self._log.put(function.metadata_props, key, text)
-
-    def set_ir_version(self, version: int) -> None:
-        """Let the model be of another IR version."""
-        if version == self.model.ir_version:
-            return
-        self._log.record(_set_ir_version, self.model, self.model.ir_version)
-        self.model.ir_version = version
-
 
 def _needs_int64_axes(node: ir.Node) -> bool:
     """Whether ONNX Runtime 1.31 would not load a Pad: it reads axes that are constant as int64, whatever they are."""
@@ -550,8 +492,4 @@ def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | 
     value.shape = shape
 
 
-def _set_ir_version(model: ir.Model, version: int) -> None:
-    model.ir_version = version
-
-
-__all__ = ["PrimitiveEdits", "constant_bytes", "replace_back"]
+__all__ = ["NodeEdits", "constant_bytes", "replace_back"]

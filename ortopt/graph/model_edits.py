@@ -1,16 +1,17 @@
-"""The edits of local functions: nodes move into one, arguments and functions that nothing needs go."""
+"""The edits of what holds nodes: the outputs of graphs, local functions, opset imports, metadata, the IR version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 
 import onnx_ir as ir
 
-from ortopt.cancellation import CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
-from ortopt.graph.primitive_edits import PrimitiveEdits, constant_bytes, replace_back
+from ortopt.graph.node_edits import NodeEdits, constant_bytes, replace_back
 from ortopt.onnx_ir_internals import (
     attributes_of,
+    output_count,
     previous_node,
     replace_input,
     unlink,
@@ -18,8 +19,76 @@ from ortopt.onnx_ir_internals import (
 )
 
 
-class FunctionEdits(PrimitiveEdits):
-    """What an `Editor` does to local functions; its arguments and attributes are those of `PrimitiveEdits`."""
+class ModelEdits(NodeEdits):
+    """The single changes of graphs, functions and the model that an `Editor` can make.
+
+    Args:
+        model: The model; `scope.attach` has seen it.
+        infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
+        token: Cancellation token from being made.
+    """
+
+    def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
+        super().__init__(model, infer, token)
+        self._position: dict[ir.Value, int] = {}
+
+    # -- graphs and the model -----------------------------------------------------------------------------------------
+
+    def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
+        """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
+        old = graph.outputs[position]
+        graph.outputs[position] = value
+        self._position[value] = position
+        self._log.record(graph.outputs.__setitem__, position, old)
+        if (producer := value.producer()) is not None:
+            self.touched.append(producer)  # what its result goes into is another one
+
+    def output_positions(self, graph: ir.Graph, value: ir.Value) -> list[int]:
+        """The places of a value among the outputs of a graph, of which there may be thousands."""
+        count, outputs = output_count(graph, value), graph.outputs
+        if count > 1:
+            return [position for position, output in enumerate(outputs) if output is value]
+        if not count:
+            return []
+        place = self._position.get(value, len(outputs))
+        if place >= len(outputs) or outputs[place] is not value:
+            self._position.update((output, position) for position, output in enumerate(outputs))
+        return [self._position[value]]
+
+    def clear_outputs(self, graph: ir.Graph) -> None:
+        """Let a graph that is about to go forget its outputs, so that they can be used elsewhere."""
+        old = tuple(graph.outputs)
+        graph.outputs.clear()
+        self._log.record(graph.outputs.extend, old)
+
+    def set_opset(self, imports: dict[str, int], domain: str, version: int) -> None:
+        """Import a domain at a version into a model or a function.
+
+        Args:
+            imports: The `opset_imports` to change.
+            domain: The domain; the empty string is ai.onnx.
+            version: The opset version.
+        """
+        if imports.get(domain) != version:
+            self._log.put(imports, domain, version)
+
+    def remove_opset(self, imports: dict[str, int], domain: str) -> None:
+        """Drop the import of a domain that nothing uses."""
+        self._log.take(imports, domain)
+
+    def set_metadata(self, function: ir.Function, key: str, text: str) -> None:
+        """Set an entry of a function's metadata."""
+        if function.metadata_props.get(key) != text:
+            self._log.put(function.metadata_props, key, text)
+
+    def set_ir_version(self, version: int) -> None:
+        """Let the model be of another IR version."""
+        if version == self.model.ir_version:
+            return
+        self._log.record(_set_ir_version, self.model, self.model.ir_version)
+        self.model.ir_version = version
+
+    # -- local functions ----------------------------------------------------------------------------------------------
 
     def outline(
         self,
@@ -130,6 +199,10 @@ class FunctionEdits(PrimitiveEdits):
             self._log.record(self.index.build, graph)
 
 
+def _set_ir_version(model: ir.Model, version: int) -> None:
+    model.ir_version = version
+
+
 def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]) -> None:
     for position, value in inputs:
         replace_input(node, position, value)
@@ -139,4 +212,4 @@ def _remove_last(values: MutableSequence[ir.Value]) -> None:
     values.pop()  # onnx-ir does not see a ``del``
 
 
-__all__ = ["FunctionEdits"]
+__all__ = ["ModelEdits"]
