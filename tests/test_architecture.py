@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors options cancellation _version",
+    "errors options cancellation terminal_text _version",
     "system semantics onnx_ir_internals",
     "graph",
     "serialization analysis",

@@ -144,8 +144,8 @@ def describe(
 
 
 def _speak(as_json: bool, data: dict[str, Any]) -> None:
-    from ortopt.graph.text import one_line
     from ortopt.reporting import report
+    from ortopt.terminal_text import one_line
 
     if as_json:
         click.echo(json.dumps(data, indent=2))

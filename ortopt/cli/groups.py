@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
-from ortopt.graph.text import one_line
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from ortopt.partition.quotient import Edge, Quotient, Vertex

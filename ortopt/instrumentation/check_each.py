@@ -12,12 +12,12 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
-from ortopt.graph.text import quoted
 from ortopt.observers import InvalidGraph, Observer, RetryRequested
 from ortopt.onnx_ir_internals import use_count
 from ortopt.rule import RewriteRule
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.serialization.checks.structure import label, validate
+from ortopt.terminal_text import quoted
 from ortopt.transformer import GraphTransformer
 
 _Signature = tuple[tuple[object, ...], ...]

@@ -13,9 +13,9 @@ import ortopt
 from ortopt.analysis.shape_demand import SIZES, Demand, demands
 from ortopt.api import OptimizeResult, Repair
 from ortopt.graph import scope
-from ortopt.graph.text import one_line, quoted
 from ortopt.observers import node_name
 from ortopt.serialization.load import SOURCE_KEY
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console

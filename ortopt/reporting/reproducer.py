@@ -22,10 +22,10 @@ from ortopt.api import Optimization
 from ortopt.errors import OrtoptError, OutputError, TransformerError, VerificationError
 from ortopt.graph import scope
 from ortopt.graph.symbolic import INVENTED
-from ortopt.graph.text import one_line, quoted
 from ortopt.semantics import constant_content, same_constant, subgraphs
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
+from ortopt.terminal_text import one_line, quoted
 from ortopt.verification.verify import Verification, outputs_of, verify
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ import numpy as np
 
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import UsageError
-from ortopt.graph.text import one_line
 from ortopt.runtime.cuda_driver import Copy, Driver
 from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import binding, device, has_no_array, holds_numbers, nbytes_of, to_ort
+from ortopt.terminal_text import one_line
 
 STREAM_KEY: Final = "user_compute_stream"
 """The provider option that says on which stream a session runs."""

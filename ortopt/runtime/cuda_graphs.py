@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.graph.text import one_line, quoted
 from ortopt.runtime import session_options
 from ortopt.runtime.arena import ENTRY
 from ortopt.runtime.cuda_device import NO_WAITING, CudaDevice
@@ -27,6 +26,7 @@ from ortopt.runtime.executables import OnDevice, of_session
 from ortopt.runtime.recipes import Recipe
 from ortopt.runtime.values import binding, nbytes_of
 from ortopt.runtime.weights import place
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from ortopt.runtime.groups import Group, Workshop

@@ -17,7 +17,6 @@ from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU
 from ortopt.errors import VerificationError
 from ortopt.graph import scope
-from ortopt.graph.text import one_line
 from ortopt.options import Options
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.plan import Plan
@@ -26,6 +25,7 @@ from ortopt.runtime.settings import RunType
 from ortopt.runtime.values import elements, to_numpy, type_of
 from ortopt.serialization.save import save
 from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.terminal_text import one_line
 from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
-from ortopt.graph.text import one_line
 from ortopt.runtime import executables
 from ortopt.runtime.cache import Cache
 from ortopt.runtime.executables import Executable
@@ -25,6 +24,7 @@ from ortopt.runtime.statistics import Counters
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import PLAIN, is_plain, type_of
 from ortopt.runtime.weights import place
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice

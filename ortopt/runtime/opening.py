@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, CUDA, normalize, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
-from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
@@ -33,6 +32,7 @@ from ortopt.runtime.weights import FOLDER_KEY
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
 from ortopt.serialization.scan import mentions_groups
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from os import PathLike

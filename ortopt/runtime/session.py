@@ -17,7 +17,6 @@ import onnx_ir as ir
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
 from ortopt.evaluation.evaluate import share_threads
-from ortopt.graph.text import one_line
 from ortopt.runtime.grouped_session import GroupedSession
 from ortopt.runtime.groups import Group
 from ortopt.runtime.interface import without_code
@@ -27,6 +26,7 @@ from ortopt.runtime.statistics import Counters, Statistics
 from ortopt.runtime.threads import processors
 from ortopt.runtime.tracing import Timeline
 from ortopt.runtime.values import binding, taken
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -19,9 +19,9 @@ import onnx_ir as ir
 from ortopt.errors import UsageError
 from ortopt.evaluation.evaluate import shares_threads
 from ortopt.graph import scope
-from ortopt.graph.text import quoted
 from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, to_numpy
+from ortopt.terminal_text import quoted
 
 _lock = threading.Lock()
 

@@ -23,12 +23,12 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
-from ortopt.graph.text import one_line
 from ortopt.runtime.disk_cache import Folder
 from ortopt.runtime.executables import Executable
 from ortopt.runtime.recipes import Library, Recipe
 from ortopt.runtime.values import to_numpy
 from ortopt.runtime.weights import held_bytes, place
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from ortopt.runtime.groups import Group, Workshop

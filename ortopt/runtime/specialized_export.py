@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.graph.facts import shape_of
-from ortopt.graph.text import one_line
 from ortopt.partition.groups import groups_of
 from ortopt.runtime.groups import Group
 from ortopt.runtime.guarded import guarded
 from ortopt.runtime.recipes import Library
 from ortopt.runtime.specialization import Specialization
 from ortopt.serialization.save import save
+from ortopt.terminal_text import one_line
 
 Asked = tuple[dict[str, list[int]], dict[str, np.ndarray[Any, Any]]]
 """Sizes and contents by the names of a group's inputs in the model."""

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OutputError
-from ortopt.graph.text import quoted
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.output_files import TemporaryOutput
 from ortopt.serialization.tensor_encoding import Place
+from ortopt.terminal_text import quoted
 
 _SMALLEST_EXTERNAL: Final = 1024
 _LARGE: Final = 1 << 20

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.onnx_ir_internals import fill
 from ortopt.semantics import GROUP_DOMAIN, QUANTIZATION_KEY
 from ortopt.serialization import opset_imports, sparse
@@ -27,6 +26,7 @@ from ortopt.serialization.mapped_tensors import MappedFile
 from ortopt.serialization.tensor_decoding import TensorDecoder
 from ortopt.serialization.type_decoding import apply_types_of_functions, properties, state_type, text, type_and_shape
 from ortopt.serialization.wire import Stripped
+from ortopt.terminal_text import quoted
 
 _CONTRIB: Final = "com.microsoft"
 

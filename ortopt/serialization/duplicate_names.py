@@ -13,8 +13,8 @@ from typing import NamedTuple
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.serialization.opset_imports import canonical
+from ortopt.terminal_text import quoted
 
 
 class DuplicateNameError(InvalidModelError):

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
 from ortopt.graph.provenance import MAX_ORIGINS, ORIGIN_KEY, PASS_KEY
-from ortopt.graph.text import one_line, quoted
 from ortopt.onnx_ir_internals import (
     attributes_of,
     get_meta,
@@ -36,6 +35,7 @@ from ortopt.serialization.sparse import SPARSE_KEY
 from ortopt.serialization.tensor_encoding import Placing, TensorEncoder
 from ortopt.serialization.type_encoding import ValueInfos, says_more_than_tensor, type_proto, value_info
 from ortopt.serialization.wire import field, integer, tag, varint
+from ortopt.terminal_text import one_line, quoted
 
 
 def encode(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.serialization.mapped_tensors import MappedFile
+from ortopt.terminal_text import quoted
 
 
 class ExternalFiles:

@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.graph.order import in_order
-from ortopt.graph.text import one_line, quoted
 from ortopt.onnx_ir_internals import clone
 from ortopt.serialization import shadowed_names
 from ortopt.serialization.checks import specification
@@ -26,6 +25,7 @@ from ortopt.serialization.ir_versions import CONSTANT_INITIALIZERS_FROM_IR
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.wire import strip
 from ortopt.system.garbage_collection import collect_left, without_garbage_collection
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model

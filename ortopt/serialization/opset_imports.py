@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 NEWEST_OF_ONNX_RUNTIME: Final = {
     "": 26,

@@ -17,7 +17,6 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph.text import one_line, quoted
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.data_file import DataLayout, write_data
 from ortopt.serialization.encode import encode
@@ -27,6 +26,7 @@ from ortopt.serialization.output_files import TemporaryOutput, locked, remove_ol
 from ortopt.serialization.tensor_encoding import Place
 from ortopt.system.files import same_file
 from ortopt.system.garbage_collection import without_garbage_collection
+from ortopt.terminal_text import one_line, quoted
 
 ExternalData = Literal["auto", "inline", "copy", "reuse"]
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph import scope
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 SPARSE_KEY: Final = "ortopt.sparse_initializer"
 """In the ``meta`` of a Constant node that was a sparse initializer, and of a model that has sparse tensors."""

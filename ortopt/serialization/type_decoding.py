@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 FOREIGN_TYPE_KEY: Final = "ortopt.type"
 """Where a value's serialized ``TypeProto`` is kept in ``value.meta`` if onnx-ir has no such type (maps, opaque)."""

@@ -15,7 +15,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 _NEWEST: Final = {"ai.onnx.ml": 5, "ai.onnx.preview.training": 1}
 """The versions of domains, but for ai.onnx, up to which the schemas are sure to be those that are meant."""

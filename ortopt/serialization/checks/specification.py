@@ -15,7 +15,6 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
 from ortopt.serialization.checks import operand_shapes
 from ortopt.serialization.checks.operand_shapes import Known
@@ -23,6 +22,7 @@ from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, s
 from ortopt.serialization.checks.structure import label
 from ortopt.serialization.sparse import SparseTensor
 from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.terminal_text import quoted
 
 _SCANS_FROM: Final = 9
 _UNSEEN: Final = Signature("", (), (), 0, 0, 0, 0, {}, frozenset(), {})

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.onnx_ir_internals import attributes_of, initializers_of
+from ortopt.terminal_text import quoted
 
 _CONTENTS: Final = {
     "value": ir.AttributeType.TENSOR,
