@@ -1,4 +1,4 @@
-"""Constants and nodes that are in no graph: made to come into one, or left behind by what did not happen."""
+"""Constants and nodes that are in no graph: new ones for an edit, and those that an abandoned edit leaves behind."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def new_nodes(values: Iterable[ir.Value]) -> list[ir.Node]:
 
 
 def discard(nodes: Iterable[ir.Node]) -> None:
-    """Let go of new nodes that will not be used: they no longer count as users of anything."""
+    """Detach new nodes that will not be used: they no longer count as users of anything."""
     for node in nodes:
         if node.graph is None:
             for user in scope.with_nested(node):
@@ -77,7 +77,7 @@ def discard(nodes: Iterable[ir.Node]) -> None:
 
 
 def detach_orphans(nodes: Iterable[ir.Node]) -> None:
-    """Detach nodes of no graph from what some nodes read and give: what a rewrite that raised has left behind."""
+    """Detach nodes of no graph that use operands or results of some nodes: what a rewrite that raised leaves behind."""
     for value in {value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}:
         discard([use.node for use in value.uses() if use.node.graph is None])
 

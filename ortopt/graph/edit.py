@@ -44,7 +44,7 @@ class Editor(ModelEdits):
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
-        token: Cancellation token from being made.
+        token: Cancellation token of the construction.
     """
 
     def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
@@ -292,7 +292,7 @@ class Editor(ModelEdits):
 
         Args:
             nodes: Candidates; nodes that are in no graph, or needed, or not pure are left alone.
-            token: Cancellation token in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token; a caller that is stopped rolls back what has been done.
         """
         pending = list(token.checked(nodes))
         functions = self.model.functions
@@ -324,8 +324,7 @@ class Editor(ModelEdits):
         """Remove the initializers that edits have left without any use.
 
         Args:
-            token: Cancellation token in the midst; what has been done is the caller's to roll back, and the method has
-                to be called again.
+            token: Cancellation token; a caller that is stopped rolls back what has been done, and calls again.
         """
         by_graph: dict[ir.Graph, list[ir.Value]] = {}
         for value in token.checked(self._freed_initializers):
@@ -336,14 +335,14 @@ class Editor(ModelEdits):
         self._freed_initializers.clear()
 
     def reinfer(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
-        """Infer again the nodes whose operands edits have made better known, and what follows as far as it gets better.
+        """Infer again the nodes of which edits have changed the operands, and their users as far as results change.
 
         Args:
             infer: Infers a node that has been inferred before.
-            token: Cancellation token; what is left then stays as it is.
+            token: Cancellation token; values that have not been inferred again by then stay as they are.
 
         Returns:
-            Whether anything is known otherwise than before; its users are touched then.
+            Whether more, or something else, is known of any value; the users of such values are touched.
         """
         return self._reinference.run(infer, token)
 
@@ -355,8 +354,7 @@ class Editor(ModelEdits):
         """Sort the graphs in which a node may stand before what it uses.
 
         Args:
-            token: Cancellation token in the midst; what has been done is the caller's to roll back, and the method has
-                to be called again.
+            token: Cancellation token; a caller that is stopped rolls back what has been done, and calls again.
         """
         for graph in self._unsorted:
             if is_sorted(graph, token):
@@ -385,10 +383,10 @@ def _agree(old: ir.Value, new: ir.Value) -> None:
 
 
 def _better_shape(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:
-    """The shape that says more: a known dimension beats an unknown one.
+    """The more specific shape: a known dimension beats an unknown one.
 
-    It does not beat one that inference has invented: inference of the saved file would find that one again, and it may
-    stand elsewhere too.
+    It does not beat a symbol that inference has invented: inference of the saved file would invent it again, and other
+    shapes may have it too.
 
     Args:
         new: What inference finds.
@@ -409,7 +407,7 @@ def _check_owned(graph: ir.Graph) -> None:
 
 
 def _taken_off(pending: list[ir.Node]) -> Iterator[ir.Node]:
-    """What is in a list, and what comes into it meanwhile, the last first."""
+    """The nodes in a list, and those that are added meanwhile, last in, first out."""
     while pending:
         yield pending.pop()
 

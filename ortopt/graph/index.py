@@ -25,7 +25,7 @@ class OpIndex:
 
     Args:
         model: The model; `scope.attach` has seen it.
-        token: Cancellation token from being made.
+        token: Cancellation token of the construction.
     """
 
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:

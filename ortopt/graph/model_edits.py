@@ -25,7 +25,7 @@ class ModelEdits(NodeEdits):
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
-        token: Cancellation token from being made.
+        token: Cancellation token of the construction.
     """
 
     def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
@@ -35,16 +35,16 @@ class ModelEdits(NodeEdits):
     # -- graphs and the model -----------------------------------------------------------------------------------------
 
     def set_output(self, graph: ir.Graph, position: int, value: ir.Value) -> None:
-        """Make a value an output of a graph, in place of another; the name is the caller's to keep (see `replace`)."""
+        """Make a value an output of a graph, in place of another; the caller keeps the name (see `replace`)."""
         old = graph.outputs[position]
         graph.outputs[position] = value
         self._position[value] = position
         self._log.record(graph.outputs.__setitem__, position, old)
         if (producer := value.producer()) is not None:
-            self.touched.append(producer)  # what its result goes into is another one
+            self.touched.append(producer)  # its result has another use
 
     def output_positions(self, graph: ir.Graph, value: ir.Value) -> list[int]:
-        """The places of a value among the outputs of a graph, of which there may be thousands."""
+        """The positions of a value among the outputs of a graph, of which there may be thousands."""
         count, outputs = output_count(graph, value), graph.outputs
         if count > 1:
             return [position for position, output in enumerate(outputs) if output is value]
@@ -82,7 +82,7 @@ class ModelEdits(NodeEdits):
             self._log.put(function.metadata_props, key, text)
 
     def set_ir_version(self, version: int) -> None:
-        """Let the model be of another IR version."""
+        """Set the IR version of the model."""
         if version == self.model.ir_version:
             return
         self._log.record(_set_ir_version, self.model, self.model.ir_version)
@@ -101,7 +101,7 @@ class ModelEdits(NodeEdits):
     ) -> None:
         """Move nodes of a graph into a new function, and put a call in front of where the first of them stood.
 
-        The order of the graph is the caller's to restore (see `reorder`).
+        The caller restores the order of the graph (see `reorder`).
 
         Args:
             nodes: Nodes of one graph, in topological order.
@@ -109,7 +109,7 @@ class ModelEdits(NodeEdits):
             call: A new node that calls it, with an output for each of `outputs`.
             renamed: What each value of the outside that the nodes, or graphs below them, use is in the function.
             outputs: The results of the nodes that the outside needs.
-            token: Cancellation token in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token; a caller that is stopped rolls back what has been done.
         """
         graph, body = scope.graph_of(nodes[0]), function.graph
         self._log.put(self.model.functions, function.identifier(), function)
@@ -176,7 +176,7 @@ class ModelEdits(NodeEdits):
             self.set_type(inner, inner.type, known)
 
     def keep_arguments(self, function: ir.Function, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Let a function have only some of its inputs and outputs; its calls are the caller's to adapt.
+        """Let a function have only some of its inputs and outputs; the caller adapts its calls.
 
         Args:
             function: A function of the model; the inputs that go are not used.

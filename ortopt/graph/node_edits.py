@@ -36,7 +36,7 @@ class NodeEdits:
     Args:
         model: The model; `scope.attach` has seen it.
         infer: Called with each new node after its insertion; sets the types and shapes of its outputs.
-        token: Cancellation token from being made.
+        token: Cancellation token of the construction.
 
     Attributes:
         index: The nodes of each graph by op, kept current.
@@ -81,7 +81,7 @@ class NodeEdits:
 
         Args:
             version: An earlier value of `Editor.version`.
-            token: Cancellation token in the midst; it can be gone on with.
+            token: Cancellation token; a rollback that is stopped can be continued.
         """
         self._log.rollback(version, token)
 
@@ -252,7 +252,7 @@ class NodeEdits:
         Args:
             graph: The graph.
             nodes: All of its nodes, in a topological order.
-            token: Cancellation token in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token; a caller that is stopped rolls back what has been done.
         """
         self._log.record(graph.extend, tuple(token.checked(graph)))
         for some in token.batched(nodes):
@@ -395,7 +395,7 @@ class NodeEdits:
         Args:
             graph: The graph that holds them.
             values: Initializers of the graph, neither used nor inputs nor outputs of it.
-            token: Cancellation token in the midst; what has been done is the caller's to roll back.
+            token: Cancellation token; a caller that is stopped rolls back what has been done.
         """
         for value in token.checked(values):
             if value.name is not None:
@@ -482,7 +482,7 @@ def _set_attributes(node: ir.Node, attributes: tuple[ir.Attr, ...]) -> None:
 
 
 def replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
-    """Let nodes use a value again where they did."""
+    """Let nodes use a value again at the positions where they did."""
     for node, position in uses:
         replace_input(node, position, old)
 

@@ -1,4 +1,4 @@
-"""Inference after edits: what is known of values again, where edits have made their operands better known."""
+"""Inference after edits: nodes whose operands have changed are inferred again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from ortopt.graph.index import OpIndex
 from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import attributes_of, meta_of, trivially_same_type
 
-_SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})  # nothing is kept of what they hold: readers ask these
-_MAX_TIMES = 8  # as often one node is inferred again at a time: shapes get better in few steps
+_SEQUENCES = frozenset({"SequenceConstruct", "SplitToSequence"})
+"""Ops whose results have no facts about their elements: inference of a user asks these nodes."""
+
+_MAX_TIMES = 8
+"""How often a run infers one node again: shapes get better in few steps."""
 
 
 class Reinference:
@@ -25,7 +28,7 @@ class Reinference:
         model: The model.
         index: Its nodes.
         log: Where changes are recorded.
-        touched: Nodes whose operands are known otherwise are added to this list.
+        touched: Nodes of whose operands something else is known are added to this list.
 
     Attributes:
         outdated: Nodes to infer again, oldest first; edits append to it.
@@ -39,14 +42,14 @@ class Reinference:
         self.outdated: list[ir.Node] = []
 
     def run(self, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
-        """Infer again the nodes whose operands edits have made better known, and what follows as far as it gets better.
+        """Infer again the nodes of which edits have changed the operands, and their users as far as results change.
 
         Args:
             infer: Infers a node that has been inferred before.
-            token: Cancellation token; what is left then stays as it is.
+            token: Cancellation token; values that have not been inferred again by then stay as they are.
 
         Returns:
-            Whether anything is known otherwise than before; its users are touched then.
+            Whether more, or something else, is known of any value; the users of such values are touched.
         """
         queue = deque(dict.fromkeys(node for node in token.checked(self.outdated) if node.graph is not None))
         self.outdated.clear()
@@ -70,7 +73,7 @@ class Reinference:
         return changed
 
     def _inferred_otherwise(self, node: ir.Node, infer: Callable[[ir.Node], None]) -> list[ir.Value]:
-        """The values of a node, and of the graphs below it, of which inference now says something else, or may say."""
+        """The values of a node, and of the graphs below it, of which inference now says something else, or may."""
         values = [value for user in scope.with_nested(node) for value in user.outputs]
         if attributes_of(node):
             values += [value for graph in scope.nested(node) for value in graph.inputs]
@@ -97,7 +100,7 @@ class Reinference:
 
 
 def infers_alike(old: ir.Value, new: ir.Value) -> bool:
-    """Whether inference finds the same for a node, whichever of the two it reads."""
+    """Whether inference gives a node the same results, whichever of the two values it reads."""
     if trivially_same_type(old, new, facts.INTEGERS):
         return True
     type_ = old.type
@@ -119,7 +122,7 @@ def infers_alike(old: ir.Value, new: ir.Value) -> bool:
 
 
 def _drained(queue: deque[ir.Node]) -> Iterator[ir.Node]:
-    """What is in a queue, and what comes into it meanwhile."""
+    """The nodes in a queue, and those that are added meanwhile."""
     while queue:
         yield queue.popleft()
 

@@ -43,7 +43,7 @@ class UndoLog:
 
         Args:
             length: How many changes stay.
-            token: Cancellation token in the midst; it can be gone on with.
+            token: Cancellation token; a rollback that is stopped can be continued.
         """
         for _ in token.checked(range(len(self._changes) - length)):
             undo, arguments = self._changes.pop()
