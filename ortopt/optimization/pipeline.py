@@ -20,7 +20,7 @@ from ortopt.observers import Observer, node_name
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
-from ortopt.serialization import shadowed_names, sparse
+from ortopt.serialization import shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
 from ortopt.system.garbage_collection import without_garbage_collection
@@ -230,7 +230,7 @@ class Pipeline:
             return None
         attempt.manager.observers.begin()
         allowance = semantics.growth_allowance(self.original_bytes, options)
-        allowance -= sparse.make_dense(attempt.model, allowance, token)
+        allowance -= sparse_tensors.make_dense(attempt.model, allowance, token)
         return Workspace(attempt.model, options, allowance, token)
 
     def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:

@@ -18,7 +18,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.onnx_ir_internals import fill
 from ortopt.semantics import GROUP_DOMAIN, QUANTIZATION_KEY
-from ortopt.serialization import opset_imports, sparse
+from ortopt.serialization import opset_imports, sparse_tensors
 from ortopt.serialization.duplicate_names import DuplicateNameError, without_duplicates
 from ortopt.serialization.external_files import ExternalFiles
 from ortopt.serialization.ir_versions import DEVICES_FROM_IR, FUNCTION_TYPES_FROM_IR
@@ -129,7 +129,7 @@ class _Decoder:
             metadata_props=properties(proto.metadata_props),
             device_configurations=configurations,
         )
-        model.meta[sparse.SPARSE_KEY] = self._tensors.has_sparse
+        model.meta[sparse_tensors.SPARSE_KEY] = self._tensors.has_sparse
         if len(model.functions) != len(functions):
             raise InvalidModelError("two of its functions have the same domain, name and overload")
         if functions and proto.ir_version < FUNCTION_TYPES_FROM_IR:
@@ -219,7 +219,7 @@ class _Decoder:
                 continue
             value = _declared(values, name, "sparse initializer")
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.dims, frozen=True)
-            nodes.append(sparse.constant_node(tensor, value))
+            nodes.append(sparse_tensors.constant_node(tensor, value))
         return nodes
 
     def _function(self, proto: onnx.FunctionProto, imports: Mapping[str, int]) -> ir.Function:

@@ -31,7 +31,7 @@ from ortopt.serialization.ir_versions import (
     METADATA_FROM_IR,
 )
 from ortopt.serialization.message import Message, Part, as_bytes, integer_of, optional, properties, text
-from ortopt.serialization.sparse import SPARSE_KEY
+from ortopt.serialization.sparse_tensors import SPARSE_KEY
 from ortopt.serialization.tensor_encoding import Placing, TensorEncoder
 from ortopt.serialization.type_encoding import ValueInfos, says_more_than_tensor, type_proto, value_info
 from ortopt.serialization.wire import field, integer, tag, varint

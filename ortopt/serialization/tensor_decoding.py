@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.external_files import ExternalFiles
 from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor, data_bytes
-from ortopt.serialization.sparse import SparseTensor
+from ortopt.serialization.sparse_tensors import SparseTensor
 from ortopt.serialization.type_decoding import properties, text
 from ortopt.serialization.wire import Stripped
 from ortopt.terminal_text import quoted

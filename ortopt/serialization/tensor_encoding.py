@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.serialization.message import Message, as_bytes, integer_of, optional, properties
-from ortopt.serialization.sparse import SparseTensor
+from ortopt.serialization.sparse_tensors import SparseTensor
 from ortopt.serialization.wire import field, integer, tag
 
 

@@ -20,7 +20,7 @@ from ortopt.serialization.checks import operand_shapes
 from ortopt.serialization.checks.operand_shapes import Known
 from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
 from ortopt.serialization.checks.structure import label
-from ortopt.serialization.sparse import SparseTensor
+from ortopt.serialization.sparse_tensors import SparseTensor
 from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 from ortopt.terminal_text import quoted
 
