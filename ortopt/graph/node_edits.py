@@ -65,7 +65,7 @@ class NodeEdits:
     @property
     def version(self) -> int:
         """A point to go back to (see `rollback`)."""
-        return len(self._log)
+        return len(self._log.changes)
 
     @property
     def clock(self) -> int:

@@ -17,16 +17,14 @@ class UndoLog:
     Rolling back replays them in reverse, so that the model serializes to the same bytes as before.
 
     Attributes:
+        changes: The changes that have not been taken back.
         clock: Grows with every change, and never goes back: equal readings mean an unchanged model.
     """
 
     def __init__(self) -> None:
+        self.changes: list[Undo] = []
         self.clock = 0
-        self._changes: list[Undo] = []
         self._order = DictionaryOrder()
-
-    def __len__(self) -> int:
-        return len(self._changes)
 
     def record(self, undo: Callable[..., None], *arguments: Any) -> None:
         """Record a change that has been made.
@@ -35,7 +33,7 @@ class UndoLog:
             undo: Takes it back.
             arguments: What `undo` is called with.
         """
-        self._changes.append((undo, arguments))
+        self.changes.append((undo, arguments))
         self.clock += 1
 
     def rollback(self, length: int, token: CancellationToken = NEVER) -> None:
@@ -45,8 +43,8 @@ class UndoLog:
             length: How many changes stay.
             token: Cancellation token; a rollback that is stopped can be continued.
         """
-        for _ in token.checked(range(len(self._changes) - length)):
-            undo, arguments = self._changes.pop()
+        for _ in token.checked(range(len(self.changes) - length)):
+            undo, arguments = self.changes.pop()
             undo(*arguments)
         self._order.restore()
 

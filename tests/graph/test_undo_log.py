@@ -10,9 +10,9 @@ def test_changes_are_taken_back_in_reverse() -> None:
     for name in ("a", "b", "c"):
         log.record(undone.append, name)
     log.rollback(1)
-    assert (undone, len(log)) == (["c", "b"], 1)
+    assert (undone, len(log.changes)) == (["c", "b"], 1)
     log.rollback(0)
-    assert (undone, len(log)) == (["c", "b", "a"], 0)
+    assert (undone, len(log.changes)) == (["c", "b", "a"], 0)
 
 
 def test_the_clock_grows_and_stays() -> None:
