@@ -35,11 +35,12 @@ from ortopt.api import Optimization, make_options, optimize
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph.edit import Editor
+from ortopt.graph.undo_log import UndoLog
 from ortopt.observers import Observer
 from ortopt.options import Options
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save, to_bytes
-from ortopt.serialization.validate import validate
 from ortopt.transformer import GraphTransformer
 
 _OUTPUT: Final = "model.onnx"
@@ -402,13 +403,18 @@ class _Raiser(Observer):
 @contextmanager
 def _watched(raiser: _Raiser) -> Iterator[None]:
     """Let a raiser hear of every change, in the midst of the editor's methods as well as between them."""
-    log, reinfer = Editor._did, Editor.reinfer
+    begin, record, reinfer = Editor.__init__, UndoLog.record, Editor.reinfer
+    editors: dict[UndoLog, Editor] = {}
     learning = False
 
-    def did(self: Editor, undo: Callable[..., None], *arguments: Any) -> None:
-        log(self, undo, *arguments)
+    def begun(self: Editor, *arguments: Any) -> None:
+        begin(self, *arguments)
+        editors[self._log] = self
+
+    def recorded(self: UndoLog, undo: Callable[..., None], *arguments: Any) -> None:
+        record(self, undo, *arguments)
         if not learning:  # that is between two passes, and nobody's
-            raiser.changed(self)
+            raiser.changed(editors[self])
 
     def learned(self: Editor, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> bool:
         nonlocal learning
@@ -418,12 +424,14 @@ def _watched(raiser: _Raiser) -> Iterator[None]:
         finally:
             learning = False
 
-    Editor._did = did  # type: ignore[method-assign]
+    Editor.__init__ = begun  # type: ignore[assignment, method-assign]
+    UndoLog.record = recorded  # type: ignore[method-assign]
     Editor.reinfer = learned  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Editor._did, Editor.reinfer = log, reinfer  # type: ignore[method-assign]
+        Editor.__init__, UndoLog.record = begin, record  # type: ignore[method-assign]
+        Editor.reinfer = reinfer  # type: ignore[method-assign]
 
 
 def _run_with(source: bytes, raiser: _Raiser, token: CancellationToken, level: int) -> None:

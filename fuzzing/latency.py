@@ -29,7 +29,7 @@ from benchmarks.generators import GENERATORS
 from ortopt.api import optimize
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
-from ortopt.serialization.validate import validate
+from ortopt.serialization.checks.structure import validate
 
 _SAMPLE_EVERY: Final = 0.01
 _PLACES: Final = 3

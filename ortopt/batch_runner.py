@@ -14,9 +14,9 @@ from ortopt.context import Context
 from ortopt.direct_edits import DirectEdit, check_edits
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import clone
 from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import HistoryEntry, InvalidGraph, Observers, RetryRequested
+from ortopt.onnx_ir_internals import clone
 from ortopt.options import TransformerLevel
 from ortopt.rule import RuleFailure
 from ortopt.rule_batch import Clock, RuleBatch

@@ -266,7 +266,7 @@ class Context:
         self.cancellation.check()
         if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
-        workspace.edit.learn_names(self.cancellation)  # expensive, so not within the change
+        workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
         if key in workspace.left_out:
             return False  # the answer is final: another offer would renumber those after it

@@ -19,7 +19,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nodes
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
-from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.onnx_ir_internals import first_use, use_count
 from ortopt.transformer import GraphTransformer, is_tuple_of
 
 NEWEST_OPSET = 1_000

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
 from ortopt.options import GROWTH_SHARE, MEGABYTE, Options
 
 RANDOM_OPS = frozenset(
@@ -104,7 +105,7 @@ def owns_interfaces(node: ir.Node) -> bool:
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that a node holds in its attributes, in the attributes' order."""
-    for attribute in node.attributes.data.values():  # the plain dict behind: this is asked of every node, many times
+    for attribute in attributes_of(node).values():
         kind = attribute.type
         if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
             yield attribute.value
@@ -153,7 +154,7 @@ def is_pure(node: ir.Node, functions: Functions | None = None) -> bool:
         node: Any node.
         functions: The model's local functions: a call is as pure as the body.
     """
-    if not functions and not node.attributes.data:
+    if not functions and not attributes_of(node):
         return node.domain in PURE_DOMAINS
     by_id = functions or {}
     seen: set[ir.OperatorIdentifier] = set()
@@ -200,7 +201,7 @@ def quantization_parameters(graph: ir.Graph, token: CancellationToken = NEVER) -
         token: Cancellation token.
     """
     names: set[str] = set()
-    held = (graph.inputs, token.checked(graph.initializers.data.values()))
+    held = (graph.inputs, token.checked(initializers_of(graph).values()))
     for values in itertools.chain(held, (node.outputs for node in token.checked(graph))):
         for value in values:
             if value.meta:
@@ -234,7 +235,7 @@ def constant_content(node: ir.Node) -> ir.TensorProtocol | None:
     """What a Constant node holds, in any of its spellings; None for sparse tensors and reference attributes."""
     if len(node.attributes) != 1:
         return None
-    (attribute,) = node.attributes.data.values()
+    (attribute,) = attributes_of(node).values()
     if attribute.is_ref():
         return None
     match attribute.name:

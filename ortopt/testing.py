@@ -19,9 +19,9 @@ from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, Target
 from ortopt.semantics import constant_tensor
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.serialization.validate import validate
 from ortopt.transformer import GraphTransformer
 from ortopt.verification.verify import verify
 

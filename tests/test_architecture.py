@@ -16,8 +16,8 @@ from ortopt.testing import parse
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors option_kinds options cancellation _version",
-    "system semantics",
+    "errors option_kinds options cancellation terminal_text _version",
+    "system semantics onnx_ir_internals",
     "graph",
     "serialization analysis",
     "evaluation",

@@ -21,14 +21,13 @@ import onnx_ir as ir
 import pytest
 
 from benchmarks.generators import GENERATORS
-from ortopt import semantics
+from ortopt import onnx_ir_internals, semantics
 from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation import evaluate
-from ortopt.evaluation.evaluate import count_nodes
-from ortopt.graph import onnx_ir_internals, scope
+from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.order import in_order, is_sorted
@@ -40,9 +39,10 @@ from ortopt.partition.partitioning import Partition, group, partition, partition
 from ortopt.partition.partitioning import apply as lift_all
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions, Policy
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.serialization.validate import validate
+from ortopt.serialization.scan import count_nodes
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.verification import verify

@@ -13,11 +13,11 @@ from ortopt.direct_edits import REMEDY
 from ortopt.errors import RegistrationError, TransformerError
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, inputs
-from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Options, Target
 from ortopt.rule import Forwarded, RewriteRule
 from ortopt.serialization.save import to_bytes

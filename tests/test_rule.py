@@ -25,7 +25,7 @@ from ortopt.graph.match import (
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.rule import Forwarded
-from ortopt.serialization.validate import validate
+from ortopt.serialization.checks.structure import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
 
 

@@ -19,7 +19,7 @@ from ortopt.graph.match import (
     producer,
     tensor_of,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.patterns.convolution import vector

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import first_use, use_count
-from ortopt.graph.structure import node_key
+from ortopt.graph.structural_keys import node_key
+from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -125,7 +125,7 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Gr
         if node.op_type == "Constant" and not node.domain:
             continue  # constant_sharing's
         yield node
-        if node.attributes.data and node.graph is not None:
+        if attributes_of(node) and node.graph is not None:
             yield from semantics.subgraphs(node)
 
 

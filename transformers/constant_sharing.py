@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import first_use, get_meta
+from ortopt.onnx_ir_internals import attributes_of, first_use, get_meta, initializers_of
 from ortopt.options import TransformerLevel
 from ortopt.serialization.mapped_tensors import MappedTensor
 from ortopt.transformer import Context, GraphTransformer
@@ -52,11 +52,11 @@ class ConstantSharing(GraphTransformer):
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in order, and the graphs nested in it at the positions of their nodes."""
-    yield from token.checked(tuple(graph.initializers.data.values()))
+    yield from token.checked(tuple(initializers_of(graph).values()))
     for node in token.checked(tuple(token.checked(graph))):
         if node.op_type == "Constant" and not node.domain:
             yield node.outputs[0]
-        elif node.attributes.data:
+        elif attributes_of(node):
             yield from semantics.subgraphs(node)
 
 

@@ -11,7 +11,7 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, attribute, is_op, need
-from ortopt.graph.onnx_ir_internals import is_needed, use_count
+from ortopt.onnx_ir_internals import is_needed, use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.loops import Repeated, repeated
 from ortopt.transformer import Context, GraphTransformer

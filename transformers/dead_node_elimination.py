@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import initializers_of, use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
@@ -51,7 +51,7 @@ def _remove_nodes(graph: ir.Graph, context: Context) -> bool:
 def _remove_initializers(graph: ir.Graph, context: Context) -> bool:
     unused = [
         value
-        for value in context.cancellation.checked(graph.initializers.data.values())
+        for value in context.cancellation.checked(initializers_of(graph).values())
         if not use_count(value) and not value.is_graph_input() and not value.is_graph_output()
     ]
     if not unused:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, attribute, inputs, need, opset, optional, static_dims
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 

@@ -8,7 +8,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ortopt.graph.edit import Editor
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer
 from ortopt.transformer import Context, GraphTransformer

@@ -21,7 +21,7 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule

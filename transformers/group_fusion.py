@@ -8,6 +8,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ortopt.graph import scope
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.partition.estimate import is_view
 from ortopt.partition.groups import Group, groups_of
@@ -94,7 +95,7 @@ class GroupFusion(GraphTransformer):
 
 def _names_its_graphs(node: ir.Node) -> bool:
     """Whether a node runs graphs of its own as it likes: ONNX Runtime inlines groups, and renames what is in them."""
-    return bool(node.attributes.data) and not owns_interfaces(node) and next(subgraphs(node), None) is not None
+    return bool(attributes_of(node)) and not owns_interfaces(node) and next(subgraphs(node), None) is not None
 
 
 def _explain(partition: Partition, placement: Placement, context: Context) -> None:

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, need
-from ortopt.graph.onnx_ir_internals import is_needed
-from ortopt.graph.structure import graph_key
+from ortopt.graph.structural_keys import graph_key
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.patterns.loops import copied
 from ortopt.semantics import constant_tensor, same_constant

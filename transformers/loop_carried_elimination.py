@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, is_op
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.patterns.loops import LOOPS, Repeated, copied, repeated
 from ortopt.transformer import Context, GraphTransformer

@@ -15,7 +15,7 @@ from ortopt import semantics
 from ortopt.analysis.totality import check_cannot_fail
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, is_op, need
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.loops import LOOPS
 from ortopt.transformer import Context, GraphTransformer

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Refusal, need, opset, shape_of
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.patterns.body_inlining import BodyInlining, Inlining
 from ortopt.patterns.loops import Repeated, copied, repeated, with_axis

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph.edit import Editor
 from ortopt.graph.match import Refusal, attribute, need, opset
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, opset, shape_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.semantics import is_overridable
 from ortopt.transformer import Context, GraphTransformer

@@ -29,7 +29,7 @@ from ortopt.graph.match import (
     scalar,
     tensor_of,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 

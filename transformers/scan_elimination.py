@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.patterns.body_inlining import BodyInlining, Inlining
 from ortopt.patterns.loops import Repeated, copied, repeated, with_axis, without_axis

@@ -14,7 +14,7 @@ from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, shape_of
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.semantics import CONTROL_FLOW
 from ortopt.transformer import Context, GraphTransformer

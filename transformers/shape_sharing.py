@@ -10,7 +10,7 @@ from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.match import shape_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 

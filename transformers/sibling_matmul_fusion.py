@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, is_op, opset
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context, GraphTransformer

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.bounds import is_endless
+from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import dims, inputs, need, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import cuts

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.analysis.slice_bounds import taken
-from ortopt.graph.bounds import LARGEST, is_endless
+from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_used_once, need, opset, producer
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import Cut, cuts, slice_node

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.bounds import is_endless
 from ortopt.graph.edit import constant
+from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import (
     Refusal,
     array_of,
@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.slice import cuts
 from ortopt.rule import NEWEST_OPSET, RewriteRule

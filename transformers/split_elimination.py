@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Dim, attribute, axis, dims, inputs, need, opset, optional, same_dim
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
-from ortopt.graph.bounds import LIMITS
+from ortopt.graph.integer_ranges import LIMITS
 from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same_dim, shape_of
 
 MAX_STEPS = 16

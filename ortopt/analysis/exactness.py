@@ -25,7 +25,7 @@ from ortopt.graph import scope
 from ortopt.graph.facts import INTEGERS
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
-from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.onnx_ir_internals import attributes_of, is_needed
 
 CONVERTERS = frozenset({"BitCast", "Cast", "CastLike", "OneHot", "TfIdfVectorizer"})
 """Ops of ai.onnx that make floats of integers."""
@@ -239,7 +239,7 @@ class Exactness:
         function = self._functions.get(node.op_identifier())
         if function is not None:
             yield from _pairs(function.outputs, node.outputs)
-        elif node.attributes.data and self._is_crossed(node):
+        elif attributes_of(node) and self._is_crossed(node):
             for body in semantics.subgraphs(node):
                 loops = node.op_type == "Loop"
                 returned = body.outputs[1:] if loops else body.outputs  # a Loop's first is whether it goes on
@@ -260,7 +260,7 @@ class Exactness:
 
     def _has_foreign_body(self, node: ir.Node) -> bool:
         """Whether it is not known what a node does with graphs that it holds."""
-        if not node.attributes.data or self._is_crossed(node):
+        if not attributes_of(node) or self._is_crossed(node):
             return False
         return next(semantics.subgraphs(node), None) is not None
 
@@ -303,7 +303,7 @@ def _holder(value: ir.Value) -> ir.Node | None:
 
 
 def _number(node: ir.Node, name: str) -> int:
-    found = node.attributes.data.get(name)
+    found = attributes_of(node).get(name)
     return 0 if found is None or found.is_ref() else found.as_int()
 
 

@@ -35,7 +35,6 @@ from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims, meet
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.bounds import Sizes
 from ortopt.graph.facts import (
     CLAIM,
     CONTENTS,
@@ -55,7 +54,7 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.graph.onnx_ir_internals import get_meta, is_needed
+from ortopt.graph.integer_ranges import Sizes
 from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,
@@ -68,6 +67,7 @@ from ortopt.graph.symbolic import (
     provably_different,
     symbols,
 )
+from ortopt.onnx_ir_internals import get_meta, initializers_of, is_needed
 from ortopt.semantics import subgraphs
 
 _LATEST_OPSET = 26
@@ -306,7 +306,7 @@ class _Inference:
             stack.append(self._walk(graph))
 
     def _walk(self, graph: ir.Graph) -> Iterator[ir.Graph]:
-        for value in self._watch(graph.initializers.data.values()):
+        for value in self._watch(initializers_of(graph).values()):
             if value.is_graph_output() and not value.is_graph_input():
                 self._store(value, value.type, dims_of_constant(value))
                 set_contents(value, None, self.sizes)

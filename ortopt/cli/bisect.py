@@ -155,8 +155,8 @@ def _shown(reproducer: Reproducer | None) -> dict[str, Any]:
 
 
 def _speak(as_json: bool, data: dict[str, Any]) -> None:
-    from ortopt.graph.text import one_line
     from ortopt.reporting import report
+    from ortopt.terminal_text import one_line
 
     if as_json:
         click.echo(json.dumps(data, indent=2))

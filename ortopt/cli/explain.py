@@ -91,8 +91,8 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
 
 
 def _show(data: dict[str, Any]) -> None:
-    from ortopt.graph.text import one_line
     from ortopt.reporting import report
+    from ortopt.terminal_text import one_line
 
     out = report.console(sys.stdout)
     rewrites, refusals = data["rewrites"], data["refusals"]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ortopt.errors import OutputError, UsageError
-from ortopt.graph.text import quoted
 from ortopt.system.files import same_file
+from ortopt.terminal_text import quoted
 
 STREAM = "-"
 

@@ -15,7 +15,7 @@ import click
 import ortopt
 from ortopt.cli.warning import warn
 from ortopt.errors import FormerNameWarning, OptimizationCancelled, OrtoptError
-from ortopt.graph.text import one_line
+from ortopt.terminal_text import one_line
 
 COMMANDS = ("optimize", "verify", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70

@@ -10,7 +10,7 @@ import click
 
 from ortopt.cli.limits import memory_option
 from ortopt.cli.run_options import run_option
-from ortopt.graph.text import one_line
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from ortopt.partition.quotient import Edge, Quotient, Vertex

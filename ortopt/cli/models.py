@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortopt.cli.files import STREAM
 from ortopt.errors import InvalidModelError, UsageError
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,13 +19,13 @@ from ortopt.cli.interrupt import cancels
 from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
-from ortopt.graph.text import quoted
 from ortopt.instrumentation.dump import Dump, is_dump
 from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.reporting import report
 from ortopt.serialization.save import Saved, save
+from ortopt.terminal_text import quoted
 
 
 class Run:

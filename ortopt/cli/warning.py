@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ortopt.graph.text import one_line
+from ortopt.terminal_text import one_line
 
 
 def warn(message: object) -> None:

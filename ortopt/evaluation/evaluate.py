@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import mmap
 import os
 import subprocess
 import sys
@@ -54,6 +53,7 @@ from ortopt.evaluation.numpy_kernels import (
     tensor_of,
 )
 from ortopt.semantics import strings_of
+from ortopt.serialization.scan import count_nodes
 from ortopt.system import memory
 
 if TYPE_CHECKING:
@@ -749,66 +749,6 @@ def session(
     return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options, names)
 
 
-def count_nodes(model: bytes | os.PathLike[str] | str, token: CancellationToken = NEVER) -> int:
-    """The nodes of a serialized model's main graph, read off the wire format: weights are stepped over.
-
-    Answers 0 where it is not a model; whoever loads it says what is wrong.
-
-    Args:
-        model: The model, or its path.
-        token: Cancellation token.
-    """
-    if isinstance(model, bytes):
-        return _count_nodes(model, token)
-    try:
-        with Path(model).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            return _count_nodes(mapped, token)
-    except (OSError, ValueError):
-        return 0
-
-
-def _count_nodes(data: bytes | mmap.mmap, token: CancellationToken) -> int:
-    return sum(
-        1
-        for number, start, end in _fields(data, 0, len(data))
-        if number == 7
-        for inner, _, _ in token.checked(_fields(data, start, end))
-        if inner == 1
-    )
-
-
-def _fields(data: bytes | mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The length-delimited fields of a protobuf message: number, start, end. Stops at what is malformed."""
-    while position < end:
-        tag, position = _varint(data, position, end)
-        kind = tag & 7
-        if kind == 0:
-            _, position = _varint(data, position, end)
-        elif kind == 2:
-            length, position = _varint(data, position, end)
-            if position + length > end:
-                return
-            yield tag >> 3, position, position + length
-            position += length
-        elif kind in (1, 5):
-            position += 8 if kind == 1 else 4
-        else:
-            return
-
-
-def _varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, int]:
-    result = 0
-    for shift in range(0, 70, 7):
-        if position >= end:
-            break
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-    return 0, end
-
-
 def run_model(
     model: bytes,
     feeds: Mapping[str, Array],
@@ -899,7 +839,6 @@ __all__ = [
     "BIG_GRAPH",
     "DEFAULT_LIMIT_BYTES",
     "DEFAULT_TIMEOUT",
-    "count_nodes",
     "evaluate",
     "run_model",
     "session",

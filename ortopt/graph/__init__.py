@@ -1,1 +1,1 @@
-"""The graph layer on onnx-ir: files in and out, edits, questions."""
+"""One graph on onnx-ir: edits, and questions about nodes, values and their shapes."""

@@ -5,7 +5,7 @@ there and live in ``value.meta``, which is never written to a file:
 
 - `SHAPE`: for inputs and outputs of graphs, whose declared shape is interface and stays as it is, what inference knows
   of it: a pair (the declared shape that it was computed beside, the proven shape, or None where nothing is proven). It
-  is void once somebody assigns another shape to the value. Read it with `shape_of`.
+  is void once another shape is assigned to the value. Read it with `shape_of`.
 - `CLAIM`: for intermediate values, the dimensions that the file declares where inference proves less. Nothing may rest
   on them: ONNX Runtime only warns where they are wrong. Read it with `claim_of`.
 - `CONTENTS`: the elements of a small integer or boolean tensor, of any rank, in row-major order. Read it with
@@ -25,9 +25,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.graph.bounds import EXACT_IN_DOUBLES, LIMITS, Sizes
-from ortopt.graph.onnx_ir_internals import get_meta
+from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, LIMITS, Sizes
 from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, is_known
+from ortopt.onnx_ir_internals import get_meta
 
 SHAPE = "ortopt.shape"
 CLAIM = "ortopt.claim"
@@ -61,8 +61,8 @@ def shape_of(value: ir.Value) -> ir.Shape | None:
     shape = value.shape
     better = get_meta(value, SHAPE)  # of what was an output and is one no more, the declared shape is no proof either
     if better is not None and better[0] is shape:
-        found: ir.Shape | None = better[1]
-        return found
+        proven: ir.Shape | None = better[1]
+        return proven
     if shape is None and value.const_value is not None:
         return shape_from(tuple(value.const_value.shape))
     return shape
@@ -103,10 +103,10 @@ def elements(tensor: ir.TensorProtocol, dims: Sequence[Dim] | None = None) -> Di
     if size > MAX_ELEMENTS:
         return None
     try:
-        found: list[int] = tensor.numpy().reshape(-1).tolist()
+        numbers: list[int] = tensor.numpy().reshape(-1).tolist()
     except Exception:
         return None
-    return tuple(map(int, found))
+    return tuple(map(int, numbers))
 
 
 def set_contents(value: ir.Value, known: Sequence[Dim] | None, sizes: Sizes, proven: Iterable[Dim] = ()) -> None:
@@ -138,14 +138,16 @@ def is_exact_in_doubles(value: ir.Value) -> bool:
     if value.dtype.bitwidth < EXACT_IN_DOUBLES.bit_length():
         return True
     known, sizes = all_contents(value), sizes_of(value)
-    return known is not None and all(sizes.lies_within(one, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for one in known)
+    return known is not None and all(
+        sizes.lies_within(element, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for element in known
+    )
 
 
 def sizes_of(value: ir.Value) -> Sizes:
     """How large expressions get in the model of a value."""
     graph = value.graph
-    found = None if graph is None else graph.meta.get(SIZES)
-    return found if isinstance(found, Sizes) else _OF_NO_MODEL
+    sizes = None if graph is None else graph.meta.get(SIZES)
+    return sizes if isinstance(sizes, Sizes) else _OF_NO_MODEL
 
 
 _OF_NO_MODEL = Sizes()
@@ -218,7 +220,9 @@ def declared_shape(value: ir.Value) -> ir.Shape | None:
         return shape
     if shape is None:
         return shape_from(claimed)
-    return shape_from(tuple(one if says_more(one, dim) else dim for one, dim in zip(claimed, shape.dims, strict=True)))
+    return shape_from(
+        tuple(claim if says_more(claim, dim) else dim for claim, dim in zip(claimed, shape.dims, strict=True))
+    )
 
 
 __all__ = [

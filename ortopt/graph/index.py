@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import subgraphs
 
 Nodes = dict[ir.Node, None]
@@ -24,7 +25,7 @@ class OpIndex:
 
     Args:
         model: The model; `scope.attach` has seen it.
-        token: Cancellation token from being made.
+        token: Cancellation token of the construction.
     """
 
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
@@ -62,7 +63,7 @@ class OpIndex:
         if node not in nodes:
             nodes[node] = None
             self._totals[name] += 1
-        if node.attributes.data:
+        if attributes_of(node):
             for inner in subgraphs(node):
                 for below in scope.below(inner):
                     self.build(below)
@@ -74,7 +75,7 @@ class OpIndex:
         if node in nodes:
             del nodes[node]
             self._totals[name] -= 1
-        if node.attributes.data:
+        if attributes_of(node):
             for inner in subgraphs(node):
                 for below in scope.below(inner):
                     self.drop(below)
@@ -120,15 +121,15 @@ class OpIndex:
         """Whether the nodes that stand in a graph are those that are known here, by the same ops; looks at each."""
         by_op: dict[str, Nodes] = self._graphs[graph]
         nothing: Nodes = {}
-        found = 0
+        count = 0
         for node in graph:
             name = node.op_type
             if node.domain:
                 name = f"{node.domain}::{name}"
             if node not in by_op.get(name, nothing):
                 return False
-            found += 1
-        return found == self.size(graph)
+            count += 1
+        return count == self.size(graph)
 
     def counts(self, graph: ir.Graph) -> dict[str, int]:
         """How many nodes of each op a graph has."""

@@ -2,60 +2,46 @@
 
 A refusal is an exception, `Refusal`, so that a match reads as a list of conditions with the happy path at the lowest
 indent. Nothing here changes a graph.
+
+Where a pattern can be found in several ways, as the operands of an Add can stand in two orders, the match takes one
+with `choose` (`operand_from` and `operand_constant` do), and goes on as if it were the right one: after a refusal the
+match is run again with the next (see `ortopt.graph.backtracking`). So a match must not keep anything between its runs.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import semantics
 from ortopt.graph import facts, scope, symbolic
-from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.graph.backtracking import MAX_ALTERNATIVES, choose, first_match
+from ortopt.graph.constants import (
+    BFLOAT16,
+    DOUBLE,
+    EPSILONS,
+    FLOAT,
+    FLOAT16,
+    FLOATS,
+    SMALL,
+    array_of,
+    integers,
+    is_constant,
+    is_scalar,
+    scalar,
+    small_array,
+    tensor_of,
+)
+from ortopt.graph.refusal import ONLY_DECLARED, Refusal, need
+from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim
 
-FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
-    ir.DataType.FLOAT,
-    ir.DataType.FLOAT16,
-    ir.DataType.DOUBLE,
-    ir.DataType.BFLOAT16,
-)
-FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
-"""The element types that round: real arithmetic holds in them up to rounding, and for nothing else."""
-
 INTEGERS = facts.INTEGERS - {ir.DataType.BOOL}
 """The element types of whole numbers; arithmetic in them is exact, and wraps around."""
-
-
-ONLY_DECLARED = "the file declares more, which is not inferred and no proof"
-"""What a refusal adds that might not be one if the shapes that a file declares for computed values were believed."""
-
-
-class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
-    """A match that does not hold, with the reason.
-
-    Args:
-        reason: A clause that a user can read, e.g. "Gemm broadcasts C one way only".
-        about: The values or nodes that it is about.
-    """
-
-    def __init__(self, reason: str, *about: object) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.about = about
-        self.claims: tuple[ir.Value, ...] = ()
-
-    def __str__(self) -> str:
-        reason = f"{self.reason}; {ONLY_DECLARED}" if self.claims else self.reason
-        claims = [value for value in self.claims if not any(value is item for item in self.about)]
-        names = [_name(item) for item in (*self.about, *claims) if item is not None]
-        return f"{reason} ({', '.join(names)})" if names else reason
 
 
 def with_claims(refusal: Refusal, node: ir.Node, match: Callable[[ir.Node], object] | None = None) -> Refusal:
@@ -64,7 +50,7 @@ def with_claims(refusal: Refusal, node: ir.Node, match: Callable[[ir.Node], obje
     Args:
         refusal: Why a node is left as it is.
         node: The node.
-        match: Who refused: only claims that would change what it says are told. None tells all.
+        match: The match that refused: only claims that would change its answer are added. None adds all.
     """
     values = [item for item in (*node.inputs, *node.outputs, *refusal.about) if isinstance(item, ir.Value)]
     claims = tuple(value for value in dict.fromkeys(values) if facts.claim_of(value) is not None)
@@ -82,106 +68,6 @@ def _says_otherwise(
         except Refusal as other:
             return str(other) != str(refusal)
         return True
-
-
-def _name(item: object) -> str:
-    """What people know a value or a node by; a node without a name by its first result."""
-    name = getattr(item, "name", None)
-    if not name and isinstance(item, ir.Node):
-        name = next((value.name for value in item.outputs if value.name), item.op_type)
-    return name or str(item)
-
-
-def need(condition: bool, reason: str, *about: object) -> None:
-    """Go on only if a condition holds.
-
-    Args:
-        condition: What must be.
-        reason: Why it must be, for the user.
-        about: The values or nodes that it is about.
-
-    Raises:
-        Refusal: If it does not hold.
-    """
-    if not condition:
-        raise Refusal(reason, *about)
-
-
-# -- alternatives -----------------------------------------------------------------------------------------------------
-
-
-class _Choices(threading.local):
-    """The path through the alternatives of one match, and what is left to try."""
-
-    def __init__(self) -> None:
-        self.path: list[int] = []
-        self.position = 0
-        self.widths: list[int] = []
-
-
-_choices = _Choices()
-MAX_ALTERNATIVES = 64
-
-
-def choose(alternatives: Sequence[T]) -> T:
-    """One of several alternatives; if the match fails, it is tried again with the next.
-
-    Args:
-        alternatives: At least one, in order of preference.
-
-    Returns:
-        The alternative of this attempt.
-    """
-    if len(alternatives) == 1:
-        return alternatives[0]
-    state = _choices
-    if state.position == len(state.path):
-        state.path.append(0)
-        state.widths.append(len(alternatives))
-    chosen = state.path[state.position]
-    state.position += 1
-    return alternatives[chosen]
-
-
-def first_match(match: Callable[[ir.Node], T], node: ir.Node) -> T:
-    """Run a match over its alternatives (see `choose`) until one holds.
-
-    Args:
-        match: A rule's match.
-        node: The node offered to it.
-
-    Returns:
-        What the first attempt that holds found.
-
-    Raises:
-        Refusal: If none holds: the reason of the first attempt.
-    """
-    state = _choices
-    if state.path:
-        state.path, state.widths = [], []
-    state.position = 0
-    try:
-        return match(node)
-    except Refusal as refusal:
-        if not state.path:
-            raise
-        first = refusal
-    try:
-        for _ in range(MAX_ALTERNATIVES):
-            while state.path and state.path[-1] + 1 >= state.widths[-1]:
-                state.path.pop()
-                state.widths.pop()
-            if not state.path:
-                break
-            state.path[-1] += 1
-            state.position = 0
-            try:
-                return match(node)
-            except Refusal:
-                continue
-        raise first
-    finally:
-        state.path, state.widths, state.position = [], [], 0
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
@@ -274,17 +160,17 @@ def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, i
         Refusal: If neither comes from such a node, or there are not two operands, as Max, Min and Sum may have it.
     """
     a, b = _two_operands(node)
-    found = []
+    pairs = []
     behind = a.producer()
     if behind is not None and is_op(behind, *ops, domain=domain):
-        found.append((behind, b))
+        pairs.append((behind, b))
     if a is not b:
         behind = b.producer()
         if behind is not None and is_op(behind, *ops, domain=domain):
-            found.append((behind, a))
-    if not found:
+            pairs.append((behind, a))
+    if not pairs:
         raise Refusal(f"no operand comes from {' or '.join(ops)}", node)
-    return choose(found)
+    return choose(pairs)
 
 
 def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
@@ -297,10 +183,10 @@ def operand_constant(node: ir.Node) -> tuple[ir.Value, ir.Value]:
         Refusal: If neither is a constant, or there are not two operands, as Max, Min and Sum may have it.
     """
     a, b = _two_operands(node)
-    found = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
-    if not found:
+    pairs = [pair for pair in ((b, a), (a, b)) if is_constant(pair[0])]
+    if not pairs:
         raise Refusal("no operand is a constant", node)
-    return choose(found)
+    return choose(pairs)
 
 
 def only_user(value: ir.Value, *ops: str, domain: str = "") -> ir.Node:
@@ -349,17 +235,17 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     Args:
         node: A node.
         name: The attribute's name.
-        default: Its value where it is left out; tells the type too. Lists are tuples, strings are str.
+        default: Its value where it is left out, which also sets the type. Lists are tuples, strings are str.
 
     Raises:
         Refusal: If the function's caller decides it.
     """
-    found = node.attributes.data.get(name)
-    if found is None:
+    entry = attributes_of(node).get(name)
+    if entry is None:
         return default
-    if found.is_ref():
+    if entry.is_ref():
         raise Refusal(f"the function's caller decides {name}", node)
-    content: Any = tuple(found.value) if isinstance(found.value, list | tuple) else found.value
+    content: Any = tuple(entry.value) if isinstance(entry.value, list | tuple) else entry.value
     return cast(T, content)
 
 
@@ -369,9 +255,9 @@ def plain_attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
     Raises:
         Refusal: If one is.
     """
-    for found in node.attributes.values():
-        if found.is_ref():
-            raise Refusal(f"the function's caller decides {found.name}", node)
+    for entry in node.attributes.values():
+        if entry.is_ref():
+            raise Refusal(f"the function's caller decides {entry.name}", node)
     return node.attributes
 
 
@@ -495,100 +381,10 @@ def axis(node: ir.Node, of: int, default: int, name: str = "axis") -> int:
 # -- constants --------------------------------------------------------------------------------------------------------
 
 
-def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is the same in every run."""
-    return semantics.constant_tensor(value) is not None
-
-
-def tensor_of(value: ir.Value | None) -> ir.TensorProtocol:
-    """The tensor that a value always is.
-
-    Raises:
-        Refusal: If it is no constant, or may be overridden by a caller.
-    """
-    tensor = semantics.constant_tensor(value)
-    if tensor is None:
-        raise Refusal("it is not a constant", value)
-    return tensor
-
-
-def array_of(value: ir.Value | None) -> np.ndarray:
-    """The content of a constant as a read-only array, without a copy where the tensor allows it.
-
-    Raises:
-        Refusal: If the value is no constant.
-    """
-    return np.asarray(tensor_of(value).numpy())
-
-
-SMALL = 1024
-
-
-def small_array(value: ir.Value | None) -> np.ndarray:
-    """The content of a constant of at most `SMALL` elements.
-
-    Raises:
-        Refusal: If it is no constant, or larger.
-    """
-    tensor = tensor_of(value)
-    if tensor.size > SMALL:
-        raise Refusal("the constant is large", value)
-    return np.asarray(tensor.numpy())
-
-
-def integers(value: ir.Value | None) -> tuple[int, ...]:
-    """The content of a constant integer tensor of rank 0 or 1.
-
-    Raises:
-        Refusal: If it is no such constant.
-    """
-    array = small_array(value)
-    if array.dtype.kind not in "iu" or array.ndim > 1:
-        raise Refusal("it is not a list of integers", value)
-    return tuple(int(item) for item in array.reshape(-1))
-
-
-def scalar(value: ir.Value | None) -> float:
-    """The one number of a constant with one element, of any rank.
-
-    Raises:
-        Refusal: If it is no such constant.
-    """
-    tensor = tensor_of(value)
-    if tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
-        raise Refusal("it is not one number", value)
-    return float(np.asarray(tensor.numpy()).reshape(-1)[0])
-
-
-def is_scalar(value: ir.Value | None, expected: float, within: float = 0.0) -> bool:
-    """Whether a value is a constant with one element that is `expected`, rounded to the constant's own type.
-
-    Args:
-        value: A value.
-        expected: The number; compared within two units in the last place of the constant's type.
-        within: A relative error to allow beyond that, for constants that people write with few digits.
-    """
-    tensor = semantics.constant_tensor(value)
-    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
-        return False
-    array = np.asarray(tensor.numpy()).reshape(-1)
-    if array.dtype.kind in "iub":
-        return float(array[0]) == expected
-    with np.errstate(over="ignore"):
-        rounded = np.asarray(expected, dtype=array.dtype)
-    content, wanted = float(array[0]), float(rounded)
-    allowed = max(within, 2 * EPSILONS.get(tensor.dtype, 0.0))
-    return content == wanted or abs(content - wanted) <= allowed * abs(wanted)
-
-
 def keeps_rank(number: ir.Value, value: ir.Value) -> bool:
     """Whether a constant with one element leaves the shape of a value that it is combined with."""
     own, other = tensor_of(number).shape, shape_of(value)
     return len(own) == 0 or (other is not None and len(own) <= len(other))
-
-
-EPSILONS = {FLOAT: 2.0**-23, FLOAT16: 2.0**-10, DOUBLE: 2.0**-52, BFLOAT16: 2.0**-7}
-"""The distance from 1 to the next number, by element type."""
 
 
 def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
@@ -649,11 +445,67 @@ def splat(value: ir.Value | None) -> np.ndarray:
         at = optional(node, 0)
     node = None if at is None else at.producer()
     if node is not None and is_op(node, "ConstantOfShape"):
-        given: ir.TensorProtocol | None = attribute(node, "value", None)
-        return np.zeros((), np.float32) if given is None else np.asarray(given.numpy()).reshape(-1)[:1].reshape(())
+        tensor: ir.TensorProtocol | None = attribute(node, "value", None)
+        return np.zeros((), np.float32) if tensor is None else np.asarray(tensor.numpy()).reshape(-1)[:1].reshape(())
     content = array_of(at).reshape(-1)
     need(content.size > 0 and content.dtype != object, "it has no one number", value)
     bits = content.view(f"V{content.dtype.itemsize}")
     need(bool((bits == bits[0]).all()), "its elements differ", value)
     number: np.ndarray = content[:1].reshape(())
     return number
+
+
+__all__ = [
+    "BFLOAT16",
+    "DOUBLE",
+    "EPSILONS",
+    "FILL_KEEPERS",
+    "FLOAT",
+    "FLOAT16",
+    "FLOATS",
+    "INTEGERS",
+    "MAX_ALTERNATIVES",
+    "MAX_MOVES",
+    "ONLY_DECLARED",
+    "SMALL",
+    "Dim",
+    "Refusal",
+    "array_of",
+    "attribute",
+    "axis",
+    "broadcasts_to",
+    "choose",
+    "dims",
+    "dims_broadcast_to",
+    "dtype",
+    "first_match",
+    "inputs",
+    "integers",
+    "is_constant",
+    "is_op",
+    "is_scalar",
+    "is_used",
+    "is_used_once",
+    "is_vector_of",
+    "keeps_rank",
+    "need",
+    "only_user",
+    "operand_constant",
+    "operand_from",
+    "operand_scalar",
+    "opset",
+    "optional",
+    "plain_attributes",
+    "producer",
+    "rank",
+    "same_dim",
+    "same_type",
+    "scalar",
+    "shape_of",
+    "small_array",
+    "splat",
+    "static_dims",
+    "tensor_of",
+    "users",
+    "with_claims",
+]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import subgraphs
 
 
@@ -22,7 +23,7 @@ def is_sorted(graph: ir.Graph, token: CancellationToken = NEVER) -> bool:
     known: set[ir.Value | None] = {None, *graph.inputs, *graph.initializers.values()}
     for node in token.checked(graph):
         used = node.inputs
-        if node.attributes.data and (held := list(scope.nested(node))):
+        if attributes_of(node) and (held := list(scope.nested(node))):
             used = (*used, *(value for below in held for inner in below for value in inner.inputs))
         if not known.issuperset(used):
             for value in used:
@@ -57,12 +58,12 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     waiting = [0] * len(nodes)
     for node in token.checked(nodes):
         producers = (value.producer() for value in node.inputs if value is not None)
-        found = [place[producer] for producer in producers if producer in place]
-        if node.attributes.data:  # what is below a node comes before it, so that what it uses does too
-            found += [place[inner] for below in subgraphs(node) for inner in below]
-        for other in found:
+        needed = [place[producer] for producer in producers if producer in place]
+        if attributes_of(node):  # what is below a node comes before it, so that what it uses does too
+            needed += [place[inner] for below in subgraphs(node) for inner in below]
+        for other in needed:
             waiting[other] += 1
-        needs.append(found)
+        needs.append(needed)
     ready = [-position for position, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     reverse: dict[ir.Graph, list[ir.Node]] = {}
@@ -77,7 +78,7 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
                 heapq.heappush(ready, -other)
     if count != len(nodes):
         raise ValueError("nodes depend on one another in a circle")
-    return {at: found[::-1] for at, found in reverse.items()}
+    return {at: backwards[::-1] for at, backwards in reverse.items()}
 
 
 def _drained(heap: list[int]) -> Iterator[int]:
@@ -94,7 +95,7 @@ def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
             stack.pop()
             continue
         yield node
-        if node.attributes.data:
+        if attributes_of(node):
             stack.extend(iter(below) for below in reversed(tuple(subgraphs(node))))
 
 

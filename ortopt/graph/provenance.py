@@ -1,4 +1,4 @@
-"""Where a node says which transformer made it, from which nodes: keys of ``node.meta``, and of a file's metadata.
+"""Provenance: which transformer made a node, from which nodes, under keys of ``node.meta`` and of a file's metadata.
 
 `ortopt.graph.edit` writes them, `ortopt.serialization.encode` puts them into files.
 """
@@ -11,7 +11,7 @@ PASS_KEY: Final = "ortopt.pass"
 """The name of the transformer."""
 
 ORIGIN_KEY: Final = "ortopt.origin"
-"""The names of the original's nodes that it stands for."""
+"""The names of the original nodes that it stands for."""
 
 MAX_ORIGINS: Final = 8
-"""How many of them a file tells; beyond, their count."""
+"""How many of them a file names; beyond, their count."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.options import Options
 from ortopt.semantics import GROUP_DOMAIN, owns_interfaces, subgraphs
 
@@ -75,7 +76,7 @@ def _attach(graph: ir.Graph, scope: Scope, token: CancellationToken = NEVER) -> 
         current, where = pending.pop()
         current.meta[_KEY] = where
         for node in token.checked(current):
-            if node.attributes.data:
+            if attributes_of(node):
                 inner = Scope(where.model, where.function, node, where.opset_imports, where.options)
                 pending.extend((graph, inner) for graph in subgraphs(node))
 
@@ -116,7 +117,7 @@ def below(graph: ir.Graph, token: CancellationToken = NEVER) -> Iterator[ir.Grap
         yield current
         inner: list[ir.Graph] = []
         for node in token.checked(current):
-            if node.attributes.data:  # the plain dict behind: there may be 100,000 nodes
+            if attributes_of(node):
                 inner.extend(subgraphs(node))
         pending.extend(reversed(inner))
 
@@ -137,7 +138,7 @@ def ancestor_in(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
 
 def captured(node: ir.Node) -> list[ir.Value]:
     """The outer values that the graphs below a node use, each once; a value that such a graph returns counts."""
-    if not node.attributes.data:
+    if not attributes_of(node):
         return []
     inside: set[ir.Value] = set()
     used: dict[ir.Value, None] = {}
@@ -162,6 +163,17 @@ def graphs(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[ir.Gra
     yield from below(model.graph, token)
     for function in tuple(model.functions.values()):
         yield from below(function.graph, token)
+
+
+def with_nested(node: ir.Node) -> Iterable[ir.Node]:
+    """A node and all nodes in the graphs below it."""
+    if not attributes_of(node):
+        return (node,)
+    nodes = [node]
+    for graph in subgraphs(node):
+        for inner in below(graph):
+            nodes.extend(inner)
+    return nodes
 
 
 def label(graph: ir.Graph) -> str:

@@ -12,12 +12,12 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
-from ortopt.graph.onnx_ir_internals import use_count
-from ortopt.graph.text import quoted
 from ortopt.observers import InvalidGraph, Observer, RetryRequested
+from ortopt.onnx_ir_internals import use_count
 from ortopt.rule import RewriteRule
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
-from ortopt.serialization.validate import label, validate
+from ortopt.serialization.checks.structure import label, validate
+from ortopt.terminal_text import quoted
 from ortopt.transformer import GraphTransformer
 
 _Signature = tuple[tuple[object, ...], ...]
@@ -26,7 +26,7 @@ _Signature = tuple[tuple[object, ...], ...]
 class CheckEach(Observer):
     """Validates the model after every run of every transformer; a transformer that broke it fails.
 
-    What is checked: names, order and dangling values (`ortopt.serialization.validate`); that producers and users of
+    What is checked: names, order and dangling values (`ortopt.serialization.checks`); that producers and users of
     every value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where
     something has changed, that the types and shapes of values do not contradict what inference computes for their
     nodes. Each check is linear in the nodes of the whole model: it is for debugging, not for production.

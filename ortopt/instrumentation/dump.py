@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from ortopt.errors import OutputError
 from ortopt.graph import scope
-from ortopt.graph.text import quoted
 from ortopt.observers import HistoryEntry, Observer
 from ortopt.serialization.save import save
 from ortopt.system.files import same_file
+from ortopt.terminal_text import quoted
 from ortopt.transformer import GraphTransformer
 
 START = "0000-start.onnx"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.former_names import present_name, warn_former_name
-from ortopt.graph.text import node_name
 from ortopt.observers import Observer
+from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
 
 

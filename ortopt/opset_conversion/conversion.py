@@ -27,7 +27,7 @@ from ortopt.analysis import shapes
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.opset_conversion.child import ANSWER, REQUEST
 from ortopt.semantics import constant_tensor
 from ortopt.system.child_processes import answers_in

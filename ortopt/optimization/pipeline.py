@@ -21,9 +21,9 @@ from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, R
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
-from ortopt.serialization import nested_names, sparse
+from ortopt.serialization import shadowed_names, sparse_tensors
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
-from ortopt.serialization.validate import validate
 from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.workspace import Workspace
 
@@ -155,7 +155,7 @@ class Pipeline:
             replayed = self.replay(run.observers, runs=run.completed.count, left_out=run.left_out)
             run.content, run.manager, run.offered = replayed.model, replayed.manager, replayed.offered
             run.stopped = True
-        nested_names.restore(run.model, token.with_timeout(None))
+        shadowed_names.restore(run.model, token.with_timeout(None))
         validate(run.model, token=token.with_timeout(None))
 
     def _watchdog(self, token: CancellationToken) -> Watchdog:
@@ -201,7 +201,7 @@ class Pipeline:
             return None
         run.manager.observers.begin()
         allowance = semantics.growth_allowance(self.original_bytes, options)
-        allowance -= sparse.make_dense(run.model, allowance, token)
+        allowance -= sparse_tensors.make_dense(run.model, allowance, token)
         return Workspace(run.model, options, allowance, token)
 
     def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
@@ -278,7 +278,7 @@ class Pipeline:
         token = token or CancellationToken()
         run = self.new_run(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
         self._execute(run, token, self._watchdog(token))
-        nested_names.restore(run.model, token.with_timeout(None))
+        shadowed_names.restore(run.model, token.with_timeout(None))
         validate(run.model, token=token.with_timeout(None))
         run.last = replay.last
         return run

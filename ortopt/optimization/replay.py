@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
-from ortopt.graph.text import node_name
 from ortopt.observers import Observer
+from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
 
 RewriteKey = tuple[object, ...]

@@ -17,6 +17,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.observers import HistoryEntry
+from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.replay import NumberedRewrite
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
     ops: Counter[str] = Counter()
     initializers = nbytes = 0
     for graph in scope.graphs(model, token):
-        for value in token.checked(graph.initializers.data.values()):
+        for value in token.checked(initializers_of(graph).values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
         for node in token.checked(graph):

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.terminal_text import quoted
 
 PROVIDER_KEY: Final = "ortopt.provider"
 WEIGHTS_KEY: Final = "ortopt.weights"

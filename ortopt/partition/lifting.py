@@ -11,8 +11,8 @@ from ortopt.analysis import kernels
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.edit import Editor, constant
-from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
+from ortopt.onnx_ir_internals import use_count
 from ortopt.partition import groups
 from ortopt.partition.groups import Group
 from ortopt.partition.settings import SMALL_CONSTANT_BYTES

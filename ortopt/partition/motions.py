@@ -21,7 +21,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.partition.exemplars import Attempt
 
 ClusterOf: TypeAlias = Mapping[ir.Node, int]

@@ -16,6 +16,7 @@ from ortopt.analysis import providers as execution
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.index import op_key
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.partition.settings import PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 
@@ -73,7 +74,7 @@ class Placement:
             if node.domain == GROUP_DOMAIN or any(map(_is_optional, node.inputs)):
                 return False
             return self._runs_body(provider, identifier)
-        if "sparse_value" in node.attributes.data:  # an initializer of the model; before opset 11 there is no such node
+        if "sparse_value" in attributes_of(node):  # an initializer of the model; before opset 11 there is no such node
             return False
         imports = scope.of(scope.graph_of(node)).opset_imports
         how = kernels.support(provider, node, imports.get(node.domain, 1))

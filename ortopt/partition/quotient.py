@@ -17,10 +17,10 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.index import op_key
-from ortopt.graph.text import escaped
 from ortopt.partition.dag import is_constant_node
 from ortopt.partition.groups import Group, groups_of
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
+from ortopt.terminal_text import escaped
 
 HOST = "host"
 """Where what is in no group runs."""

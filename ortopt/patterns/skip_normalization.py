@@ -21,7 +21,7 @@ from ortopt.graph.match import (
     same_dim,
     shape_of,
 )
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 
 
 class Skip(NamedTuple):

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
+from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, need, opset, optional, rank, same_dim
 
 BOUNDS_ARE_INPUTS = 10

@@ -14,8 +14,8 @@ from ortopt.analysis.shape_demand import SIZES, Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
-from ortopt.graph.text import node_name, one_line, quoted
 from ortopt.serialization.load import SOURCE_KEY
+from ortopt.terminal_text import node_name, one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console

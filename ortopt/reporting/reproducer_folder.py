@@ -15,9 +15,9 @@ import numpy as np
 
 from ortopt._version import __version__
 from ortopt.errors import OutputError
-from ortopt.graph.text import one_line, quoted
 from ortopt.reporting.excerpt import storable
 from ortopt.serialization.save import save
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from ortopt.reporting.reproducer import Reproducer

@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
-from ortopt.graph.text import one_line
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.instruments.statistics import Counters, Statistics
 from ortopt.runtime.instruments.tracing import Timeline
@@ -36,6 +35,7 @@ from ortopt.runtime.session_arguments import (
 )
 from ortopt.runtime.session_factory import SessionRequest, open_session
 from ortopt.runtime.values.conversion import adopt_dlpack_tensors
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from os import PathLike

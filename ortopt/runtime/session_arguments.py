@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.evaluation.evaluate import share_threads
-from ortopt.graph.text import one_line
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     import onnxruntime

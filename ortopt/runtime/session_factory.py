@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.analysis import shapes
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError, OutputError, UsageError
-from ortopt.graph.text import one_line, quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
@@ -32,9 +31,10 @@ from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.planning.planner import Planner
 from ortopt.runtime.provider_arguments import ProviderOptions
 from ortopt.runtime.run_settings import RunSettings, RunType
-from ortopt.runtime.wire_scan import mentions_groups
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
+from ortopt.serialization.scan import mentions_groups
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -13,25 +13,25 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
-from ortopt.graph.onnx_ir_internals import clone
 from ortopt.graph.order import in_order
-from ortopt.graph.text import one_line, quoted
-from ortopt.serialization import nested_names, soundness
-from ortopt.serialization.decode import ExternalFiles, decode
+from ortopt.onnx_ir_internals import clone
+from ortopt.serialization import shadowed_names
+from ortopt.serialization.checks import specification
+from ortopt.serialization.checks.structure import validate
+from ortopt.serialization.decode import decode
 from ortopt.serialization.encode import encode
+from ortopt.serialization.external_files import ExternalFiles
+from ortopt.serialization.ir_versions import CONSTANT_INITIALIZERS_FROM_IR
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
-from ortopt.serialization.validate import validate
 from ortopt.serialization.wire import strip
 from ortopt.system.garbage_collection import collect_left, without_garbage_collection
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model
 
 SOURCE_KEY: Final = "ortopt.source"
 """Where `load` leaves an `Origin` in ``model.meta``."""
-
-_INITIALIZERS_ARE_CONSTANTS_BEFORE_IR: Final = 4
-"""From here on a graph input of the same name makes an initializer a default; before, every initializer had one."""
 
 _MAX_BYTES: Final = 2**31 - 1
 """What protobuf can read; a stream that goes on longer is no model."""
@@ -45,7 +45,7 @@ class Origin:
         path: The file, or None.
         nbytes: Size of model and external data together, as they were read.
         external: Whether it has external data.
-        typed: Whether it tells types of intermediate values; a result tells them only then, for they are not small.
+        typed: Whether it states types of intermediate values; a result states them only then, for they are not small.
         data: The files of external data.
     """
 
@@ -72,7 +72,7 @@ class Kept:
         """The file that was there the first time.
 
         Raises:
-            InvalidModelError: It is no regular file, or somebody has written into it since.
+            InvalidModelError: It is no regular file, or has been written into since.
             OSError: It cannot be opened.
         """
         if self._file is None:
@@ -115,7 +115,7 @@ def load(
         with without_garbage_collection():
             model = _loaded(source, token, None if folder is None else ExternalFiles(folder))
             if checked:
-                soundness.check(model, token)
+                specification.check(model, token)
             return model
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
@@ -238,8 +238,8 @@ def _finish(model: ir.Model, origin: Origin, token: CancellationToken) -> None:
         _sort(model, token)
         validate(model, token=token)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        nested_names.separate(graph, token)
-    if model.ir_version < _INITIALIZERS_ARE_CONSTANTS_BEFORE_IR:  # `save` lists them as inputs again
+        shadowed_names.separate(graph, token)
+    if model.ir_version < CONSTANT_INITIALIZERS_FROM_IR:  # `save` lists them as inputs again
         graph = model.graph
         graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
     model.meta[SOURCE_KEY] = origin

@@ -1,4 +1,4 @@
-"""Tensors whose data stay where they are: in a mapped file, or in bytes that somebody else holds.
+"""Tensors whose data stay where they are: in a mapped file, or in bytes that are held elsewhere.
 
 onnx-ir's own ``ExternalTensor`` is a path, an offset and a promise: saving a model of such tensors over its own files
 destroys it. A `MappedTensor` holds the file itself, which lives on when its name is gone or given to another file.
@@ -67,10 +67,10 @@ class MappedFile:
         return self._descriptor
 
     def check(self) -> None:
-        """Make sure that nobody wrote into the file: reading a mapping beyond a shortened file ends the process.
+        """Make sure that the file is unchanged: reading a mapping beyond a shortened file ends the process.
 
         Raises:
-            InvalidModelError: Somebody did.
+            InvalidModelError: It has been written into.
         """
         if self._read_state() != self._state:
             raise InvalidModelError(f"{self.path!r} was changed while it was in use; its weights are lost")

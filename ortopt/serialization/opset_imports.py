@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 NEWEST_OF_ONNX_RUNTIME: Final = {
     "": 26,
@@ -48,12 +48,12 @@ def imported_by_function(entries: Iterable[tuple[str, int]], model: Mapping[str,
         entries: Domain and version, as the file has them.
         model: The imports of the model.
     """
-    found: dict[str, int] = {}
+    imports: dict[str, int] = {}
     for spelled, version in entries:
         domain = canonical(spelled)
-        if domain not in found or found[domain] != model.get(domain):
-            found[domain] = version
-    return found
+        if domain not in imports or imports[domain] != model.get(domain):
+            imports[domain] = version
+    return imports
 
 
 def complete(imports: dict[str, int], domains: Iterable[str], ir_version: int) -> None:

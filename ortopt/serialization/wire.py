@@ -1,14 +1,15 @@
-"""Protobuf's wire format, as far as weights are concerned.
+"""Protobuf's wire format: reading and writing it without protobuf, as far as large models need that.
 
 protobuf copies every weight that it parses, slowly. `strip` walks the messages of a ``ModelProto`` by their lengths,
 leaves the large tensors where they are, and returns the model without them: a marker of a few bytes stands for each.
-The other half writes fields: `varint` and `field` are what an encoder needs.
+`read_varint` and `fields` read messages in place; `varint`, `tag`, `field` and `integer` write them.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ortopt.cancellation import NEVER, CancellationToken
@@ -41,6 +42,61 @@ _PACKED_AS: Final = {_FLOAT_DATA: frozenset({1, 14}), _DOUBLE_DATA: frozenset({1
 Buffer = bytes | memoryview | mmap.mmap
 
 _FIELDS_BETWEEN_CHECKS: Final = 4096
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A number and the position behind it.
+
+    Raises:
+        IndexError: The buffer ends in the middle of the number.
+        InvalidModelError: The number has more than 64 bits.
+    """
+    result = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7
+        if shift > 63:
+            raise InvalidModelError("a number has more than 64 bits: not an ONNX model")
+
+
+def _fixed_size(kind: int) -> int:
+    if kind == _FIXED32:
+        return 4
+    if kind == _FIXED64:
+        return 8
+    raise InvalidModelError("a field has a type that protobuf does not use: not an ONNX model")
+
+
+def fields(buffer: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of a message that hold bytes, a string or a message; the other fields are stepped over.
+
+    Args:
+        buffer: What holds the message.
+        position: Where the message starts.
+        end: Where it ends.
+
+    Yields:
+        The number of the field, where its contents start, and where they end: behind the message if it is cut short.
+        What is malformed ends the fields.
+    """
+    try:
+        while position < end:
+            tag, position = read_varint(buffer, position)
+            kind = tag & 7
+            if kind == _BYTES:
+                length, position = read_varint(buffer, position)
+                yield tag >> 3, position, position + length
+                position += length
+            elif kind == _VARINT:
+                _, position = read_varint(buffer, position)
+            else:
+                position += _fixed_size(kind)
+    except (IndexError, InvalidModelError):
+        return
 
 
 class Cut(NamedTuple):
@@ -113,7 +169,7 @@ class _Walk:
             tag = buffer[position]
             position += 1
             if tag >= 0x80:
-                tag, position = self._varint(start)
+                tag, position = read_varint(buffer, start)
             kind = tag & 7
             if kind == _BYTES:
                 length = buffer[position]
@@ -125,7 +181,7 @@ class _Walk:
                 if not self._fields_left:
                     self._ask()
                     self._fields_left = _FIELDS_BETWEEN_CHECKS
-                length, position = self._varint(position - 1)
+                length, position = read_varint(buffer, position - 1)
                 body, position = position, position + length
                 if length < CUT_FROM or position > end or (inner := fields.get(tag >> 3)) is None:
                     continue
@@ -136,16 +192,14 @@ class _Walk:
                     replaced = self.message(body, position, inner, depth + 1)
                 if replaced is None:
                     continue
-                parts.append(bytes(buffer[copied:start]))
-                parts.append(varint(tag) + varint(sum(map(len, replaced))))
-                parts += replaced
+                parts += (bytes(buffer[copied:start]), varint(tag) + varint(sum(map(len, replaced))), *replaced)
                 copied = position
             elif kind == _VARINT:
                 while buffer[position] >= 0x80:
                     position += 1
                 position += 1
             else:
-                position += self._fixed(kind)
+                position += _fixed_size(kind)
         if position != end:
             raise InvalidModelError("a field is longer than its message: not an ONNX model, or cut short")
         if not parts:
@@ -157,55 +211,34 @@ class _Walk:
         """The same for a ``TensorProto``: its data, if large, give way to a marker."""
         start = position
         data_type = 0
-        found: list[tuple[int, int, int, int]] = []  # field number, where it starts, where its data start and end
+        candidates: list[tuple[int, int, int, int]] = []  # field number, where it starts, where its data start and end
         while position < end:
             begin = position
-            tag, position = self._varint(position)
+            tag, position = read_varint(self.buffer, position)
             number, kind = tag >> 3, tag & 7
             if kind == _BYTES:
-                length, body = self._varint(position)
+                length, body = read_varint(self.buffer, position)
                 position = body + length
                 if number == _RAW_DATA or number in _PACKED_AS:
-                    found.append((number, begin, body, position))
+                    candidates.append((number, begin, body, position))
             elif kind == _VARINT:
-                value, position = self._varint(position)
+                value, position = read_varint(self.buffer, position)
                 if number == _DATA_TYPE:
                     data_type = value
             else:
                 if number in _PACKED_AS:
                     return None  # not packed: protobuf puts the numbers together
-                position += self._fixed(kind)
+                position += _fixed_size(kind)
         if position != end:
             raise InvalidModelError("a tensor's field is longer than the tensor: the file is damaged")
-        if len(found) != 1:
+        if len(candidates) != 1:
             return None
-        number, begin, body, position = found[0]
+        number, begin, body, position = candidates[0]
         if position - body < CUT_FROM or data_type not in _PACKED_AS.get(number, (data_type,)):
             return None
         marker = self.token + len(self.cuts).to_bytes(8, "little")
         self.cuts.append(Cut(body, position - body))
         return [bytes(self.buffer[start:begin]), field(_RAW_DATA, marker), bytes(self.buffer[position:end])]
-
-    def _varint(self, position: int) -> tuple[int, int]:
-        """A number and the position behind it."""
-        result = shift = 0
-        while True:
-            byte = self.buffer[position]
-            position += 1
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return result, position
-            shift += 7
-            if shift > 63:
-                raise InvalidModelError("a number has more than 64 bits: not an ONNX model")
-
-    @staticmethod
-    def _fixed(kind: int) -> int:
-        if kind == _FIXED32:
-            return 4
-        if kind == _FIXED64:
-            return 8
-        raise InvalidModelError("a field has a type that protobuf does not use: not an ONNX model")
 
 
 def varint(number: int) -> bytes:

@@ -11,7 +11,7 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, integers, is_constant, need, opset, shape_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.transpose.layout import Layout, Perm, inverse
 
 SMALL_NODE = 1024

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Refusal, is_constant, shape_of
-from ortopt.graph.onnx_ir_internals import use_count
+from ortopt.onnx_ir_internals import attributes_of, use_count
 from ortopt.transpose.cut import UNBOUNDED, Network
 from ortopt.transpose.layout import Layout, compose, inverse, normal
 from ortopt.transpose.linear import flexible_inputs
@@ -42,7 +42,7 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
     """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
     if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
         return None
-    found = node.attributes.data.get("perm")
+    found = attributes_of(node).get("perm")
     x = node.inputs[0]
     shape = None if x is None else shape_of(x)
     if x is None or (found is not None and found.is_ref()):

@@ -34,8 +34,8 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.text import quoted
 from ortopt.semantics import subgraphs
+from ortopt.terminal_text import quoted
 
 Array = np.ndarray[Any, Any]
 

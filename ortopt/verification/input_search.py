@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
-from ortopt.graph.text import quoted
 from ortopt.system.temporary_files import said
+from ortopt.terminal_text import quoted
 from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, further, thorough
 from ortopt.verification.numbers import FAR, FloatRange
 from ortopt.verification.process import Deadline, Worker, WorkerError

@@ -21,7 +21,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 from ortopt.verification.numbers import (
     FAR,
     FARTHEST,

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.evaluation.evaluate import BIG_GRAPH, count_nodes
+from ortopt.evaluation.evaluate import BIG_GRAPH
+from ortopt.serialization.scan import count_nodes
 from ortopt.system import memory
 from ortopt.system.child_processes import skip_to_answers
 from ortopt.system.temporary_files import is_lack_of_room, no_room

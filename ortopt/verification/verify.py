@@ -32,10 +32,10 @@ import onnx_ir as ir
 from ortopt.analysis.providers import CPU, check_distributions, usable
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, UsageError, VerificationError
-from ortopt.graph.text import quoted
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
 from ortopt.system.temporary_files import temporary_folder
+from ortopt.terminal_text import quoted
 from ortopt.verification import noise as verification_noise
 from ortopt.verification.comparison import (
     TOLERANCES,

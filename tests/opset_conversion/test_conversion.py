@@ -15,9 +15,9 @@ from ortopt.errors import UsageError
 from ortopt.opset_conversion import conversion
 from ortopt.opset_conversion.child import REQUEST, main
 from ortopt.opset_conversion.conversion import convert
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.serialization.validate import validate
 from ortopt.verification.inputs import draw_inputs
 from ortopt.verification.verify import verify
 

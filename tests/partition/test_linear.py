@@ -91,14 +91,14 @@ def test_places_of_outputs_are_found_whatever_becomes_of_the_outputs() -> None:
     edit = Editor(model, lambda _: None)
     graph = model.graph
     a, b, c = (node.outputs[0] for node in graph)
-    assert [edit._positions(graph, value) for value in (a, b, c)] == [[0], [1], [2]]
+    assert [edit.output_positions(graph, value) for value in (a, b, c)] == [[0], [1], [2]]
     start = edit.version
     edit.set_output(graph, 2, a)
-    assert [edit._positions(graph, value) for value in (a, b, c)] == [[0, 2], [1], []]
+    assert [edit.output_positions(graph, value) for value in (a, b, c)] == [[0, 2], [1], []]
     edit.set_output(graph, 0, c)
-    assert [edit._positions(graph, value) for value in (a, b, c)] == [[2], [1], [0]]
+    assert [edit.output_positions(graph, value) for value in (a, b, c)] == [[2], [1], [0]]
     edit.rollback(start)
-    assert [edit._positions(graph, value) for value in (a, b, c)] == [[0], [1], [2]]
+    assert [edit.output_positions(graph, value) for value in (a, b, c)] == [[0], [1], [2]]
     graph.outputs[:] = [c, a]
-    assert [edit._positions(graph, value) for value in (c, a, b)] == [[0], [1], []]
-    assert edit._positions(graph, ir.Value(name="a")) == []
+    assert [edit.output_positions(graph, value) for value in (c, a, b)] == [[0], [1], []]
+    assert edit.output_positions(graph, ir.Value(name="a")) == []

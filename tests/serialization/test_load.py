@@ -285,7 +285,7 @@ BROKEN: dict[str, Callable[[onnx.ModelProto], None]] = {
     "its data are in int64_data": _wrong_field,
     "negative dimension": _negative,
     "it has 1 strings": _strings,
-    r"nobody defines '\x1b[31m\nlong": _escape,
+    r"nothing defines '\x1b[31m\nlong": _escape,
 }
 
 

@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 
 from ortopt.errors import OutputError
 from ortopt.graph.symbolic import INVENTED
+from ortopt.serialization import data_file, output_files
 from ortopt.serialization import save as saving
 from ortopt.serialization.load import load
 from ortopt.serialization.mapped_tensors import MappedTensor
@@ -177,11 +178,11 @@ class Killed(BaseException):
 
 
 STEPS: dict[str, tuple[Any, str]] = {
-    "while the data are written": (saving._Layout, "write"),
-    "before the data have their name": (saving._Temporary, "rename"),
+    "while the data are written": (data_file.DataLayout, "write"),
+    "before the data have their name": (output_files.TemporaryOutput, "rename"),
     "while the model is written": (saving, "_write"),
-    "when the folder is flushed": (saving, "_flush_folder"),
-    "while old data are removed": (saving, "_remove_old_data"),
+    "when the folder is flushed": (output_files, "_flush_folder"),
+    "while old data are removed": (saving, "remove_old_data"),
 }
 
 
@@ -207,7 +208,9 @@ def test_killed_anywhere_the_output_is_wholly_old_or_new(
         return original(*arguments, **options)
 
     monkeypatch.setattr(owner, name, dying)
-    monkeypatch.setattr(saving._Temporary, "__exit__", lambda self, *_: self.stream.close())  # nobody cleans up
+    monkeypatch.setattr(
+        output_files.TemporaryOutput, "__exit__", lambda self, *_: self.stream.close()
+    )  # nobody cleans up
     with contextlib.suppress(Killed):
         save(loaded, out, external_data="copy")
     monkeypatch.undo()
@@ -234,11 +237,11 @@ def test_a_failed_write_leaves_nothing(source: Path, tmp_path: Path) -> None:
 
 
 def test_temporary_files_of_others_who_still_write_stay(source: Path, tmp_path: Path) -> None:
-    if saving.fcntl is None:
+    if output_files.fcntl is None:
         pytest.skip("needs file locks")
     stray = tmp_path / ".ortopt-0123456789abcdef.tmp"
     stray.touch()
-    with saving._Temporary(tmp_path) as other:
+    with output_files.TemporaryOutput(tmp_path) as other:
         save(load(source), tmp_path / "out.onnx")
         assert other.path.exists()
     assert not stray.exists()

@@ -7,7 +7,7 @@ import pytest
 from ortopt.analysis import shapes
 from ortopt.graph import scope
 from ortopt.options import Options
-from ortopt.serialization.validate import validate
+from ortopt.serialization.checks.structure import validate
 from ortopt.testing import parse, run
 from ortopt.transpose.optimizer import cost
 from tests.transpose.numbers import PASS, check_same

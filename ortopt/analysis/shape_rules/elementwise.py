@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
-from ortopt.graph.bounds import wrapped
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents
+from ortopt.graph.integer_ranges import wrapped
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 BOOL = ir.DataType.BOOL

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ortopt.graph.bounds import EXACT_IN_DOUBLES, Sizes
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
+from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, Sizes
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped
+from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import constant_content
 
 MICROSOFT = "com.microsoft"
@@ -178,7 +179,7 @@ class Call:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute's value, or the default; raises `Unknown` for a reference to a function's attribute."""
-        attribute = self.node.attributes.data.get(name)
+        attribute = attributes_of(self.node).get(name)
         if attribute is None:
             return default
         if attribute.is_ref():

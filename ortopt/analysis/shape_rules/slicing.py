@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
 from ortopt.analysis.slice_bounds import ENDS, taken
 from ortopt.graph import symbolic
-from ortopt.graph.bounds import LARGEST, is_endless
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims
+from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.symbolic import UNKNOWN, Dim
 
 INT64 = ir.DataType.INT64

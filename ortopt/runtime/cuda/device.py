@@ -26,7 +26,6 @@ import numpy as np
 
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import UsageError
-from ortopt.graph.text import one_line
 from ortopt.runtime.cuda.driver import Copy, Driver
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
@@ -40,6 +39,7 @@ from ortopt.runtime.onnxruntime_internals import (
 )
 from ortopt.runtime.values.element_types import has_no_array
 from ortopt.runtime.values.tensors import holds_numbers, nbytes_of, to_ort
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -12,13 +12,13 @@ import numpy as np
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import VerificationError
-from ortopt.graph.text import one_line
 from ortopt.runtime.debugging.dumps import dump_group
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.conversion import to_numpy, type_of
+from ortopt.terminal_text import one_line
 from ortopt.verification.comparison import Comparison
 
 if TYPE_CHECKING:

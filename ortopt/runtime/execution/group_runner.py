@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
-from ortopt.graph.text import one_line
 from ortopt.runtime.execution import executables
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable
@@ -29,6 +28,7 @@ from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.conversion import type_of
 from ortopt.runtime.values.element_types import PLAIN, is_plain
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     import onnxruntime

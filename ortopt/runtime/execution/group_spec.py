@@ -17,11 +17,11 @@ from ortopt.errors import InvalidModelError
 from ortopt.graph import scope
 from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import INVENTED
-from ortopt.graph.text import quoted
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.runtime.values.element_types import write_type
 from ortopt.semantics import GROUP_DOMAIN
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.terminal_text import quoted
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions

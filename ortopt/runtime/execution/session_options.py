@@ -19,10 +19,10 @@ import onnx_ir as ir
 from ortopt.errors import UsageError
 from ortopt.evaluation.evaluate import shares_threads
 from ortopt.graph import scope
-from ortopt.graph.text import quoted
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, open_native_session, uninitialized_session
 from ortopt.runtime.values.conversion import to_numpy
+from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -17,7 +17,7 @@ from ortopt.evaluation.evaluate import use_one_thread
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from ortopt.runtime.onnxruntime_internals import NativeSession, failure, open_native_session
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 
 _ACCEPTED: Final = "accepted"
 _SHAPE: Final = "shape"

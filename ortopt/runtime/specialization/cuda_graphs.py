@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.graph.text import one_line, quoted
 from ortopt.runtime.cuda.device import NO_WAITING, CudaDevice
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
@@ -29,6 +28,7 @@ from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, native
 from ortopt.runtime.values.tensors import nbytes_of
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     import onnxruntime

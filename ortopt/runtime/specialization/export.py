@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.graph.facts import shape_of
-from ortopt.graph.text import one_line
 from ortopt.partition.groups import groups_of
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.execution.group_spec import SpecLibrary
 from ortopt.runtime.execution.specification import Specialization
 from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.save import save
+from ortopt.terminal_text import one_line
 
 Asked = tuple[dict[str, list[int]], dict[str, np.ndarray[Any, Any]]]
 """Sizes and contents by the names of a group's inputs in the model."""

@@ -20,12 +20,12 @@ from ortopt.api import optimize
 from ortopt.errors import UsageError
 from ortopt.graph.edit import Editor
 from ortopt.graph.facts import shape_of
-from ortopt.graph.text import quoted
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
 from ortopt.partition.lifting import Cluster, lift
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.terminal_text import quoted
 
 _LEVEL: Final = 3
 _OLDEST_OPSET: Final = 13  # from there on Equal, ReduceMin and Slice are as they are written here

@@ -23,7 +23,6 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
-from ortopt.graph.text import one_line
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
@@ -32,6 +31,7 @@ from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.specialization.disk_cache import Folder
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import type_text
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     import onnxruntime

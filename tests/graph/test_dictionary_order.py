@@ -8,33 +8,33 @@ from typing import Any
 
 import pytest
 
-from ortopt.graph.places import Places
+from ortopt.graph.dictionary_order import DictionaryOrder
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_earlier_order_comes_back(seed: int) -> None:
-    rng, places = random.Random(seed), Places()
+    rng, order = random.Random(seed), DictionaryOrder()
     entries: dict[int, int] = {key: key for key in range(rng.randint(0, 6))}
     undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
     orders = [list(entries)]
 
     def put(key: int) -> None:
         entries[key] = key
-        places.added(entries, key)
+        order.record_insertion(entries, key)
         undo.append((unput, (key,)))
 
     def unput(key: int) -> None:
         del entries[key]
-        places.not_added(entries, key)
+        order.undo_insertion(entries, key)
 
     def take(key: int) -> None:
-        place = places.taking(entries)
+        length = order.before_removal(entries)
         del entries[key]
-        undo.append((untake, (key, place)))
+        undo.append((untake, (key, length)))
 
-    def untake(key: int, place: int) -> None:
+    def untake(key: int, length: int) -> None:
         entries[key] = key
-        places.returned(entries, place)
+        order.undo_removal(entries, length)
 
     for _ in range(60):
         if orders[1:] and rng.random() < 0.2:  # back to any earlier state, and on from there
@@ -42,7 +42,7 @@ def test_every_earlier_order_comes_back(seed: int) -> None:
             while len(undo) > version:
                 function, arguments = undo.pop()
                 function(*arguments)
-            places.restore()
+            order.restore()
             del orders[version + 1 :]
             assert list(entries) == orders[version]
             continue

@@ -1,8 +1,8 @@
 """Sparse tensors of a file: sparse initializers, and sparse values of Constant nodes.
 
-In memory both are Constant nodes with an attribute ``sparse_value``: constants that nobody looks into, for a few stored
-bytes may stand for any number of zeros. `make_dense` makes plain ones of them within a limit; `encode` writes those
-that were initializers, and still are sparse, as such again.
+In memory both are Constant nodes with an attribute ``sparse_value``: constants that are not looked into, for a few
+stored bytes may stand for any number of zeros. `make_dense` makes plain constants of them within a limit; `encode`
+writes those that were initializers, and still are sparse, as such again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph import scope
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 SPARSE_KEY: Final = "ortopt.sparse_initializer"
 """In the ``meta`` of a Constant node that was a sparse initializer, and of a model that has sparse tensors."""

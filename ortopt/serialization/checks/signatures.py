@@ -15,7 +15,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
+from ortopt.terminal_text import quoted
 
 _NEWEST: Final = {"ai.onnx.ml": 5, "ai.onnx.preview.training": 1}
 """The versions of domains, but for ai.onnx, up to which the schemas are sure to be those that are meant."""
@@ -213,7 +213,7 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         schema.max_output,
         {name: ir.AttributeType[attribute.type.name] for name, attribute in attributes.items()},
         frozenset(name for name, attribute in attributes.items() if attribute.required),
-        {one.type_param_str: frozenset(one.allowed_type_strs) for one in schema.type_constraints},
+        {constraint.type_param_str: frozenset(constraint.allowed_type_strs) for constraint in schema.type_constraints},
     )
 
 

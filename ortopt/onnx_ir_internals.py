@@ -1,7 +1,10 @@
-"""What onnx-ir knows at no cost and tells publicly only at some: the one place that looks behind its public names.
+"""What onnx-ir knows, and gives publicly only at a cost: the one file that uses its private names.
 
+Each private name here is pinned by a test, which names the release of onnx-ir that it was read in.
+
+- Attributes and initializers are dictionaries in a wrapper; each question to it costs several calls.
 - ``Value.uses()`` copies all uses; a shared constant with 30,000 of them makes that the cost of a rewrite.
-- The linked list of nodes does not say who stands before whom.
+- The linked list of nodes has no public way to the node before a node.
 - The outputs of a node can be made fewer only at their end.
 - ``Graph.remove()`` looks at all outputs of the graph, and one that has thousands makes that the cost of a rewrite;
   ``Node.replace_input_with()`` looks at all inputs of the node.
@@ -21,6 +24,26 @@ from onnx_ir._core import Usage
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
+
+
+def attributes_of(node: ir.Node) -> dict[str, ir.Attr]:
+    """The attributes of a node as a plain dictionary, to be read: ``node.attributes`` answers each question slowly."""
+    return node._attributes.data
+
+
+def initializers_of(graph: ir.Graph) -> dict[str, ir.Value]:
+    """The initializers of a graph as a plain dictionary, to be read."""
+    return graph._initializers.data
+
+
+def plain_dict(entries: Any) -> dict[Any, Any]:
+    """The plain dictionary behind a container of onnx-ir, which may be changed past it; any other is itself.
+
+    Args:
+        entries: Initializers of a graph, which onnx-ir would let go of one by one, or any dictionary.
+    """
+    plain: dict[Any, Any] = getattr(entries, "data", entries)
+    return plain
 
 
 def use_count(value: ir.Value) -> int:
@@ -90,7 +113,7 @@ def set_outputs(node: ir.Node, values: Sequence[ir.Value]) -> None:
 
     Args:
         node: A node.
-        values: Its own outputs, or such that it had before; those left out belong to nobody.
+        values: Its own outputs, or such that it had before; those left out belong to no node.
     """
     for value in node._outputs:
         value._producer, value._index = None, None
@@ -174,27 +197,27 @@ def clone(model: ir.Model, token: CancellationToken) -> ir.Model:
     )
 
 
-def trivially_same_type(one: ir.Value, other: ir.Value, tracked: Container[ir.DataType]) -> bool:
-    """Whether a glance tells that two values are of the same type and shape, and that no more can be known of them.
+def trivially_same_type(first: ir.Value, second: ir.Value, tracked: Container[ir.DataType]) -> bool:
+    """Whether a glance shows that two values are of the same type and shape, and that no more can be known of them.
 
     Args:
-        one: A value.
-        other: Another one, equal to it.
+        first: A value.
+        second: Another value, equal to it.
         tracked: The types of which contents may be known too.
 
     Returns:
         Also true of two constants, whatever their type. False of what takes more than a glance.
     """
-    type_, other_type = one._type, other._type
+    type_, other_type = first._type, second._type
     if type_ is not other_type and (type_ is None or other_type is None or type_ != other_type):
         return False
-    shape, other_shape = one._shape, other._shape
+    shape, other_shape = first._shape, second._shape
     if shape is None or other_shape is None or (shape is not other_shape and shape._dims != other_shape._dims):
         return False
-    if one._is_graph_output or other._is_graph_output or one._is_graph_input or other._is_graph_input:
+    if first._is_graph_output or second._is_graph_output or first._is_graph_input or second._is_graph_input:
         return False  # there may be more than what is declared
-    producer, other_producer = one._producer, other._producer
-    if one._const_value is not None and other._const_value is not None:
+    producer, other_producer = first._producer, second._producer
+    if first._const_value is not None and second._const_value is not None:
         return _may_be_constant(producer) and _may_be_constant(other_producer)
     if producer is None or other_producer is None or type_ is None or type_.dtype in tracked:
         return False
@@ -223,13 +246,16 @@ def get_meta(owner: ir.Node | ir.Value, key: str) -> Any:
 
 __all__ = [
     "Usage",
+    "attributes_of",
     "clone",
     "fill",
     "first_use",
     "get_meta",
+    "initializers_of",
     "is_needed",
     "meta_of",
     "output_count",
+    "plain_dict",
     "previous_node",
     "properties_of",
     "replace_input",

@@ -9,22 +9,22 @@ import pytest
 from onnx import helper
 
 from ortopt.errors import InvalidModelError
+from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
-from ortopt.serialization.validate import validate
 from tests.serialization import models
 
 IF = "if (bool c, float[2] x) => (float[2] y) {{ t = Neg(x) y = If (c) <then_branch = {}, else_branch = {}> }}"
 PLAIN = "b () => (float[2] u) { u = Abs(x) }"
 
 REFUSED = {
-    "nobody defines 'z', an input of a node 'Neg'": "g (float[2] x) => (float[2] y) { y = Neg(z) }",
-    "nobody produces the graph output 'y'": "g (float[2] x) => (float[2] y) { z = Neg(x) }",
+    "nothing defines 'z', an input of a node 'Neg'": "g (float[2] x) => (float[2] y) { y = Neg(z) }",
+    "no node produces the graph output 'y'": "g (float[2] x) => (float[2] y) { z = Neg(x) }",
     "node output 'y': another value of the same graph": "g (float[2] x) => (float[2] y) { y = Neg(x) y = Abs(x) }",
     "depend on one another in a circle": "g (float[2] x) => (float[2] y) { y = Add(x, z) z = Neg(y) }",
     "of domain 'far', of which no opset is imported": "g (float[2] x) => (float[2] y) { y = far.Op(x) }",
     "graph input 'x': another value": "g (float[2] x, float[2] x) => (float[2] y) { y = Neg(x) }",
     "seen from the same place are named 't'": IF.format("a () => (float[2] u) { t = Abs(x) u = Neg(t) }", PLAIN),
-    "nobody produces the graph output 'x'": IF.format("a () => (float[2] x) { }", PLAIN),
+    "no node produces the graph output 'x'": IF.format("a () => (float[2] x) { }", PLAIN),
 }
 
 

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.graph import facts, symbolic
-from ortopt.graph.bounds import LARGEST, LIMITS, Sizes, is_endless, wrapped
+from ortopt.graph.integer_ranges import LARGEST, LIMITS, Sizes, is_endless, wrapped
 from ortopt.graph.symbolic import UNKNOWN, canonical
 
 INT32, INT64, UINT64 = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT64

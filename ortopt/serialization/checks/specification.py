@@ -1,4 +1,4 @@
-"""Whether anything can run a model: nodes against the specification, as far as a glance at each of them tells.
+"""Nodes against the specification, as far as one look at each of them goes: whether anything can run the model.
 
 ONNX Runtime finds all of this when it loads a model. What it runs is never refused here: unknown ops and domains, ops
 in versions newer than the schemas, declared shapes that are not true. Types and shapes are followed from the inputs and
@@ -15,14 +15,14 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.onnx_ir_internals import get_meta
-from ortopt.graph.text import quoted
-from ortopt.serialization import operand_shapes
-from ortopt.serialization.decode import FOREIGN_TYPE_KEY
-from ortopt.serialization.operand_shapes import Known
-from ortopt.serialization.signatures import ABSENT, Signature, counted, signature
-from ortopt.serialization.sparse import SparseTensor
-from ortopt.serialization.validate import label
+from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
+from ortopt.serialization.checks import operand_shapes
+from ortopt.serialization.checks.operand_shapes import Known
+from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
+from ortopt.serialization.checks.structure import label
+from ortopt.serialization.sparse_tensors import SparseTensor
+from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.terminal_text import quoted
 
 _SCANS_FROM: Final = 9
 _UNSEEN: Final = Signature("", (), (), 0, 0, 0, 0, {}, frozenset(), {})
@@ -36,7 +36,7 @@ def check(model: ir.Model, token: CancellationToken = NEVER) -> None:
     """Refuse a model that nothing can run; linear in its nodes.
 
     Args:
-        model: A model that `ortopt.serialization.validate.validate` accepts.
+        model: A model that `ortopt.serialization.checks.structure.validate` accepts.
         token: Cancellation token.
 
     Raises:
@@ -49,7 +49,7 @@ class _Check:
     def __init__(self, model: ir.Model, token: CancellationToken) -> None:
         self._model = model
         self._functions = model.functions
-        self._watch = token.checked
+        self._checked = token.checked
         self._imports: Mapping[str, int] = model.opset_imports
         self._kinds: dict[ir.Value | None, ir.DataType | int] = {None: ABSENT}
         self._shapes: dict[ir.Value | None, Known] = {}
@@ -94,7 +94,7 @@ class _Check:
 
     def _graph(self, graph: ir.Graph) -> _Steps:
         kinds, shapes = self._kinds, self._shapes
-        for value in self._watch(graph.initializers.data.values()):
+        for value in self._checked(initializers_of(graph).values()):
             tensor = value.const_value
             if tensor is not None and not value.is_graph_input():
                 kinds[value] = tensor.dtype
@@ -102,33 +102,33 @@ class _Check:
         rules = operand_shapes.RULES if self._imports.get("", 0) >= operand_shapes.BROADCASTS_FROM else {}
         functions, unseen = self._functions, _UNSEEN
         signatures, results, known = self._signatures, self._results, kinds.get
-        for node in self._watch(graph):
-            attributes = node.attributes.data
+        for node in self._checked(graph):
+            attributes = attributes_of(node)
             if attributes:
                 for held in semantics.subgraphs(node):
                     self._enter(node, held)
                     yield held
             op_type, domain = node.op_type, node.domain
-            found = signatures.get((op_type, domain), unseen)
-            if found is unseen:
-                found = signatures[op_type, domain] = self._signature(node)
-            if found is None or (functions and node.op_identifier() in functions):
+            expected = signatures.get((op_type, domain), unseen)
+            if expected is unseen:
+                expected = signatures[op_type, domain] = self._signature(node)
+            if expected is None or (functions and node.op_identifier() in functions):
                 self._without_signature(node)
                 continue
             inputs, outputs = node.inputs, node.outputs
             try:
                 if attributes:
-                    wanted = found.attributes.get
+                    wanted = expected.attributes.get
                     for name, attribute in attributes.items():
                         if wanted(name) is not attribute.type:
-                            found.check_attributes(attributes)
-                if not found.required <= attributes.keys():
-                    found.check_attributes(attributes)
-                case = (found, len(outputs), *map(known, inputs))
+                            expected.check_attributes(attributes)
+                if not expected.required <= attributes.keys():
+                    expected.check_attributes(attributes)
+                case = (expected, len(outputs), *map(known, inputs))
                 types = results.get(case)
                 if types is None:
-                    found.check_counts(len(inputs), len(outputs))
-                    types = results[case] = found.results(case[2:], len(outputs))  # type: ignore[arg-type]
+                    expected.check_counts(len(inputs), len(outputs))
+                    types = results[case] = expected.results(case[2:], len(outputs))  # type: ignore[arg-type]
                 for value, kind in zip(outputs, types):  # noqa: B905 -- equally many, and there are many nodes
                     if kind is None or value.type is not None or not value.name:
                         self._result(node, value, kind)
@@ -272,7 +272,7 @@ class _Check:
             InvalidModelError: What is wrong whether it is called or not.
         """
         fault: InvalidModelError | None = None
-        for node in self._watch(function.all_nodes()):
+        for node in self._checked(function.all_nodes()):
             if not node.op_type:
                 raise InvalidModelError(f"{label(node)} has no op type")
             identifier = node.op_identifier()
@@ -289,7 +289,7 @@ class _Check:
             except InvalidModelError as error:
                 raise InvalidModelError(f"function {quoted(function.name)}: {label(node)} {error}") from None
             other = signature(node.domain, node.op_type, self._imports.get(node.domain, 0))
-            faults = [one for one in map(_fault_of(node), {own, other}) if one is not None]
+            faults = [error for error in map(_fault_of(node), {own, other}) if error is not None]
             if faults and other is not None and len(faults) == len({own, other}):
                 fault = fault or InvalidModelError(f"function {quoted(function.name)}: {label(node)} {faults[0]}")
         return fault
@@ -299,7 +299,7 @@ def _fault_of(node: ir.Node) -> Callable[[Signature | None], InvalidModelError |
     def fault(of: Signature | None) -> InvalidModelError | None:
         try:
             if of is not None:
-                of.check_attributes(node.attributes.data)
+                of.check_attributes(attributes_of(node))
         except InvalidModelError as error:
             return error
         return None

@@ -1,10 +1,10 @@
-"""Names that a value in a nested graph shares with values around it.
+"""Shadowed names: a value in a nested graph has the name of a value in a graph around it.
 
-ONNX lets a value in a subgraph be called as one that is computed later around it, and an input of a subgraph as any
-around it. Both are fine until a node moves: then one hides the other. So such values have names of their own while
-nodes move, and get back what the file calls them when they have found their places.
+ONNX allows it for values that are computed later around the nested graph, and for inputs of nested graphs. Both are
+fine until a node moves: then one value shadows the other. So such values have names of their own while nodes move, and
+get back the names that the file gives them when all nodes are in their places.
 
-If, Loop, Scan and SequenceMap tell the inputs and outputs of their graphs by position. Other ops may ask for names, as
+If, Loop, Scan and SequenceMap know the inputs and outputs of their graphs by position. Other ops may ask for names, as
 BeamSearch of ONNX Runtime does: there the values around get other names.
 """
 
@@ -20,8 +20,9 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.names import set_name
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
 from ortopt.semantics import owns_interfaces, subgraphs
-from ortopt.serialization.validate import NameClashError, validate
+from ortopt.serialization.checks.structure import NameClashError, validate
 
 _RENAMED: Final = "ortopt.renamed"
 """In the ``meta`` of a main graph, or a function's: what the file calls values below it, by their present names."""
@@ -56,7 +57,7 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
     graphs = list(scope.below(graph, token))
     if len(graphs) == 1:
         return
-    taken = {value.name for one in graphs for value in token.checked(_values(one))}
+    taken = {value.name for current in graphs for value in token.checked(_values(current))}
     numbers: Counter[str] = Counter()
     around: Counter[str | None] = Counter()
     renamed: dict[str, str] = {}
@@ -68,8 +69,8 @@ def separate(graph: ir.Graph, token: CancellationToken = NEVER) -> None:
 
     asked = _names_asked_for(graphs, token)
     if asked:
-        for one in graphs:
-            for value in token.checked(dict.fromkeys(token.checked(_values(one)))):
+        for current in graphs:
+            for value in token.checked(dict.fromkeys(token.checked(_values(current)))):
                 if value.name in asked and not (value.is_graph_input() or value.is_graph_output()):
                     rename(value)
     stack = [_nested(_Level(graph, True), around, token)]
@@ -124,7 +125,7 @@ def _names_asked_for(graphs: list[ir.Graph], token: CancellationToken) -> set[st
         value.name
         for graph in graphs
         for node in token.checked(graph)
-        if node.attributes.data and not owns_interfaces(node)
+        if attributes_of(node) and not owns_interfaces(node)
         for held in subgraphs(node)
         for value in itertools.chain(held.inputs, held.outputs)
     }
@@ -135,7 +136,7 @@ def _nested(level: _Level, around: Counter[str | None], token: CancellationToken
     names = [value.name for value in dict.fromkeys(token.checked(_values(level.graph)))]
     around.update(names)
     for node in token.checked(level.graph):
-        if node.attributes.data:
+        if attributes_of(node):
             for graph in subgraphs(node):
                 yield _Level(graph, not owns_interfaces(node))
     around.subtract(names)
@@ -143,7 +144,7 @@ def _nested(level: _Level, around: Counter[str | None], token: CancellationToken
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs
-    yield from graph.initializers.data.values()
+    yield from initializers_of(graph).values()
     for node in graph:
         yield from node.outputs
 

@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
+from ortopt.terminal_text import quoted
 
 _CONTENTS: Final = {
     "value": ir.AttributeType.TENSOR,
@@ -81,7 +82,7 @@ def validate(model: ir.Model, *, any_order: bool = False, token: CancellationTok
 
 class _Check:
     def __init__(self, any_order: bool, token: CancellationToken) -> None:
-        self._watch = token.checked
+        self._checked = token.checked
         self._any_order = any_order
         self._imports: dict[str, int] = {}
         self._visible: dict[str, ir.Value] = {}
@@ -104,7 +105,7 @@ class _Check:
         hidden: _Hidden = []
         self._open.add(graph)
         self._enter(graph, hidden)
-        for node in self._watch(graph):
+        for node in self._checked(graph):
             for value in node.inputs:
                 if value is not None and visible.get(value.name or "") is not value:
                     self._explain(value, node)
@@ -112,7 +113,7 @@ class _Check:
                 raise InvalidModelError(
                     f"{label(node)} is of domain {quoted(node.domain or 'ai.onnx')}, of which no opset is imported"
                 )
-            attributes = node.attributes.data
+            attributes = attributes_of(node)
             if node.op_type == "Constant" and not node.domain:
                 _check_constant(node)
             if attributes:
@@ -136,7 +137,7 @@ class _Check:
             inputs.add(name)
             hidden.append((name, visible.get(name)))
             visible[name] = value
-        for name, value in self._watch(graph.initializers.data.items()):
+        for name, value in self._checked(initializers_of(graph).items()):
             if value.const_value is None:
                 raise InvalidModelError(f"initializer {quoted(name)} has no data")
             if name != value.name:
@@ -155,8 +156,8 @@ class _Check:
             name = _name(value, "graph output")
             producer = value.producer()
             if visible.get(name) is not value or (value.graph if producer is None else producer.graph) is not graph:
-                raise NameClashError(f"nobody produces {quoted(name)}, an output of graph {quoted(graph.name)}", name)
-        for name, before in self._watch(reversed(hidden)):
+                raise NameClashError(f"no node produces {quoted(name)}, an output of graph {quoted(graph.name)}", name)
+        for name, before in self._checked(reversed(hidden)):
             if before is None:
                 del visible[name]
             else:
@@ -181,7 +182,7 @@ class _Check:
             raise InvalidModelError(f"{label(node)} uses {quoted(name)} before it is computed")
         if name and self._visible.get(name) is not None:
             raise NameClashError(f"{label(node)} uses a value {quoted(name)} that another of this name hides", name)
-        raise InvalidModelError(f"nobody defines {quoted(name)}, an input of {label(node)}")
+        raise InvalidModelError(f"nothing defines {quoted(name)}, an input of {label(node)}")
 
 
 def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
@@ -200,9 +201,9 @@ def _check_constant(node: ir.Node) -> None:
     """Refuse a Constant without its one result, or whose content is not what its attribute's name says."""
     if len(node.outputs) != 1 or not node.outputs[0].name:
         raise InvalidModelError(f"{label(node)} has not the one result that it must have")
-    if not _CONTENTS.keys() & node.attributes.data.keys():
+    if not _CONTENTS.keys() & attributes_of(node).keys():
         raise InvalidModelError(f"{label(node)} has no value")
-    for name, attribute in node.attributes.data.items():
+    for name, attribute in attributes_of(node).items():
         wanted = _CONTENTS.get(name)
         if wanted is not None and attribute.type != wanted:
             raise InvalidModelError(

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.graph.text import quoted
 from ortopt.serialization.opset_imports import canonical
+from ortopt.terminal_text import quoted
 
 
-class RepeatedNameError(InvalidModelError):
+class DuplicateNameError(InvalidModelError):
     """Two values of one graph have the same name."""
 
 
@@ -35,7 +35,7 @@ class _Constant(NamedTuple):
         return message.data_type, tuple(message.dims)
 
 
-def without_repeats(graph: onnx.GraphProto) -> onnx.GraphProto:
+def without_duplicates(graph: onnx.GraphProto) -> onnx.GraphProto:
     """A copy of a main graph in which each name that only constants have is that of one of them.
 
     Args:
@@ -44,9 +44,9 @@ def without_repeats(graph: onnx.GraphProto) -> onnx.GraphProto:
     Raises:
         InvalidModelError: Constants of one name differ in type or shape, which ONNX Runtime refuses.
     """
-    found: dict[str, list[_Constant]] = {}
+    by_name: dict[str, list[_Constant]] = {}
     for name, constant in _constants(graph):
-        found.setdefault(name, []).append(constant)
+        by_name.setdefault(name, []).append(constant)
     inputs = {info.name for info in graph.input}
     computed = {
         name for node in graph.node if not _is_constant(node) for name in node.output
@@ -55,7 +55,7 @@ def without_repeats(graph: onnx.GraphProto) -> onnx.GraphProto:
     result.CopyFrom(graph)
     gone: set[int] = set()
     lost: set[str] = set()
-    for name, constants in found.items():
+    for name, constants in by_name.items():
         if name in computed or (len(constants) == 1 and (constants[0].node is None or name not in inputs)):
             continue
         if len({constant.type for constant in constants}) > 1:
@@ -63,13 +63,13 @@ def without_repeats(graph: onnx.GraphProto) -> onnx.GraphProto:
         lost.add(name)
         kept = constants[-1]
         as_node = kept.node is not None and name not in inputs
-        gone.update(one.node for one in constants if one.node is not None and not (as_node and one is kept))
+        gone.update(other.node for other in constants if other.node is not None and not (as_node and other is kept))
     for field in (result.initializer, result.sparse_initializer):
-        remaining = [one for one in field if _name(one) not in lost]
+        remaining = [message for message in field if _name(message) not in lost]
         del field[:]
         field.extend(remaining)
     for name in lost:
-        kept = found[name][-1]
+        kept = by_name[name][-1]
         if kept.node is None or kept.node in gone:
             field = (
                 result.sparse_initializer if isinstance(kept.message, onnx.SparseTensorProto) else result.initializer
@@ -122,4 +122,4 @@ def _content(node: onnx.NodeProto) -> onnx.TensorProto | onnx.SparseTensorProto 
     return onnx.helper.make_tensor(name, kind[attribute.name], dims, value if dims else [value])
 
 
-__all__ = ["RepeatedNameError", "without_repeats"]
+__all__ = ["DuplicateNameError", "without_duplicates"]

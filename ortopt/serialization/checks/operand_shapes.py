@@ -12,6 +12,7 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
+from ortopt.onnx_ir_internals import attributes_of
 
 Known = tuple[int | None, ...]
 """Dimensions; None where it is not known."""
@@ -23,13 +24,13 @@ BROADCASTS_FROM: Final = 7
 """The version of ai.onnx from which on the rules hold: before, attributes say how shapes fit."""
 
 
-def agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+def agree(first: Sequence[int | None], second: Sequence[int | None]) -> bool:
     """Whether two shapes may be the same."""
-    return len(one) == len(other) and all(map(_may_equal, one, other))
+    return len(first) == len(second) and all(map(_may_equal, first, second))
 
 
-def _may_equal(one: int | None, other: int | None) -> bool:
-    return one is None or other is None or one == other
+def _may_equal(first: int | None, second: int | None) -> bool:
+    return first is None or second is None or first == second
 
 
 def _told(shape: Known) -> str:
@@ -40,10 +41,10 @@ def _contradiction(what: str, *shapes: Known) -> InvalidModelError:
     return InvalidModelError(f"cannot {what} shapes {' and '.join(map(_told, shapes))}")
 
 
-def _broadcast(one: Known, other: Known) -> Known | None:
+def _broadcast(first: Known, second: Known) -> Known | None:
     """The shape of both together, or None if there is none."""
     dims: list[int | None] = []
-    for a, b in itertools.zip_longest(reversed(one), reversed(other), fillvalue=1):
+    for a, b in itertools.zip_longest(reversed(first), reversed(second), fillvalue=1):
         if a == 1 or (a is None and b is not None and b != 1):
             dims.append(b)
         elif b == 1 or b is None or a == b:
@@ -127,7 +128,7 @@ def _concat(node: ir.Node, shapes: Shapes) -> None:
 
 def _integer(node: ir.Node, name: str, default: int | None) -> int | None:
     """An attribute that is a number; None where it is not known."""
-    attribute = node.attributes.data.get(name)
+    attribute = attributes_of(node).get(name)
     if attribute is None:
         return default
     return None if attribute.is_ref() else attribute.as_int()
@@ -146,6 +147,6 @@ RULES: Final[Mapping[str, Callable[[ir.Node, Shapes], None]]] = {
     "Conv": _conv,
     "Concat": _concat,
 }
-"""By op of ai.onnx: refuses operands that contradict one another, and tells what is known of the result."""
+"""By op of ai.onnx: refuses operands that contradict one another, and notes what is known of the result."""
 
 __all__ = ["BROADCASTS_FROM", "RULES", "Known", "Shapes", "agree"]

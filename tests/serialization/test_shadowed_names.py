@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 import ortopt
 from ortopt.graph.edit import Conflict
 from ortopt.options import Options
-from ortopt.serialization import nested_names
+from ortopt.serialization import shadowed_names
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.workspace import Workspace
@@ -188,7 +188,7 @@ def test_a_name_that_is_taken_by_now_stays_new() -> None:
     model.graph.remove(later)
     model.graph.insert_before(model.graph[0], later)
     later.replace_input_with(0, model.graph.inputs[1])
-    nested_names.restore(model)
+    shadowed_names.restore(model)
     assert inner.outputs[0].name == "k_2"
     assert model.graph[2].outputs[0].name == "u"
     assert onnx.load_from_string(to_bytes(model))

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortopt
 from ortopt.errors import InvalidModelError
+from ortopt.serialization.checks.signatures import signature
 from ortopt.serialization.load import load
-from ortopt.serialization.signatures import signature
 from tests.whole_models.unverified import LEVELS, check_levels, loads, session
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "f": 1]> '

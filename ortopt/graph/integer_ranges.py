@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
+from ortopt.graph.polynomials import TooComplexError
 from ortopt.graph.symbolic import Dim
 
 LARGEST: Final = 2**40
@@ -111,7 +112,7 @@ class Sizes:
     def _lies_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
         try:
             return self._is_within(element, low, high)
-        except symbolic.TooComplexError:
+        except TooComplexError:
             return False
 
     def _is_within(self, element: ir.SymbolicDim, low: int, high: int) -> bool:
@@ -162,7 +163,7 @@ def _summands(dim: Dim) -> list[str]:
     names = sorted(symbolic.symbols(dim))
     try:
         return [name for name in names if symbolic.at_least(symbolic.sub(dim, symbolic.symbol(name)), 0)]
-    except symbolic.TooComplexError:  # a name of thousands of characters
+    except TooComplexError:  # a name of thousands of characters
         return []
 
 

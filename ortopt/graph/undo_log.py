@@ -1,0 +1,76 @@
+"""The log of the changes of a model: each with what takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph.dictionary_order import DictionaryOrder, Entries
+
+Undo = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class UndoLog:
+    """Changes as (function, arguments) pairs that take them back, oldest first.
+
+    Rolling back replays them in reverse, so that the model serializes to the same bytes as before.
+
+    Attributes:
+        changes: The changes that have not been taken back.
+        clock: Grows with every change, and never goes back: equal readings mean an unchanged model.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[Undo] = []
+        self.clock = 0
+        self._order = DictionaryOrder()
+
+    def record(self, undo: Callable[..., None], *arguments: Any) -> None:
+        """Record a change that has been made.
+
+        Args:
+            undo: Takes it back.
+            arguments: What `undo` is called with.
+        """
+        self.changes.append((undo, arguments))
+        self.clock += 1
+
+    def rollback(self, length: int, token: CancellationToken = NEVER) -> None:
+        """Take back the youngest changes.
+
+        Args:
+            length: How many changes stay.
+            token: Cancellation token; a rollback that is stopped can be continued.
+        """
+        for _ in token.checked(range(len(self.changes) - length)):
+            undo, arguments = self.changes.pop()
+            undo(*arguments)
+        self._order.restore()
+
+    def put(self, entries: Entries, key: Any, value: Any) -> None:
+        """Set an entry of a dictionary; a new one stands at the end."""
+        if key in entries:
+            old, entries[key] = entries[key], value
+            self.record(entries.__setitem__, key, old)
+        else:
+            entries[key] = value
+            self._order.record_insertion(entries, key)
+            self.record(self._undo_put, entries, key)
+
+    def _undo_put(self, entries: Entries, key: Any) -> None:
+        del entries[key]
+        self._order.undo_insertion(entries, key)
+
+    def take(self, entries: Entries, key: Any) -> None:
+        """Take an entry out of a dictionary."""
+        keys_before, value = self._order.before_removal(entries), entries[key]
+        del entries[key]
+        self.record(self._undo_take, entries, key, value, keys_before)
+
+    def _undo_take(self, entries: Entries, key: Any, value: Any, keys_before: int) -> None:
+        entries[key] = value
+        self._order.undo_removal(entries, keys_before)
+
+
+__all__ = ["UndoLog"]

@@ -1,0 +1,50 @@
+"""New names are those that nothing in the model has; nodes and values without names get some."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.graph.index import OpIndex
+from ortopt.graph.names import NameRegistry
+from ortopt.options import Options
+from ortopt.testing import parse
+
+MODEL = """main (float[2] x, bool c) => (float[2] y) <float[2] w = {1.0, 2.0}> {
+    a = Add (x, w)
+    y = If (c) <then_branch = t () => (float[2] p) { p = Relu (a) }, else_branch = e () => (float[2] q) { q = Neg (a) }>
+}"""
+
+
+def registry() -> NameRegistry:
+    model = parse(MODEL)
+    scope.attach(model, Options())
+    return NameRegistry(OpIndex(model))
+
+
+def test_a_name_is_fresh_in_all_graphs() -> None:
+    names = registry()
+    assert [names.fresh(hint) for hint in ("x", "w", "a", "p", "y", "new", "new", "new")] == [
+        *("x_1", "w_1", "a_1", "p_1", "y_1"),
+        *("new", "new_1", "new_2"),
+    ]
+
+
+def test_a_registered_name_is_taken_and_a_forgotten_one_free() -> None:
+    names = registry()
+    assert "z" not in names.collect()
+    names.register("z")
+    assert names.fresh("z") == "z_1"
+    names.forget()
+    assert names.fresh("z") == "z"
+
+
+def test_a_node_is_named_after_its_neighbour() -> None:
+    names, near = registry(), ir.node("Add", [], name="block/add")
+    node = ir.node("Relu", [], num_outputs=2)
+    names.name_node(node, near)
+    assert node.name == "block/add/Relu"
+    assert [value.name for value in node.outputs] == ["block/add/Relu_output", "block/add/Relu_output_1"]
+    named = ir.node("Relu", [], name="own")
+    names.name_node(named, near)
+    assert named.name == "own"
