@@ -15,12 +15,12 @@ import onnx_ir as ir
 from ortopt.graph import facts, symbolic
 from ortopt.graph.bounds import LIMITS
 from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same_dim, shape_of
+from ortopt.semantics.op_traits import RESHAPING
 
 MAX_STEPS = 16
 """How many ops may make one such tensor."""
 
 MAX_CONSTANT = 4096
-RENAMING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Linear(NamedTuple):
@@ -67,7 +67,7 @@ def linear(value: ir.Value | None, steps: int = MAX_STEPS) -> Linear | None:
         return None if start is None or delta is None else Linear(dims, start, (delta,))
     if is_op(node, "Identity", "Expand"):
         return _spread(linear(optional(node, 0), steps - 1), dims)
-    if is_op(node, *RENAMING):
+    if is_op(node, *RESHAPING):
         return _renamed(linear(optional(node, 0), steps - 1), dims)
     if is_op(node, "Add", "Sub"):
         a, b = (_spread(linear(operand, steps // 2), dims) for operand in node.inputs)

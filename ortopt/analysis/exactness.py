@@ -26,29 +26,34 @@ from ortopt.graph.facts import INTEGERS
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
 from ortopt.graph.onnx_ir_internals import is_needed
+from ortopt.semantics.op_traits import (
+    BITWISE,
+    BOOLEAN_RESULTS,
+    CASTS,
+    ELEMENTWISE,
+    MOVING,
+    SHAPE_QUERIES,
+    TRANSCENDENTAL,
+)
 
-CONVERTERS = frozenset({"BitCast", "Cast", "CastLike", "OneHot", "TfIdfVectorizer"})
+CONVERTERS = CASTS | {"BitCast", "OneHot", "TfIdfVectorizer"}
 """Ops of ai.onnx that make floats of integers."""
 
-MOVERS = frozenset(
-    {
-        *("Cast", "CastLike", "CenterCropPad", "Compress", "ConcatFromSequence", "DepthToSpace", "Dropout", "Expand"),
-        *("Flatten", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Identity", "MaxPool", "Optional"),
-        *("OptionalGetElement", "ReduceMax", "ReduceMin", "Reshape", "Resize", "ReverseSequence", "SequenceAt"),
-        *("SequenceErase", "Slice", "SpaceToDepth", "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Transpose"),
-        *("Trilu", "Unique", "Unsqueeze", "Upsample"),
+MOVERS = (
+    MOVING
+    | CASTS
+    | {
+        *("CenterCropPad", "ConcatFromSequence", "Dropout", "GlobalMaxPool", "MaxPool", "Optional"),
+        *("OptionalGetElement", "ReduceMax", "ReduceMin", "Resize", "SequenceAt", "SequenceErase", "SplitToSequence"),
+        *("TopK", "Trilu", "Unique", "Upsample"),
     }
 )
 """Ops of ai.onnx whose results hold elements of their first operand; Resize may hold means of neighbours."""
 
-ARITHMETIC = frozenset(
-    {
-        *("Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Concat", "CumSum", "Div", "Floor", "HardSigmoid"),
-        *("HardSwish", "LeakyRelu", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "OneHot", "Pad", "Pow", "PRelu"),
-        *("Range", "Reciprocal", "Relu", "Round", "Scatter", "ScatterElements", "ScatterND", "SequenceConstruct"),
-        *("SequenceInsert", "Shrink", "Sign", "Sqrt", "Sub", "Sum", "TensorScatter", "ThresholdedRelu", "Where"),
-    }
-)
+ARITHMETIC = (ELEMENTWISE - TRANSCENDENTAL - BOOLEAN_RESULTS - BITWISE - MOVERS) | {
+    *("BatchNormalization", "Concat", "CumSum", "OneHot", "Pad", "Range", "Scatter", "ScatterElements", "ScatterND"),
+    *("SequenceConstruct", "SequenceInsert", "TensorScatter"),
+}
 """Ops of ai.onnx that compute each element by arithmetic of few, of any operand."""
 
 STEPS = frozenset({"Ceil", "Floor", "Hardmax", "Mod", "Range", "Round", "Shrink", "Sign", "ThresholdedRelu", "Unique"})
@@ -57,7 +62,7 @@ STEPS = frozenset({"Ceil", "Floor", "Hardmax", "Mod", "Range", "Round", "Shrink"
 STEPS_BEHIND_FIRST = frozenset({"GridSample", "MaxRoiPool", "Resize", "RoiAlign", "Upsample"})
 """Ops of ai.onnx that make sizes or positions of all operands but the first."""
 
-SMOOTH = frozenset({"Dropout", "DynamicQuantizeLinear", "IsInf", "IsNaN", "QuantizeLinear", "Shape", "Size"})
+SMOOTH = SHAPE_QUERIES | {"Dropout", "DynamicQuantizeLinear", "IsInf", "IsNaN", "QuantizeLinear"}
 """Ops that give integers or booleans that no rounding decides, or that have bounds of their own."""
 
 KNOWN_DOMAINS = semantics.PURE_DOMAINS - {"ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.graph import facts, scope
 from ortopt.semantics import STANDARD_DOMAINS, subgraphs
+from ortopt.semantics.op_traits import RESHAPING
 
 CALL = 10e-6
 """Seconds that the call of a group takes besides its kernels."""
@@ -43,7 +44,6 @@ KERNEL_BYTES = 4e9
 
 _TYPICAL_DIM = 64
 _UNKNOWN_BYTES = 4096
-_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _HEAVY = frozenset(
     {
         *("MatMul", "Gemm", "Conv", "ConvTranspose", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
@@ -59,7 +59,7 @@ _LIGHT_CONTRIB = frozenset({"BiasGelu", "BiasSplitGelu", "FastGelu", "Gelu", "Qu
 
 def is_view(node: ir.Node) -> bool:
     """Whether a node only shows the same elements in another shape: it costs nothing wherever it runs."""
-    return not node.domain and node.op_type in _VIEWS
+    return not node.domain and node.op_type in RESHAPING
 
 
 def is_heavy(node: ir.Node) -> bool:

@@ -17,13 +17,13 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant, discard, new_nodes
 from ortopt.graph.match import opset
 from ortopt.graph.symbolic import Dim
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 
 Attempt: TypeAlias = Callable[[Sequence[ir.Node], Callable[[], Iterable[ir.Node] | None]], bool]
 """Makes a change of some nodes, if it is to be and can be; whether it did."""
 
 Place: TypeAlias = tuple[ir.Value, int]
 
-_SIZES = ("Shape", "Size")
 _NEEDS = {"+": 7, "*": 7, "//": 10, "max": 12, "min": 12}
 """The first opsets that have the arithmetic for integers."""
 
@@ -62,7 +62,7 @@ def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
     """Whether a node wants only the shape or the type of a value."""
     if user.domain:
         return False
-    if user.op_type in _SIZES:
+    if user.op_type in SHAPE_QUERIES:
         return True
     return user.op_type == "CastLike" and user.inputs[0] is not value
 

@@ -23,21 +23,13 @@ from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.partition.exemplars import Attempt
+from ortopt.semantics.op_traits import ELEMENTWISE, UNARY_WITH_PARAMETERS
 
 ClusterOf: TypeAlias = Mapping[ir.Node, int]
 """For each node of a cluster the cluster's number."""
 
-POINTWISE = frozenset(
-    {
-        *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
-        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf"),
-        *("Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf"),
-        *("IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not"),
-        *("Or", "Pow", "PRelu", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
-        *("Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"),
-    }
-)
-"""Ops that treat each element alike, all operands broadcast; each has one result."""
+POINTWISE = ELEMENTWISE - UNARY_WITH_PARAMETERS
+"""Ops that treat each element of all operands alike; each has one result."""
 
 BIASED = {"Gemm": 11, "Conv": 1, "ConvTranspose": 1}
 """Ops whose third operand is a bias that may be left out, from which opset on."""

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
-from ortopt.analysis.shape_demand import SIZES, Demand, demands
+from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import OptimizeResult, Repair
 from ortopt.graph import scope
 from ortopt.graph.text import one_line, quoted
 from ortopt.observers import node_name
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def as_dict(
 
 def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
     """What is left in a result of the nodes that depend on dimensions alone: who needs each of them, and why."""
-    if not any(op in result.summary.after.ops for op in SIZES):
+    if not any(op in result.summary.after.ops for op in SHAPE_QUERIES):
         return []
     return [_demand(found) for found in demands(result.model)]
 

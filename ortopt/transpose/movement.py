@@ -22,6 +22,12 @@ from ortopt.graph.match import (
     rank,
     shape_of,
 )
+from ortopt.semantics.opset_changes import (
+    BOUNDS_ARE_INPUTS_FROM,
+    PADS_ARE_AN_INPUT_FROM,
+    REGION_IS_AN_INPUT_FROM,
+    SCALES_ARE_AN_INPUT_FROM,
+)
 from ortopt.transpose.layout import Perm, inverse, normal, reordered, with_axes, without_axes
 from ortopt.transpose.plan import SMALL_NODE, At, Operands, Plan, by_axis, handles, rearranged, rebuilt
 
@@ -118,7 +124,7 @@ def cut(node: ir.Node, at: At) -> Plan:
     """Axes follow; where none are named they are the first ones."""
     _data_only(node, at)
     of = len(at.layout)
-    if opset(node) < 10:
+    if opset(node) < BOUNDS_ARE_INPUTS_FROM["Slice"]:
         starts = attribute(node, "starts", ())
         named = attribute(node, "axes", tuple(range(len(starts))))
         new = tuple(at.layout[axis % of] for axis in _checked(node, named, of))
@@ -158,7 +164,7 @@ def pad(node: ir.Node, at: At) -> Plan:
     back = inverse(at.layout)
     assert back is not None
     both = (*back, *(axis + of for axis in back))
-    if opset(node) < 11:
+    if opset(node) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         pads = attribute(node, "pads", ())
         need(len(pads) == 2 * of, "the paddings are not told", node)
         new = tuple(pads[place] for place in both)
@@ -251,7 +257,7 @@ def resize(node: ir.Node, at: At) -> Plan:
     need(
         attribute(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize", "Resize crops by a region", node
     )
-    if node.op_type == "Upsample" and opset(node) < 9:
+    if node.op_type == "Upsample" and opset(node) < SCALES_ARE_AN_INPUT_FROM["Upsample"]:
         scales: tuple[float, ...] = attribute(node, "scales", ())
         need(len(scales) == of, "the scales are not told", node)
         new = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
@@ -266,7 +272,7 @@ def resize(node: ir.Node, at: At) -> Plan:
 
         return Plan((at.layout,), (at.layout,), build_old)
     vectors = [place for place, value in enumerate(node.inputs) if place and value is not None and not _empty(value)]
-    if opset(node) > 10 and 1 in vectors:
+    if opset(node) >= REGION_IS_AN_INPUT_FROM["Resize"] and 1 in vectors:
         vectors.remove(1)  # a region that only tf_crop_and_resize looks at
     need(len(vectors) == 1, "the scales are not told", node)
     (vector,) = vectors
