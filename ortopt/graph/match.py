@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.onnx_ir_internals import first_use, use_count
+from ortopt.semantics.op_traits import MOVING
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim
@@ -612,23 +613,6 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
     raise Refusal(f"no operand is {expected:g}", node)
 
 
-FILL_KEEPERS = frozenset(
-    {
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-        "Gather",
-        "Split",
-    }
-)
-"""Ops that give nothing but elements of their first input."""
-
 MAX_MOVES = 8
 
 
@@ -644,7 +628,7 @@ def splat(value: ir.Value | None) -> np.ndarray:
     at = value
     for _ in range(MAX_MOVES):
         node = None if at is None else at.producer()
-        if node is None or not (node.domain == "" and node.op_type in FILL_KEEPERS):
+        if node is None or not (node.domain == "" and node.op_type in MOVING):
             break
         at = optional(node, 0)
     node = None if at is None else at.producer()

@@ -32,13 +32,14 @@ from ortopt.runtime.settings import RunType
 from ortopt.runtime.threads import deal
 from ortopt.runtime.values import tensor_to_ort
 from ortopt.runtime.views import View, reshaping_of
+from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
 if TYPE_CHECKING:
     from ortopt.runtime.cuda_device import CudaDevice
 
 _MATRIX: Final = 2
-_CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
-_OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
+_CONTROL: Final = frozenset(("", op) for op in semantics.CONTROL_FLOW - {"SequenceMap"})  # which runs as a whole
+_OLDEST_CONTROL: Final = {"Scan": SCAN_HAS_NO_BATCH_FROM}
 
 
 class _Kind(enum.IntEnum):

@@ -14,12 +14,13 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.runtime.plan import Action
 from ortopt.runtime.values import binding, has_no_array, is_plain, to_ort
+from ortopt.semantics.op_traits import RESHAPING
 
 Dims = tuple[int, ...]
 Reshaping = Callable[[Dims], Dims]
 """The sizes of a result by those of its operand; raises ValueError where the operand does not fit."""
 
-_COPIES: Final = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_COPIES: Final = RESHAPING | {"Identity"}
 
 
 class View:

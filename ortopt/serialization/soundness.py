@@ -17,6 +17,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.graph.onnx_ir_internals import get_meta
 from ortopt.graph.text import quoted
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 from ortopt.serialization import operand_shapes
 from ortopt.serialization.decode import FOREIGN_TYPE_KEY
 from ortopt.serialization.operand_shapes import Known
@@ -99,7 +100,7 @@ class _Check:
             if tensor is not None and not value.is_graph_input():
                 kinds[value] = tensor.dtype
                 shapes[value] = tuple(tensor.shape.dims)  # type: ignore[arg-type]
-        rules = operand_shapes.RULES if self._imports.get("", 0) >= operand_shapes.BROADCASTS_FROM else {}
+        rules = operand_shapes.RULES if self._imports.get("", 0) >= BROADCASTS_FROM else {}
         functions, unseen = self._functions, _UNSEEN
         signatures, results, known = self._signatures, self._results, kinds.get
         for node in self._watch(graph):

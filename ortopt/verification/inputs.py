@@ -22,6 +22,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.verification.numbers import (
     FAR,
     FARTHEST,
@@ -51,7 +52,6 @@ _KEPT_BY: Final = frozenset(
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
 _COMPARED: Final = {"Equal": 0, "Greater": 1, "GreaterOrEqual": 0, "Less": -1, "LessOrEqual": 0}  # beyond the constant
-_SHAPES: Final = frozenset({"Shape", "Size"})
 _SIZED_BY_THE_FIRST: Final = frozenset(
     {"Range", "ConstantOfShape", "Loop", "If", "Scan", "AffineGrid", "BlackmanWindow", "HammingWindow", "HannWindow"}
     | {"MelWeightMatrix", "SequenceMap"}
@@ -603,7 +603,7 @@ def _sizes_something(value: ir.Value) -> bool:
                 return True
             if index > 0 and node.op_type not in _ALL_ARE_DATA:
                 return True
-            if node.op_type not in _SHAPES:
+            if node.op_type not in SHAPE_QUERIES:
                 fresh = [output for output in node.outputs if output not in seen]
                 seen.update(fresh)
                 pending.extend(fresh)
