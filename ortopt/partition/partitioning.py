@@ -1,4 +1,4 @@
-"""From a model to its groups: place, cut, lift."""
+"""From a model to its groups: place, cut, outline."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
 from ortopt.options import Options
-from ortopt.partition import balance, cost, estimate, exemplars, literal, motions, quantized_units, random_state
+from ortopt.partition import (
+    balance,
+    cost,
+    estimate,
+    lazy_tensor_policy,
+    preparation,
+    quantized_units,
+    random_state,
+    shape_only_outputs,
+)
 from ortopt.partition.dag import Numbered, number, topological
-from ortopt.partition.exemplars import Attempt
 from ortopt.partition.groups import PREFIX, Group, groups_of
-from ortopt.partition.lifting import Cluster, lift
+from ortopt.partition.outlining import Cluster, outline
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions
+from ortopt.partition.shape_only_outputs import Attempt
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.system.garbage_collection import without_garbage_collection
 
@@ -124,7 +133,7 @@ def partition_graph(
     colored = {node: colors[place] for node, place in token.checked(places.items()) if place is not None}
     numbered = number(graph, colored, [nodes for nodes, _ in bundles], drawing.order, token)
     if options.policy == "literal":
-        fused = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
+        fused = lazy_tensor_policy.clusters(numbered.dag, limit=options.argument_limit, token=token)
         found = [items for items in token.checked(fused) if not _shows_only(numbered, items)]
     else:
         found = balance.clusters(
@@ -170,13 +179,13 @@ def settle(
         return {node: index for index, cluster in enumerate(found.clusters) for node in token.checked(cluster.nodes)}
 
     found = partition_graph(graph, placement, options, token)
-    may_move = options.motions and any(
-        not node.domain and node.op_type in motions.ROOTS for node in token.checked(found.outside)
+    may_move = options.preparation and any(
+        not node.domain and node.op_type in preparation.ROOTS for node in token.checked(found.outside)
     )
-    if may_move and motions.improve(edit, graph, cut, attempt, token):
+    if may_move and preparation.improve(edit, graph, cut, attempt, token):
         found = partition_graph(graph, placement, options, token)
     for _ in range(_MAX_ROUNDS):
-        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], attempt, token):
+        if not shape_only_outputs.drop(edit, graph, [cluster.nodes for cluster in found.clusters], attempt, token):
             break
         edit.restore_order(token)
         found = partition_graph(graph, placement, options, token)
@@ -242,7 +251,7 @@ def apply(edit: Editor, found: Partition, first: int, token: CancellationToken =
         The calls, in the order of the clusters.
     """
     calls = [
-        lift(edit, cluster, f"{PREFIX}{first + index}", token)
+        outline(edit, cluster, f"{PREFIX}{first + index}", token)
         for index, cluster in enumerate(token.checked(found.clusters))
     ]
     if calls:

@@ -23,7 +23,7 @@ from ortopt.graph.facts import shape_of
 from ortopt.graph.text import quoted
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
-from ortopt.partition.lifting import Cluster, lift
+from ortopt.partition.outlining import Cluster, outline
 from ortopt.runtime.recipes import Library, Recipe
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 
@@ -239,7 +239,7 @@ def _specialized(
             edit.set_output(graph, place, copied.outputs[0])
         seen.add(graph.outputs[place])
     nodes = tuple(node for node in graph if node.domain or node.op_type != "Constant")
-    call = lift(edit, Cluster(group.provider, nodes), name)
+    call = outline(edit, Cluster(group.provider, nodes), name)
     return model, [call.outputs.index(value) for value in graph.outputs]
 
 

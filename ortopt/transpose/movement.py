@@ -258,19 +258,7 @@ def resize(node: ir.Node, at: At) -> Plan:
         attribute(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize", "Resize crops by a region", node
     )
     if node.op_type == "Upsample" and opset(node) < SCALES_ARE_AN_INPUT_FROM["Upsample"]:
-        scales: tuple[float, ...] = attribute(node, "scales", ())
-        need(len(scales) == of, "the scales are not told", node)
-        new = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
-        _check_kernel(node, mode, [place for place in range(of) if scales[place] != 1], at.layout)
-
-        def build_old(operands: Operands) -> Sequence[ir.Value]:
-            outputs = rebuilt(node, operands.values, drop=("scales",))
-            made = outputs[0].producer()
-            assert made is not None
-            made.attributes["scales"] = new
-            return outputs
-
-        return Plan((at.layout,), (at.layout,), build_old)
+        return _upsample_by_attribute(node, at)
     vectors = [place for place, value in enumerate(node.inputs) if place and value is not None and not _empty(value)]
     if opset(node) >= REGION_IS_AN_INPUT_FROM["Resize"] and 1 in vectors:
         vectors.remove(1)  # a region that only tf_crop_and_resize looks at
@@ -300,6 +288,25 @@ def resize(node: ir.Node, at: At) -> Plan:
         return rebuilt(node, inputs)
 
     return Plan((at.layout, *_as_is(node)), (at.layout,), build, 0 if is_constant(value) else SMALL_NODE)
+
+
+def _upsample_by_attribute(node: ir.Node, at: At) -> Plan:
+    """An Upsample whose scales are an attribute: they follow."""
+    of = len(at.layout)
+    scales: tuple[float, ...] = attribute(node, "scales", ())
+    need(len(scales) == of, "the scales are not told", node)
+    moved = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
+    resized = [place for place in range(of) if scales[place] != 1]
+    _check_kernel(node, attribute(node, "mode", "nearest"), resized, at.layout)
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        outputs = rebuilt(node, operands.values, drop=("scales",))
+        upsample = outputs[0].producer()
+        assert upsample is not None
+        upsample.attributes["scales"] = moved
+        return outputs
+
+    return Plan((at.layout,), (at.layout,), build)
 
 
 def _order(layout: Perm) -> Perm:

@@ -13,7 +13,7 @@ from ortopt.graph.match import is_constant, is_used, opset
 from ortopt.options import MEGABYTE
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 from ortopt.transpose.layout import Layout, compose, inverse
-from ortopt.transpose.linear import in_place
+from ortopt.transpose.matmul import in_place
 from ortopt.transpose.plan import Flexible, Lift, Operands, Plan
 from ortopt.transpose.region import Region, demanded_layout, layout_of
 

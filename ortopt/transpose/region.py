@@ -20,9 +20,9 @@ import onnx_ir as ir
 from ortopt.graph import symbolic
 from ortopt.graph.match import Refusal, is_constant, shape_of
 from ortopt.graph.onnx_ir_internals import use_count
-from ortopt.transpose.cut import UNBOUNDED, Network
 from ortopt.transpose.layout import Layout, compose, inverse, normal
-from ortopt.transpose.linear import flexible_inputs
+from ortopt.transpose.matmul import flexible_inputs
+from ortopt.transpose.min_cut import UNBOUNDED, Network
 from ortopt.transpose.plan import At, Demand, Flexible, Lift, Plan, is_one, plan
 
 OVERHEAD = 16_384

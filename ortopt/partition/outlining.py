@@ -77,7 +77,7 @@ class _Arguments:
             self.weights[value] = None
 
 
-def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = NEVER) -> ir.Node:
+def outline(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = NEVER) -> ir.Node:
     """Move a cluster into a function of its own.
 
     The graph's order is the caller's to restore (`Editor.reorder`, or `Editor.needs_order`).
@@ -86,7 +86,7 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
         edit: The editor of the model.
         cluster: Its nodes are in no function.
         name: The function's name.
-        token: Cancellation token in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token; where it stops the run, the caller rolls back what has been done.
 
     Returns:
         The call.
@@ -96,32 +96,25 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
     _settle_large_constants(edit, nodes, token)
     _spell_out_defaults(edit, token.checked(nodes))
     arguments = _Arguments(nodes, token)
-    renamed: dict[ir.Value, ir.Value] = {}
     names = {value.name for node in token.checked(nodes) for value in node.outputs}
-    inputs = []
-    for value in token.checked((*arguments.runtime, *arguments.weights)):
-        renamed[value] = _twin(value, names)
-        inputs.append(renamed[value])
-    constants = []
-    for value, tensor in token.checked(arguments.constants.items()):
-        # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
-        held = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
-        node = ir.Node("", "Constant", [], held, name=edit.fresh_name(f"{name}/{value.name}"))
-        node.outputs[0].name = _unused(value.name, names)
-        node.outputs[0].const_value = tensor
-        node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
-        constants.append(node)
-        renamed[value] = node.outputs[0]
+    inputs = {value: _twin(value, names) for value in token.checked((*arguments.runtime, *arguments.weights))}
+    constants = {
+        value: _constant(value, tensor, edit.fresh_name(f"{name}/{value.name}"), names)
+        for value, tensor in token.checked(arguments.constants.items())
+    }
+    renamed = inputs | {value: node.outputs[0] for value, node in constants.items()}
     imports = scope.of(graph).opset_imports
     function = ir.Function(
         GROUP_DOMAIN,
         name,
-        graph=ir.Graph(inputs, [], nodes=(), opset_imports=_imports(token.checked(nodes), imports), name=name),
+        graph=ir.Graph(
+            list(inputs.values()), [], nodes=(), opset_imports=_imports(token.checked(nodes), imports), name=name
+        ),
         attributes=(),
     )
     origin = _origin(token.checked(nodes))
-    for some in token.batched(constants):
-        function.graph.extend(some)
+    for batch in token.batched(constants.values()):
+        function.graph.extend(batch)
     function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), origin))
     call = ir.Node(
         GROUP_DOMAIN,
@@ -232,13 +225,24 @@ def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:
     return twin
 
 
+def _constant(value: ir.Value, tensor: ir.TensorProtocol, name: str, names: set[str | None]) -> ir.Node:
+    """A Constant node of a function that holds what an outer constant does."""
+    # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
+    content = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
+    node = ir.Node("", "Constant", [], content, name=name)
+    node.outputs[0].name = _unused(value.name, names)
+    node.outputs[0].const_value = tensor
+    node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
+    return node
+
+
 def _unused(name: str | None, names: set[str | None]) -> str:
-    found, count = name or "value", 1
-    while found in names:
+    unused, count = name or "value", 1
+    while unused in names:
         count += 1
-        found = f"{name}_{count}"
-    names.add(found)
-    return found
+        unused = f"{name}_{count}"
+    names.add(unused)
+    return unused
 
 
 def _imports(nodes: Iterable[ir.Node], imports: dict[str, int]) -> dict[str, int]:
@@ -257,4 +261,4 @@ def _origin(nodes: Iterable[ir.Node]) -> list[str]:
     return list(names)
 
 
-__all__ = ["Cluster", "lift", "needs_tidying", "tidy"]
+__all__ = ["Cluster", "needs_tidying", "outline", "tidy"]
