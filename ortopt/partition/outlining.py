@@ -92,7 +92,7 @@ def outline(edit: Editor, cluster: Cluster, name: str, token: CancellationToken 
         The call.
     """
     nodes = cluster.nodes
-    graph = scope.graph_of(nodes[0])
+    imports = scope.of(scope.graph_of(nodes[0])).opset_imports
     _settle_large_constants(edit, nodes, token)
     _spell_out_defaults(edit, token.checked(nodes))
     arguments = _Arguments(nodes, token)
@@ -103,26 +103,15 @@ def outline(edit: Editor, cluster: Cluster, name: str, token: CancellationToken 
         for value, tensor in token.checked(arguments.constants.items())
     }
     renamed = inputs | {value: node.outputs[0] for value, node in constants.items()}
-    imports = scope.of(graph).opset_imports
-    function = ir.Function(
-        GROUP_DOMAIN,
-        name,
-        graph=ir.Graph(
-            list(inputs.values()), [], nodes=(), opset_imports=_imports(token.checked(nodes), imports), name=name
-        ),
-        attributes=(),
-    )
+    needed_imports = _imports(token.checked(nodes), imports)
+    body = ir.Graph(list(inputs.values()), [], nodes=(), opset_imports=needed_imports, name=name)
+    function = ir.Function(GROUP_DOMAIN, name, graph=body, attributes=())
     origin = _origin(token.checked(nodes))
     for batch in token.batched(constants.values()):
-        function.graph.extend(batch)
+        body.extend(batch)
     function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), origin))
-    call = ir.Node(
-        GROUP_DOMAIN,
-        name,
-        [*arguments.runtime, *arguments.weights],
-        num_outputs=len(arguments.outputs),
-        name=edit.fresh_name(name),
-    )
+    operands = [*arguments.runtime, *arguments.weights]
+    call = ir.Node(GROUP_DOMAIN, name, operands, num_outputs=len(arguments.outputs), name=edit.fresh_name(name))
     call.meta[PASS_KEY], call.meta[ORIGIN_KEY] = edit.author, tuple(origin)
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
