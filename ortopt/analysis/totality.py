@@ -32,6 +32,7 @@ from ortopt.graph.match import (
     same_dim,
 )
 from ortopt.semantics import op_traits
+from ortopt.semantics.op_traits import REDUCTIONS
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM, BROADCASTS_FROM, ONE_AXIS_FROM
 
 Check = Callable[[ir.Node], None]
@@ -251,7 +252,7 @@ _CHECKS: dict[str, Check] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BROADCASTING, _broadcasting),
     **dict.fromkeys(ONE_AXIS_FROM, _softmax),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"), _reduction),
+    **dict.fromkeys(REDUCTIONS, _reduction),
     "Cast": _cast,
     "Clip": _clip,
     "Concat": _concat,
