@@ -120,7 +120,7 @@ def _joined(layout: Perm, axis: int, count: int) -> Perm:
 
 
 @handles("Slice")
-def cut(node: ir.Node, at: At) -> Plan:
+def slice_axes(node: ir.Node, at: At) -> Plan:
     """Axes follow; where none are named they are the first ones."""
     _data_only(node, at)
     of = len(at.layout)

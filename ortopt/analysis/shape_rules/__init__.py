@@ -7,7 +7,7 @@ from ortopt.analysis.shape_rules import (
     elementwise,
     matmul,
     normalization,
-    quantization,
+    quantized_ops,
     recurrent,
     reductions,
     reshaping,
