@@ -154,16 +154,16 @@ class Exactness:
 
     def _spread(self, values: Iterable[ir.Value]) -> None:
         """Take up values that come from integers, and all that come from them."""
-        found: list[ir.Value] = []
+        taken_up: list[ir.Value] = []
         pending = list(values)
         while pending:
             value = pending.pop()
             if value in self._from_integers or value.dtype in DISCRETE or is_constant(value):
                 continue
             self._from_integers.add(value)
-            found.append(value)
+            taken_up.append(value)
             pending.extend(self._behind(value, _users(value)))
-        self._settle((value, self._step_at(value, _users(value))) for value in found)
+        self._settle((value, self._step_at(value, _users(value))) for value in taken_up)
 
     def _settle(self, steps: Iterable[tuple[ir.Value, str]]) -> None:
         """Take up values that decide about a step, and all that they come from."""
@@ -194,7 +194,7 @@ class Exactness:
                 return node.op_type
         if value.is_graph_output() and (holder := _holder(value)) is not None and self._has_foreign_body(holder):
             return holder.op_type
-        return next((self._steps[one] for one in self._behind(value, users) if one in self._steps), "")
+        return next((self._steps[behind] for behind in self._behind(value, users) if behind in self._steps), "")
 
     # -- one step along a path ----------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Exactness:
         elif self._is_crossed(node):
             yield from (inner for inner, outer in self._results(node) if outer is value)
         else:
-            yield from (one for one in node.inputs if one is not None and self._carries(node, one))
+            yield from (operand for operand in node.inputs if operand is not None and self._carries(node, operand))
 
     def _owners(self, value: ir.Value) -> Collection[ir.Node]:
         """The nodes that run the graph of a value: the one that holds it, or the calls of the function that it is."""
@@ -308,8 +308,8 @@ def _holder(value: ir.Value) -> ir.Node | None:
 
 
 def _number(node: ir.Node, name: str) -> int:
-    found = node.attributes.data.get(name)
-    return 0 if found is None or found.is_ref() else found.as_int()
+    attribute = node.attributes.data.get(name)
+    return 0 if attribute is None or attribute.is_ref() else attribute.as_int()
 
 
 def _may_be_integers(value: ir.Value) -> bool:

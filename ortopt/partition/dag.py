@@ -62,9 +62,9 @@ class Dag:
 
     def producers(self, item: int) -> list[int]:
         """The items that an item reads from, each once, in the order of its operands."""
-        found = dict.fromkeys(self.writer[value] for value in self.reads[item])
-        found.pop(-1, None)
-        return list(found)
+        writers = dict.fromkeys(self.writer[value] for value in self.reads[item])
+        writers.pop(-1, None)
+        return list(writers)
 
     def consumers(self, item: int) -> list[int]:
         """The items that read what an item writes, each once."""
@@ -79,17 +79,17 @@ class Dag:
         """
         inside = items if isinstance(items, set | frozenset | dict) else set(items)
         taken: dict[int, None] = {}
-        given: list[int] = []
+        returned: list[int] = []
         for item in token.checked(items):
             for value in self.reads[item]:
                 if self.writer[value] not in inside:
                     taken[value] = None
-            given += [
+            returned += [
                 value
                 for value in self.writes[item]
                 if value in self.wanted or any(reader not in inside for reader in self.readers[value])
             ]
-        return list(taken), given
+        return list(taken), returned
 
 
 @dataclass(slots=True)

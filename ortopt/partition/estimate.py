@@ -73,8 +73,10 @@ def host_can(node: ir.Node) -> bool:
     """Whether the host's interpreter knows a node's op, and those below it: it knows what the specification defines."""
     inside = (inner for held in subgraphs(node) for graph in scope.below(held) for inner in graph)
     return all(
-        kernels.is_official(one.domain, one.op_type, scope.of(scope.graph_of(one)).opset_imports.get(one.domain, 1))
-        for one in (node, *inside)
+        kernels.is_official(
+            member.domain, member.op_type, scope.of(scope.graph_of(member)).opset_imports.get(member.domain, 1)
+        )
+        for member in (node, *inside)
     )
 
 

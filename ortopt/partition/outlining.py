@@ -124,15 +124,17 @@ def outline(edit: Editor, cluster: Cluster, name: str, token: CancellationToken 
 def _needed(group: Group) -> tuple[list[int], list[int]]:
     """The indices of the inputs that a group uses, and of the outputs that somebody uses."""
     taken = [place for place, value in enumerate(group.function.inputs) if use_count(value)]
-    given = [place for place, value in enumerate(group.call.outputs) if use_count(value) or value.is_graph_output()]
-    return taken, given
+    returned = [place for place, value in enumerate(group.call.outputs) if use_count(value) or value.is_graph_output()]
+    return taken, returned
 
 
 def needs_tidying(group: Group) -> bool:
     """Whether a group takes a value twice, takes what it does not need, or gives what nobody needs."""
-    taken, given = _needed(group)
+    taken, returned = _needed(group)
     call = group.call
-    return len(set(call.inputs)) < len(call.inputs) or len(taken) < len(call.inputs) or len(given) < len(call.outputs)
+    return (
+        len(set(call.inputs)) < len(call.inputs) or len(taken) < len(call.inputs) or len(returned) < len(call.outputs)
+    )
 
 
 def tidy(edit: Editor, group: Group) -> ir.Node | None:
@@ -150,21 +152,23 @@ def tidy(edit: Editor, group: Group) -> ir.Node | None:
     for outer, inner in zip(call.inputs, function.inputs, strict=True):
         if outer is not None and seen.setdefault(outer, inner) is not inner:
             edit.replace_uses(inner, seen[outer])
-    taken, given = _needed(group)
-    if not given:
+    taken, returned = _needed(group)
+    if not returned:
         producers = [producer for value in call.inputs if value is not None and (producer := value.producer())]
         edit.remove(call)
         edit.remove_function(function)
         edit.sweep(producers)
         return None
     weights = sum(place >= len(call.inputs) - group.weights for place in taken)
-    edit.keep_arguments(function, taken, given)
+    edit.keep_arguments(function, taken, returned)
     edit.set_metadata(function, groups.WEIGHTS_KEY, str(weights))
     fewer = ir.Node(
-        call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(given), name=None
+        call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(returned), name=None
     )
     edit.replace(
-        {call.outputs[place]: new for place, new in zip(given, fewer.outputs, strict=True)}, before=call, origin=[call]
+        {call.outputs[place]: new for place, new in zip(returned, fewer.outputs, strict=True)},
+        before=call,
+        origin=[call],
     )
     if call.graph is not None:
         edit.remove(call)
@@ -196,14 +200,14 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
     """
     for node in nodes:
         inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
-        for one in (node, *inside):
-            if not one.domain and one.op_type == "MeanVarianceNormalization" and "axes" not in one.attributes:
-                edit.set_attribute(one, ir.AttrInt64s("axes", (0, 2, 3)))
-            if one.domain or one.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in one.attributes:
+        for member in (node, *inside):
+            if not member.domain and member.op_type == "MeanVarianceNormalization" and "axes" not in member.attributes:
+                edit.set_attribute(member, ir.AttrInt64s("axes", (0, 2, 3)))
+            if member.domain or member.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in member.attributes:
                 continue
-            version = scope.of(scope.graph_of(one)).opset_imports.get("", 1)
-            if not kernels.is_official("", one.op_type, version):
-                edit.set_attribute(one, ir.AttrInt64("stash_type", int(ir.DataType.FLOAT)))
+            version = scope.of(scope.graph_of(member)).opset_imports.get("", 1)
+            if not kernels.is_official("", member.op_type, version):
+                edit.set_attribute(member, ir.AttrInt64("stash_type", int(ir.DataType.FLOAT)))
 
 
 def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:

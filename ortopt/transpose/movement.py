@@ -137,7 +137,7 @@ def slice_axes(node: ir.Node, at: At) -> Plan:
         assert starts_value is not None
         shape = shape_of(starts_value)
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
-            raise Refusal("the axes are not told", node)
+            raise Refusal("the axes are not known", node)
         named = tuple(range(shape[0]))
     new_axes = [at.layout[axis] for axis in _checked(node, named, of)]
     dtype = ir.DataType.INT64
@@ -166,7 +166,7 @@ def pad(node: ir.Node, at: At) -> Plan:
     both = (*back, *(axis + of for axis in back))
     if opset(node) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         pads = attribute(node, "pads", ())
-        need(len(pads) == 2 * of, "the paddings are not told", node)
+        need(len(pads) == 2 * of, "the paddings are not known", node)
         new = tuple(pads[place] for place in both)
         return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"pads": new}))
     axes = optional(node, 3)
@@ -262,7 +262,7 @@ def resize(node: ir.Node, at: At) -> Plan:
     vectors = [place for place, value in enumerate(node.inputs) if place and value is not None and not _empty(value)]
     if opset(node) >= REGION_IS_AN_INPUT_FROM["Resize"] and 1 in vectors:
         vectors.remove(1)  # a region that only tf_crop_and_resize looks at
-    need(len(vectors) == 1, "the scales are not told", node)
+    need(len(vectors) == 1, "the scales are not known", node)
     (vector,) = vectors
     value = node.inputs[vector]
     assert value is not None
@@ -279,7 +279,7 @@ def resize(node: ir.Node, at: At) -> Plan:
     if mode != "nearest":
         _check_kernel(node, mode, _resized(node, value, sizes=vector == 3), at.layout)
     dims = shape_of(value)
-    need(dims is not None and len(dims) == 1 and dims[0] == of, "the scales are not told", node)
+    need(dims is not None and len(dims) == 1 and dims[0] == of, "the scales are not known", node)
     moved = _moved(value, at.layout)
 
     def build(operands: Operands) -> Sequence[ir.Value]:
@@ -294,7 +294,7 @@ def _upsample_by_attribute(node: ir.Node, at: At) -> Plan:
     """An Upsample whose scales are an attribute: they follow."""
     of = len(at.layout)
     scales: tuple[float, ...] = attribute(node, "scales", ())
-    need(len(scales) == of, "the scales are not told", node)
+    need(len(scales) == of, "the scales are not known", node)
     moved = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
     resized = [place for place in range(of) if scales[place] != 1]
     _check_kernel(node, attribute(node, "mode", "nearest"), resized, at.layout)

@@ -78,7 +78,7 @@ def squeeze(node: ir.Node, at: At) -> Plan:
     """The axes that are left keep their order, or take another."""
     need(at.is_output or at.position == 0, "it is a list of axes", node)
     axes = _axes(node, rank(_data(node)))
-    need(bool(axes), "the axes are not told", node)
+    need(bool(axes), "the axes are not known", node)
     assert axes is not None
     return _dropping(node, at, axes, keeps=False)
 

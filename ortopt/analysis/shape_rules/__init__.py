@@ -24,7 +24,7 @@ __all__ = [
     "elementwise",
     "matmul",
     "normalization",
-    "quantization",
+    "quantized_ops",
     "recurrent",
     "reductions",
     "reshaping",
