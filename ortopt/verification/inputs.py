@@ -22,7 +22,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.graph.text import quoted
-from ortopt.semantics.op_traits import SHAPE_QUERIES
+from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, SHAPE_QUERIES
 from ortopt.verification.numbers import (
     FAR,
     FARTHEST,
@@ -56,10 +56,11 @@ _SIZED_BY_THE_FIRST: Final = frozenset(
     {"Range", "ConstantOfShape", "Loop", "If", "Scan", "AffineGrid", "BlackmanWindow", "HammingWindow", "HannWindow"}
     | {"MelWeightMatrix", "SequenceMap"}
 )
-_ALL_ARE_DATA: Final = frozenset(
-    {"Add", "Sub", "Mul", "Pow", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where", "Max", "Min"}
-    | {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Sum", "Mean", "Concat", "MatMul", "MatMulInteger"}
-    | {"Gemm", "Clip", "PRelu", "Einsum", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
+_ALL_ARE_DATA: Final = (
+    (BROADCASTING - {"BitShift", "Div", "Mod"})  # whose second operand is no free number: 0 or a large one may fail
+    | BROADCASTING_ONE_WAY
+    | {"Clip", "Concat", "Einsum", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul", "MatMulInteger"}
+    | {"ScatterElements", "ScatterND"}
 )
 """Ops none of whose inputs says how large something is."""
 
