@@ -31,15 +31,14 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
-from ortopt.semantics import op_traits
-from ortopt.semantics.op_traits import REDUCTIONS
+from ortopt.semantics.op_traits import BROADCASTING, REDUCTIONS, SHAPE_QUERIES, UNARY
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM, BROADCASTS_FROM, ONE_AXIS_FROM
 
 Check = Callable[[ir.Node], None]
 NUMBERS = frozenset(kind for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING))
 
-UNARY = (op_traits.UNARY - {"Cast"}) | op_traits.SHAPE_QUERIES  # a Cast of text fails where it is no number
-BROADCASTING = op_traits.BROADCASTING - {"BitShift"}  # a shift by more bits than there are is undefined
+NEVER_FAIL = (UNARY - {"Cast"}) | SHAPE_QUERIES  # a Cast of text fails where it is no number
+FAIL_BY_SHAPES = BROADCASTING - {"BitShift"}  # a shift by more bits than there are is undefined
 
 
 def check_cannot_fail(node: ir.Node) -> None:
@@ -249,8 +248,8 @@ def _slice(node: ir.Node) -> None:
 
 
 _CHECKS: dict[str, Check] = {
-    **dict.fromkeys(UNARY, _unary),
-    **dict.fromkeys(BROADCASTING, _broadcasting),
+    **dict.fromkeys(NEVER_FAIL, _unary),
+    **dict.fromkeys(FAIL_BY_SHAPES, _broadcasting),
     **dict.fromkeys(ONE_AXIS_FROM, _softmax),
     **dict.fromkeys(REDUCTIONS, _reduction),
     "Cast": _cast,

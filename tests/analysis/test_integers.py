@@ -204,12 +204,11 @@ def expressions(dtype: type[np.generic]) -> onnx.ModelProto:
             make("Less", result, sign)
         make("Equal", result, "n")
         nodes.extend(casts(result))
-    names = [node.output[0] for node in nodes[2:]]
     graph = helper.make_graph(
         nodes,
         "expressions",
         [helper.make_tensor_value_info(name, TensorProto.INT8, [dim, "K"]) for name, dim in (("x", "N"), ("w", "M"))],
-        [onnx.ValueInfoProto(name=name) for name in names],
+        [onnx.ValueInfoProto(name=node.output[0]) for node in nodes[2:]],
         constants,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
