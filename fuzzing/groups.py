@@ -63,7 +63,7 @@ class Cut:
         more = ", ".join(f"{name}={value}" for name, value in self.session)
         return (
             f"{one.policy} {','.join(one.providers)} limit {one.argument_limit} deny {','.join(one.deny) or '-'}"
-            f"{'' if one.horizontal else ' vertical'}{'' if one.motions else ' still'}"
+            f"{'' if one.horizontal else ' vertical'}{'' if one.preparation else ' still'}"
             f"{' parallel' if self.parallel else ''}{f' ({more})' if more else ''}"
         )
 
@@ -91,7 +91,7 @@ def cuts(model: onnx.ModelProto, draw: random.Random, count: int = 3) -> Iterato
             policy=draw.choice(("cost", "literal")),
             argument_limit=draw.choice(_LIMITS),
             horizontal=draw.random() < 0.7,
-            motions=draw.random() < 0.7,
+            preparation=draw.random() < 0.7,
             deny=tuple(denied),
         )
         yield Cut(options, tuple(extra.items()), draw.random() < 0.3)
@@ -144,7 +144,7 @@ class Grouped:
             plain = session(made)
         except Exception as error:
             return Failure("unloadable", way, _line(error))
-        exact = not self.oracle.coarse and not cut.options.motions
+        exact = not self.oracle.coarse and not cut.options.preparation
         failure = self._compared(plain.run, way, "ONNX Runtime", exact)
         return failure or self._in_groups(made, cut, way, (), exact)
 

@@ -33,7 +33,7 @@ from ortopt.graph.index import OpIndex
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.opset_conversion import conversion
 from ortopt.options import Options
-from ortopt.partition import exemplars, motions
+from ortopt.partition import preparation, shape_only_outputs
 from ortopt.partition.groups import groups_of
 from ortopt.partition.partitioning import Partition, group, partition, partition_graph, prepare
 from ortopt.partition.partitioning import apply as lift_all
@@ -169,10 +169,10 @@ SWEEPS: dict[str, Callable[[ir.Model, CancellationToken], object]] = {
     "cut": lambda model, token: cut(model, token, "cost"),
     "cut literally": lambda model, token: cut(model, token, "literal"),
     "groups": groups_of,
-    "shapes and types only": lambda model, token: exemplars.drop(
+    "shapes and types only": lambda model, token: shape_only_outputs.drop(
         Editor(model, shapes.infer_node), model.graph, [tuple(model.graph)], lambda *_: True, token
     ),
-    "motions": lambda model, token: motions.improve(
+    "preparation": lambda model, token: preparation.improve(
         Editor(model, shapes.infer_node), model.graph, lambda: {}, lambda *_: True, token
     ),
     "jittered": lambda model, token: jittered(model, 0, 1, token),
@@ -190,7 +190,7 @@ def test_each_sweep_asks(name: str) -> None:
         SWEEPS[name](model, Asked(at=token.times))
 
 
-def test_lifting_asks() -> None:
+def test_outlining_asks() -> None:
     model = load(large("stack"))
     prepare(model)
     found, before = cut(model, NEVER, "cost"), to_bytes(model)

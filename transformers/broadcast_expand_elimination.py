@@ -26,23 +26,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import BROADCASTING, NEUTRAL, UNARY
 
-UNARY = frozenset(
-    {
-        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Cos", "Cosh", "Elu"),
-        *("Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log"),
-        *("Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus"),
-        *("Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
-    }
-)
-BROADCASTING = frozenset(
-    {
-        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater"),
-        *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum"),
-        *("Where", "Xor"),
-    }
-)
-NEUTRAL = {"And": True, "Or": False}
 COMPARISONS = {"GreaterOrEqual": (is_never_negative, True), "LessOrEqual": (is_never_positive, True)}
 MAX_NODES = 512
 """How many elementwise nodes below may become smaller: a mask is added in each layer."""
@@ -130,9 +115,9 @@ def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
         return x, dims(x)
     a, b = inputs(root, 2)
     for x, other in ((a, b), (b, a)):
-        if _is_always(other, NEUTRAL[root.op_type]):
+        if _is_always(other, bool(NEUTRAL[root.op_type])):
             return x, dims(x)
-    raise Refusal(f"no operand is always {str(NEUTRAL[root.op_type]).lower()}", root)
+    raise Refusal(f"no operand is always {str(bool(NEUTRAL[root.op_type])).lower()}", root)
 
 
 def _is_always(value: ir.Value, expected: bool) -> bool:
@@ -143,7 +128,7 @@ def _is_always(value: ir.Value, expected: bool) -> bool:
     node = value.producer()
     if node is None or node.domain != "":
         return False
-    if node.op_type in NEUTRAL:
+    if node.op_type in ("And", "Or"):
         both = [operand is not None and _is_always(operand, expected) for operand in node.inputs]
         return all(both)
     if node.op_type in ("Expand", "Unsqueeze", "Reshape", "Identity"):

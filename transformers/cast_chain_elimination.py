@@ -7,8 +7,8 @@ import onnx_ir as ir
 from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import CASTS
 
-CASTS = ("Cast", "CastLike")
 TYPE = ir.DataType
 EXTENTS = {
     TYPE.DOUBLE: (53, -1074, 1023),
@@ -47,13 +47,13 @@ class CastChainElimination(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    roots = CASTS
+    roots = tuple(sorted(CASTS))
     opsets = (6, NEWEST_OPSET)  # before, the type was spelled as text
 
     def match(self, root: ir.Node) -> Found:
         """A cast of a lossless cast; the first may have other users, and stays for them."""
         (middle,) = inputs(root, 1)
-        first = producer(middle, *CASTS)
+        first = producer(middle, *sorted(CASTS))
         (x,) = inputs(first, 1)
         source, between = dtype(x), dtype(middle)
         to = TYPE(attribute(root, "to", 0)) if root.op_type == "Cast" else dtype(inputs(root, 2)[1])

@@ -24,6 +24,7 @@ from ortopt.graph.match import (
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
 
 class Found(NamedTuple):
@@ -76,7 +77,7 @@ def _position(root: ir.Node, place: int, sizes: list[Dim]) -> int:
 
 def _sizes(root: ir.Node) -> tuple[Dim, ...]:
     """The sizes of a Split's parts, where they are given."""
-    if opset(root) < 13:
+    if opset(root) < SIZES_ARE_AN_INPUT_FROM["Split"]:
         empty: tuple[int, ...] = ()
         return attribute(root, "split", empty)
     split = optional(root, 1)

@@ -16,7 +16,7 @@ from ortopt.options import TransformerLevel
 from ortopt.patterns.loops import Repeated, repeated
 from ortopt.transformer import Context, GraphTransformer
 
-OPS = ("If", "Loop", "Scan")
+OPS = tuple(sorted(semantics.CONTROL_FLOW - {"SequenceMap"}))  # of which all results are kept
 
 
 class ControlFlowOutputElimination(GraphTransformer):

@@ -21,6 +21,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 MICROSOFT = "com.microsoft"
 LIMITS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
@@ -80,7 +81,7 @@ def parameters_of(node: ir.Node) -> tuple[float, ...]:
 
 
 def _bounds(node: ir.Node) -> tuple[float, float]:
-    if opset(node) < 11:
+    if opset(node) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
         return attribute(node, "min", LIMITS[0]), attribute(node, "max", LIMITS[1])
     low, high = optional(node, 1), optional(node, 2)
     return (

@@ -25,9 +25,9 @@ from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, SIZES_ARE_AN_INPUT_FROM
 
 MAX_PARTS = 64
-AXES_ARE_INPUTS = 13
 
 
 class Part(NamedTuple):
@@ -107,7 +107,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         version = opset(found.nodes[0])
         sizes = [part.end - part.start for part in found.parts]
         outputs = [ir.Value() for _ in sizes]
-        if version < AXES_ARE_INPUTS:
+        if version < SIZES_ARE_AN_INPUT_FROM["Split"]:
             ir.node("Split", [found.source], {"axis": found.place, "split": sizes}, outputs=outputs)
         else:
             split = constant(np.array(sizes, np.int64))
@@ -116,7 +116,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         for part, value in zip(found.parts, outputs, strict=True):
             if not part.drops:
                 result[part.node.outputs[0]] = value
-            elif version < AXES_ARE_INPUTS:
+            elif version < AXES_ARE_AN_INPUT_FROM["Squeeze"]:
                 result[part.node.outputs[0]] = ir.node("Squeeze", [value], {"axes": [found.place]}).outputs[0]
             else:
                 axes = constant(np.array([found.place], np.int64))

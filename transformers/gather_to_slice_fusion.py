@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.coordinates import RENAMING, Linear, counts_up, linear
+from ortopt.analysis.coordinates import Linear, counts_up, linear
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
@@ -30,8 +30,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
-AXES_ARE_INPUTS = 13
 FIRST, LAST = -(2**63), 2**63 - 1
 MAX_RENAMES = 4
 
@@ -108,7 +109,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
         if found.bounds:
             columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
             value = ir.node("Slice", [value, *(_list(column, version) for column in columns)]).outputs[0]
-        if found.ones and version < AXES_ARE_INPUTS:
+        if found.ones and version < AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
             value = ir.node("Unsqueeze", [value], {"axes": found.ones}).outputs[0]
         elif found.ones:
             value = ir.node("Unsqueeze", [value, constant(np.array(found.ones, np.int64))]).outputs[0]
@@ -119,7 +120,7 @@ def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
     """The bounds of all axes as one value; a computed one stands alone."""
     if not isinstance(column[0], ir.Value):
         return constant(np.array(column, np.int64))
-    if version < AXES_ARE_INPUTS:
+    if version < AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
         return ir.node("Unsqueeze", [column[0]], {"axes": (0,)}).outputs[0]
     return ir.node("Unsqueeze", [column[0], constant(np.zeros(1, np.int64))]).outputs[0]
 
@@ -136,8 +137,8 @@ def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound
         crossed = (step > 0 and end == 0) or (step < 0 and end == -1 and last == 0)
         return Bound(to, first, (LAST if step > 0 else FIRST) if crossed else end, step)
     range_ = indices
-    while is_op(range_.producer(), *RENAMING, "Expand", "Identity"):
-        (range_,) = inputs(producer(range_, *RENAMING, "Expand", "Identity"), 1)
+    while is_op(range_.producer(), *RESHAPING, "Expand", "Identity"):
+        (range_,) = inputs(producer(range_, *sorted(RESHAPING), "Expand", "Identity"), 1)
     node = producer(range_, "Range")
     start, limit, _ = inputs(node, 3)
     need(isinstance(step, int) and step > 0, "the indices do not count up", indices)
@@ -161,7 +162,7 @@ def _all_of(root: ir.Node, x: ir.Value) -> Found:
         try:
             nodes, result, ones = _reshaped(root, dims(at))
         except Refusal:
-            at = inputs(producer(at, *RENAMING), 1)[0]
+            at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
         else:
             return Found(nodes, at, (), ones, result)
     raise Refusal("the result is another cut of the elements", x)
@@ -188,7 +189,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
     """
     at = x
     while shape_of(at) is None or len(dims(at)) != 2 or same_dim(dims(at)[1], 1):
-        at = inputs(producer(at, *RENAMING), 1)[0]
+        at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
     rows, columns = dims(at)
     need(axis(root, len(dims(x)), 0) == 0, "it takes elements of a matrix along another axis", root)
     flat = dims(x)

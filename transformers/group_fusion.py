@@ -12,7 +12,7 @@ from ortopt.onnx_ir_internals import attributes_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.partition.estimate import is_view
 from ortopt.partition.groups import Group, groups_of
-from ortopt.partition.lifting import needs_tidying, tidy
+from ortopt.partition.outlining import needs_tidying, tidy
 from ortopt.partition.partitioning import Partition, apply, next_number, settle
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import ARGUMENT_LIMIT, PartitionOptions, Policy
@@ -28,7 +28,7 @@ class GroupFusionOptions:
         policy: ``cost`` or ``literal``.
         argument_limit: How many runtime values a group may take and give; weights do not count.
         horizontal: Whether nodes that only share an operand may be in one group.
-        motions: Whether nodes may be changed so that groups grow.
+        preparation: Whether nodes may be changed so that groups grow.
         allow: Ops, with spaces between them; if not empty, only these are grouped.
         deny: Ops, with spaces between them, that are not grouped.
     """
@@ -36,7 +36,7 @@ class GroupFusionOptions:
     policy: Policy = "cost"
     argument_limit: int = ARGUMENT_LIMIT
     horizontal: bool = True
-    motions: bool = True
+    preparation: bool = True
     allow: str = ""
     deny: str = ""
 
@@ -50,7 +50,7 @@ class GroupFusionOptions:
             policy=self.policy,
             argument_limit=self.argument_limit,
             horizontal=self.horizontal,
-            motions=self.motions,
+            preparation=self.preparation,
             allow=_ops(self.allow),
             deny=_ops(self.deny),
         )

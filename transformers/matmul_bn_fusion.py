@@ -24,8 +24,8 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
 
-MOVING = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 LONGEST = 4
 
 
@@ -53,7 +53,7 @@ class MatMulBnFusion(RewriteRule[Found]):
         """A matrix times a constant matrix, and a path on which the columns become the second axis."""
         path: list[ir.Node] = []
         node = inputs(root, 1)[0].producer()
-        while node is not None and is_op(node, *MOVING) and len(path) < LONGEST:
+        while node is not None and is_op(node, *RESHAPING, "Transpose") and len(path) < LONGEST:
             path.insert(0, node)
             node = inputs(node, 1)[0].producer()
         if node is None or not is_op(node, "MatMul"):

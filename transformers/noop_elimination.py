@@ -19,9 +19,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
-from ortopt.semantics import COMMUTATIVE
-
-NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
+from ortopt.semantics.op_traits import COMMUTATIVE, NEUTRAL
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 
 class NoopElimination(RewriteRule[Forwarded]):
@@ -33,7 +32,7 @@ class NoopElimination(RewriteRule[Forwarded]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = tuple(NEUTRAL)
-    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    opsets = (BROADCASTS_FROM, NEWEST_OPSET)
 
     def match(self, root: ir.Node) -> Forwarded:
         """A neutral constant that enlarges neither rank nor dimensions."""

@@ -6,6 +6,7 @@ from ortopt.graph.facts import contents
 from ortopt.graph.match import Dim, Refusal, attribute, inputs, need, opset, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
+from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 
 class PadElimination(RewriteRule[Forwarded]):
@@ -18,8 +19,9 @@ class PadElimination(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         """Paddings that are known and all 0."""
         (x,) = inputs(root, 1)
-        known: tuple[Dim, ...] | None = None
-        known = attribute(root, "pads", known) if opset(root) < 11 else contents(inputs(root, 2)[1])
+        absent: tuple[Dim, ...] | None = None
+        older = opset(root) < PADS_ARE_AN_INPUT_FROM["Pad"]
+        known = attribute(root, "pads", absent) if older else contents(inputs(root, 2)[1])
         if known is None:
             raise Refusal("the paddings are not known", root)
         need(all(same_dim(amount, 0) for amount in known), "it adds or takes something", root)

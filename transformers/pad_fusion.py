@@ -21,8 +21,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-PADS_ARE_AN_INPUT = 11
+from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 
 class Found(NamedTuple):
@@ -81,7 +80,7 @@ class PadFusion(RewriteRule[Found]):
 
 def _filling(pad: ir.Node) -> float:
     """The number that a Pad puts around."""
-    if opset(pad) < PADS_ARE_AN_INPUT:
+    if opset(pad) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         return attribute(pad, "value", 0.0)
     value = optional(pad, 2)
     return 0.0 if value is None else scalar(value)
@@ -89,7 +88,7 @@ def _filling(pad: ir.Node) -> float:
 
 def _amounts(pad: ir.Node, x: ir.Value) -> tuple[int, ...]:
     """The paddings before each axis, then after each; negative where elements are removed."""
-    if opset(pad) < PADS_ARE_AN_INPUT:
+    if opset(pad) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         empty: tuple[int, ...] = ()
         return attribute(pad, "pads", empty)
     amounts = _numbers(inputs(pad, 2)[1])

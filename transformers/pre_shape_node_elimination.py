@@ -5,26 +5,16 @@ import onnx_ir as ir
 from ortopt.graph.match import inputs, is_op, need, producer, users
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
+from ortopt.semantics.op_traits import SHAPE_OF_FIRST_INPUT, SHAPE_QUERIES
 
-KEEPERS = (
-    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil", "Celu"),
-    *("Clip", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu"),
-    *("HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf", "IsNaN"),
-    *("LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LRN", "MeanVarianceNormalization"),
-    *("Mish", "Neg", "Not", "PRelu", "QuantizeLinear", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid"),
-    *("Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
-    "Trilu",
-)
-"""Ops whose first output has the shape of the first input, whatever the other inputs are."""
-
-SIZES = ("Shape", "Size")
+KEEPERS = tuple(sorted(SHAPE_OF_FIRST_INPUT))
 
 
 class PreShapeNodeElimination(RewriteRule[Forwarded]):
     """``Shape(f(x))``, ``Size(f(x))`` → ``Shape(x)``, ``Size(x)`` for a Cast or another f that keeps the shape."""
 
     levels = (TransformerLevel.LEVEL1,)
-    roots = SIZES
+    roots = tuple(sorted(SHAPE_QUERIES))
     lookback = 1
     looks_downstream = True
 
@@ -35,7 +25,7 @@ class PreShapeNodeElimination(RewriteRule[Forwarded]):
         need(result is node.outputs[0], "it is another output", result)
         (x,) = inputs(node, 1)
         need(x.type is None or isinstance(x.type, ir.TensorType), "it is no tensor", x)
-        private = not result.is_graph_output() and all(is_op(user, *SIZES) for user in users(result))
+        private = not result.is_graph_output() and all(is_op(user, *SHAPE_QUERIES) for user in users(result))
         need(private, f"{node.op_type}'s result is used elsewhere", result)
         return Forwarded((root,), x)
 

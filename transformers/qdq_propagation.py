@@ -24,14 +24,15 @@ from ortopt.graph.match import (
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
+from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
 
-PERMUTING = ("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze")
+PERMUTED = tuple(sorted(PERMUTING - {"Identity"}))  # which goes by itself
 """Ops whose result has the elements of the input, each once."""
 
-SELECTING = ("Gather", "GatherElements", "GatherND", "MaxPool", "Slice")
+SELECTED = tuple(sorted((SELECTING - {"Split"}) | {"MaxPool"}))  # a Split has several results
 """Ops whose result has some of them: behind them there are fewer to dequantize, as a rule."""
 
-REPEATING = ("Expand", "Tile")
+REPEATED = tuple(sorted(REPEATING))
 """Ops whose result has them again and again: before them there are fewer to quantize, as a rule."""
 
 QUANTIZERS = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
@@ -58,7 +59,7 @@ class QdqPropagation(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup", "reshape_merging", "transpose_merging")
-    roots = (*PERMUTING, *SELECTING, *QUANTIZERS)
+    roots = (*PERMUTED, *SELECTED, *QUANTIZERS)
 
     def match(self, root: ir.Node) -> Found:
         """A value-keeping op before a QuantizeLinear, or behind a DequantizeLinear."""
@@ -88,7 +89,7 @@ class QdqPropagation(RewriteRule[Found]):
 def _before_quantizing(root: ir.Node) -> Found:
     (numbers,) = inputs(root, 1)
     op = numbers.producer()
-    if op is None or op.domain != "" or op.op_type not in PERMUTING + REPEATING:
+    if op is None or op.domain != "" or op.op_type not in PERMUTED + REPEATED:
         raise Refusal("no op that keeps values comes before", numbers)
     need(has_one_scale(root), "there are several scales", root)
     _check_axis_free(root)

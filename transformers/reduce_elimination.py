@@ -11,9 +11,8 @@ from ortopt.graph.facts import contents, is_exact_in_doubles
 from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, inputs, need, opset, optional, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
-FIRST_WITH_AXES_INPUT = {"ReduceSum": 13}
-SQUEEZE_TAKES_AXES_INPUT = 13
 SUMS = ("ReduceMean", "ReduceSum")
 COMPUTED_IN_DOUBLES = (*SUMS, "ReduceProd")
 
@@ -60,14 +59,14 @@ class ReduceElimination(RewriteRule[Found]):
         """Let users read the input, without the axes if they go."""
         if not found.dropped:
             return found.source
-        if opset(found.nodes[0]) < SQUEEZE_TAKES_AXES_INPUT:
+        if opset(found.nodes[0]) < AXES_ARE_AN_INPUT_FROM["Squeeze"]:
             return ir.node("Squeeze", [found.source], {"axes": found.dropped})
         return ir.node("Squeeze", [found.source, constant(np.array(found.dropped, np.int64))])
 
 
 def _may_read_axes(root: ir.Node) -> bool:
     """Whether the axes are an input here, and no attribute."""
-    return opset(root) >= FIRST_WITH_AXES_INPUT.get(root.op_type, 18)
+    return opset(root) >= AXES_ARE_AN_INPUT_FROM[root.op_type]
 
 
 def _axes(root: ir.Node) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, need, opset, optional, producer, scalar, tensor_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 FLOAT32_LOWEST, FLOAT32_HIGHEST = (float(bound) for bound in (np.finfo(np.float32).min, np.finfo(np.float32).max))
 
@@ -40,7 +41,7 @@ class ReluClipFusion(RewriteRule[Found]):
         relu, clip = found.nodes
         (x,) = inputs(relu, 1)
         low, _ = _bounds(clip)
-        if opset(clip) < 11:
+        if opset(clip) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
             kept = [item for name, item in clip.attributes.items() if name != "min"]
             return ir.Node("", "Clip", [x], [ir.AttrFloat32("min", 0.0 if np.signbit(low) else low), *kept])
         minimum = optional(clip, 1)
@@ -52,7 +53,7 @@ class ReluClipFusion(RewriteRule[Found]):
 
 def _bounds(clip: ir.Node) -> tuple[float, float]:
     """The bounds of a Clip."""
-    if opset(clip) < 11:
+    if opset(clip) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
         return attribute(clip, "min", FLOAT32_LOWEST), attribute(clip, "max", FLOAT32_HIGHEST)
     minimum, maximum = optional(clip, 1), optional(clip, 2)
     low = -np.inf if minimum is None else scalar(minimum)

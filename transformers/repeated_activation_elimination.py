@@ -5,9 +5,7 @@ import onnx_ir as ir
 from ortopt.graph.match import inputs, need, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
-
-IDEMPOTENT = ("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")
-INVOLUTION = ("Neg", "Not", "BitwiseNot")
+from ortopt.semantics.op_traits import IDEMPOTENT, INVOLUTIONS
 
 
 class RepeatedActivationElimination(RewriteRule[Forwarded]):
@@ -17,7 +15,7 @@ class RepeatedActivationElimination(RewriteRule[Forwarded]):
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    roots = IDEMPOTENT + INVOLUTION
+    roots = (*sorted(IDEMPOTENT), *sorted(INVOLUTIONS))
 
     def match(self, root: ir.Node) -> Forwarded:
         """The same op before; the value between the two may have other users."""

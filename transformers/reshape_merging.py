@@ -24,10 +24,10 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
-RESHAPING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 COPY, INFER = 0, -1
-AXES_ARE_INPUTS = 13  # of Squeeze and Unsqueeze
 ALLOWS_ZERO = 14
 FLATTENS_ALL_TYPES = 9
 
@@ -53,13 +53,13 @@ class ReshapeMerging(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_fusion",)
-    roots = RESHAPING
+    roots = tuple(sorted(RESHAPING))
     opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
 
     def match(self, root: ir.Node) -> Found:
         """Two of these ops in a row; the first may have other users, and stays for them."""
         (middle,) = inputs(root, 1)
-        first = producer(middle, *RESHAPING, "Transpose")
+        first = producer(middle, *sorted(RESHAPING), "Transpose")
         (x,) = inputs(first, 1)
         source = shape_of(x)
         if first.op_type == "Transpose":
@@ -89,11 +89,12 @@ class ReshapeMerging(RewriteRule[Found]):
         """Build the one op."""
         if not found.op:
             return found.source
+        version = opset(found.nodes[0])
         attributes: dict[str, int | Sequence[int]] = dict(found.attributes)
         inputs = [found.source]
         if isinstance(found.target, ir.Value):
             inputs.append(found.target)
-        elif found.op == "Reshape" or (found.op != "Flatten" and opset(found.nodes[0]) >= AXES_ARE_INPUTS):
+        elif found.op == "Reshape" or (found.op != "Flatten" and version >= AXES_ARE_AN_INPUT_FROM[found.op]):
             inputs.append(constant(np.array(found.target, np.int64)))
         elif found.op != "Flatten":
             attributes["axes"] = found.target
@@ -124,7 +125,7 @@ def _axes(node: ir.Node) -> tuple[int, ...] | None:
         None if they are not known.
     """
     empty: tuple[int, ...] = ()
-    if opset(node) < AXES_ARE_INPUTS:
+    if opset(node) < AXES_ARE_AN_INPUT_FROM[node.op_type]:
         return attribute(node, "axes", empty)
     axes = optional(node, 1)
     known = () if axes is None else contents(axes)

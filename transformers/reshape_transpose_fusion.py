@@ -9,8 +9,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_used_once, need, producer, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-RENAMING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+from ortopt.semantics.op_traits import RESHAPING
 
 
 class Found(NamedTuple):
@@ -26,7 +25,7 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_merging", "transpose_merging")
-    roots = RENAMING
+    roots = tuple(sorted(RESHAPING))
     opsets = (5, NEWEST_OPSET)
     lookback = 3
 
@@ -36,7 +35,7 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         transpose = producer(turned, "Transpose")
         need(is_used_once(turned), "the transposed value is used elsewhere", turned)
         (joined,) = inputs(transpose, 1)
-        first = producer(joined, *RENAMING)
+        first = producer(joined, *sorted(RESHAPING))
         need(is_used_once(joined), "what is transposed is used elsewhere", joined)
         (x,) = inputs(first, 1)
         need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)

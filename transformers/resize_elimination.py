@@ -19,9 +19,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
+from ortopt.semantics.opset_changes import REGION_IS_AN_INPUT_FROM, SCALES_ARE_AN_INPUT_FROM
 
-SCALES_ARE_AN_INPUT = 9
-HAS_SIZES = 11
 KEEPING = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
 """Coordinate modes that read from x itself at scale 1; tf_crop_and_resize reads what the region says."""
 
@@ -42,14 +41,14 @@ class ResizeElimination(RewriteRule[Forwarded]):
         """Scales of 1, or sizes that are the dimensions, in a mode that keeps the places."""
         (x,) = inputs(root, 1)
         version = opset(root)
-        if is_op(root, "Resize") and version >= HAS_SIZES:
+        if is_op(root, "Resize") and version >= REGION_IS_AN_INPUT_FROM["Resize"]:
             _check_coordinates(root)
             scales, sizes = optional(root, 2), optional(root, 3)
         else:
             scales, sizes = optional(root, 1), None
         if sizes is not None and not (scales is not None and _is_not_empty(scales)):
             _check_sizes(root, x, sizes)
-        elif version < SCALES_ARE_AN_INPUT:
+        elif version < SCALES_ARE_AN_INPUT_FROM["Upsample"]:
             empty: tuple[float, ...] = ()
             listed = attribute(root, "scales", empty)
             need(len(listed) > 0 and all(scale == 1.0 for scale in listed), "a scale is not 1", root)

@@ -32,10 +32,11 @@ from ortopt.graph.match import (
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
 
-MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+REARRANGING = RESHAPING | {"Identity", "Transpose"}
 LINEAR = ("Gemm", "MatMul")
-ABOVE = frozenset((*MOVING, *LINEAR, "Add"))
+ABOVE = frozenset((*REARRANGING, *LINEAR, "Add"))
 MAX_MOVES = 6
 MAX_BYTES = 1 << 25
 """Larger weights stay mapped from the file: a scaled copy would be in memory."""
@@ -71,7 +72,7 @@ class ScaleFolding(RewriteRule[Found]):
         """A factor of one number, and above it a MatMul or Gemm with constant weights that no other node uses."""
         number, at = operand_constant(root) if is_op(root, "Mul") else inputs(root, 2)[::-1]
         path = [root, _producer_for_it_alone(at, root)]
-        while path[-1].op_type in MOVING and len(path) <= MAX_MOVES:
+        while path[-1].op_type in REARRANGING and len(path) <= MAX_MOVES:
             path.append(_producer_for_it_alone(inputs(path[-1], 1)[0], root))
         places = []
         if is_op(path[-1], "Add"):

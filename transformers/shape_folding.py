@@ -9,9 +9,9 @@ from ortopt.graph import facts, scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import is_used, shape_of
 from ortopt.options import TransformerLevel
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
 
-SIZES = ("Shape", "Size")
 """Where integers come from that follow from shapes alone; those of constants are constant_folding's."""
 
 
@@ -23,14 +23,14 @@ class ShapeFolding(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Replace the known integers that something unknown needs."""
-        if not context.edit.index.has_any_anywhere(SIZES):
+        if not context.edit.index.has_any_anywhere(SHAPE_QUERIES):
             return False
         known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
         for node in context.cancellation.checked(tuple(context.cancellation.checked(graph))):
             outputs = _known_outputs(node)
             if outputs:
                 known[node] = outputs
-            elif node.op_type in SIZES and not node.domain:
+            elif node.op_type in SHAPE_QUERIES and not node.domain:
                 context.refuse(node, "not all of the dimensions are known")
         changed = False
         for node in context.cancellation.checked(known):

@@ -17,9 +17,9 @@ from ortopt.graph.match import Dim, shape_of
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
 from ortopt.semantics import CONTROL_FLOW
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
 
-SIZES = ("Shape", "Size")
 SHAPE_HAS_BOUNDS = 15
 """The opset since which Shape gives a part of the dimensions; before, a Gather takes it."""
 
@@ -54,7 +54,7 @@ class ShapeRebuilding(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Rebuild the shapes of a graph where fewer nodes are left then."""
-        if not context.edit.index.has_any(graph, SIZES):
+        if not context.edit.index.has_any(graph, SHAPE_QUERIES):
             return False
         arithmetic = {node: None for node in context.cancellation.checked(graph) if _is_arithmetic(node)}
         changed = False
@@ -176,7 +176,7 @@ def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """The values of which some nodes take the shape or size."""
     sources: dict[ir.Value, None] = {}
     for node in nodes:
-        if node.op_type in SIZES and node.inputs and node.inputs[0] is not None:
+        if node.op_type in SHAPE_QUERIES and node.inputs and node.inputs[0] is not None:
             sources[node.inputs[0]] = None
     return list(sources)
 

@@ -12,9 +12,9 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.match import shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
 
-SIZES = ("Shape", "Size")
 """Where integers come from that depend on dimensions."""
 
 
@@ -29,7 +29,7 @@ class ShapeSharing(GraphTransformer):
         """Share the sizes of a graph and of those nested in it, where the values before them are visible."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
-        if not context.edit.index.has_any_anywhere(SIZES):
+        if not context.edit.index.has_any_anywhere(SHAPE_QUERIES):
             return False
         changed = False
         seen: dict[Hashable, ir.Value] = {}

@@ -13,9 +13,9 @@ from ortopt.graph.match import FLOATS, is_op, opset
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.semantics import constant_tensor
+from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.transformer import Context, GraphTransformer
 
-SIZES_ARE_AN_INPUT = 13  # of Split
 AXIS_FROM_THE_END = 11  # a Split may count so
 
 
@@ -65,7 +65,7 @@ def _join(siblings: list[ir.Node], context: Context) -> list[ir.Node]:
     wide = ir.Tensor(np.concatenate(matrices, axis=1), dtype=tensors[0].dtype)
     sizes = [matrix.shape[1] for matrix in matrices]
     product = ir.node("MatMul", [first.inputs[0], constant(wide)])
-    if opset(first) >= SIZES_ARE_AN_INPUT:
+    if opset(first) >= SIZES_ARE_AN_INPUT_FROM["Split"]:
         split = ir.node("Split", [product.outputs[0], constant(sizes)], {"axis": -1}, num_outputs=len(sizes))
     else:
         split = ir.node("Split", [product.outputs[0]], {"axis": -1, "split": sizes}, num_outputs=len(sizes))

@@ -9,6 +9,7 @@ from ortopt.graph.match import Dim, attribute, axis, dims, inputs, need, opset, 
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
 
 class Found(NamedTuple):
@@ -46,7 +47,7 @@ class SplitElimination(RewriteRule[Found]):
 
 
 def _sizes(root: ir.Node) -> tuple[Dim, ...] | None:
-    if opset(root) < 13:
+    if opset(root) < SIZES_ARE_AN_INPUT_FROM["Split"]:
         listed: tuple[int, ...] | None = attribute(root, "split", None)
         return listed
     sizes = optional(root, 1)

@@ -7,8 +7,7 @@ from ortopt.graph.facts import contents
 from ortopt.graph.match import attribute, dims, inputs, need, opset, optional
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
-
-AXES_ARE_AN_INPUT = 13
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
 class SqueezeElimination(RewriteRule[Forwarded]):
@@ -20,7 +19,7 @@ class SqueezeElimination(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         """No axes, and no dimension that may be 1."""
         (x,) = inputs(root, 1)
-        if opset(root) < AXES_ARE_AN_INPUT:
+        if opset(root) < AXES_ARE_AN_INPUT_FROM[root.op_type]:
             empty: tuple[int, ...] = ()
             named = bool(attribute(root, "axes", empty))
         else:

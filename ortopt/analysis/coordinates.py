@@ -15,12 +15,12 @@ import onnx_ir as ir
 from ortopt.graph import facts, symbolic
 from ortopt.graph.integer_ranges import LIMITS
 from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same_dim, shape_of
+from ortopt.semantics.op_traits import RESHAPING
 
 MAX_STEPS = 16
 """How many ops may make one such tensor."""
 
 MAX_CONSTANT = 4096
-RENAMING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Linear(NamedTuple):
@@ -67,7 +67,7 @@ def linear(value: ir.Value | None, steps: int = MAX_STEPS) -> Linear | None:
         return None if start is None or delta is None else Linear(dims, start, (delta,))
     if is_op(node, "Identity", "Expand"):
         return _spread(linear(optional(node, 0), steps - 1), dims)
-    if is_op(node, *RENAMING):
+    if is_op(node, *RESHAPING):
         return _renamed(linear(optional(node, 0), steps - 1), dims)
     if is_op(node, "Add", "Sub"):
         a, b = (_spread(linear(operand, steps // 2), dims) for operand in node.inputs)
@@ -85,16 +85,16 @@ def linear(value: ir.Value | None, steps: int = MAX_STEPS) -> Linear | None:
     return None
 
 
-def _held(found: Linear, value: ir.Value) -> Linear | None:
+def _held(form: Linear, value: ir.Value) -> Linear | None:
     """The result of a sum or product, if no element of it can leave the range of int64."""
     sizes = facts.sizes_of(value)
-    most = sizes.magnitude(found.offset)
-    for dim, stride in zip(found.dims, found.strides, strict=True):
+    most = sizes.magnitude(form.offset)
+    for dim, stride in zip(form.dims, form.strides, strict=True):
         extent = sizes.magnitude(symbolic.mul(dim, stride))
         if most is None or extent is None:
             return None
         most += extent
-    return found if most is not None and most <= LIMITS[ir.DataType.INT64][1] else None
+    return form if most is not None and most <= LIMITS[ir.DataType.INT64][1] else None
 
 
 def difference(a: Linear, b: Linear, dims: Sequence[Dim]) -> Linear | None:
@@ -103,24 +103,24 @@ def difference(a: Linear, b: Linear, dims: Sequence[Dim]) -> Linear | None:
     return None if first is None or second is None else _combined(first, second, symbolic.sub)
 
 
-def is_never_negative(found: Linear) -> bool:
+def is_never_negative(form: Linear) -> bool:
     """Whether no element is below 0, whatever the dimensions are."""
-    return symbolic.at_least(found.offset, 0) and all(symbolic.at_least(stride, 0) for stride in found.strides)
+    return symbolic.at_least(form.offset, 0) and all(symbolic.at_least(stride, 0) for stride in form.strides)
 
 
-def is_never_positive(found: Linear) -> bool:
+def is_never_positive(form: Linear) -> bool:
     """Whether no element is above 0, whatever the dimensions are."""
     return is_never_negative(
-        Linear(found.dims, symbolic.sub(0, found.offset), tuple(symbolic.sub(0, one) for one in found.strides))
+        Linear(form.dims, symbolic.sub(0, form.offset), tuple(symbolic.sub(0, one) for one in form.strides))
     )
 
 
-def counts_up(found: Linear, total: Dim) -> bool:
+def counts_up(form: Linear, total: Dim) -> bool:
     """Whether the elements, in their order, are 0, 1, 2 … up to a number of them."""
-    if not same_dim(found.offset, 0) or not same_dim(symbolic.product(found.dims), total):
+    if not same_dim(form.offset, 0) or not same_dim(symbolic.product(form.dims), total):
         return False
     below: Dim = 1
-    for dim, stride in zip(reversed(found.dims), reversed(found.strides), strict=True):
+    for dim, stride in zip(reversed(form.dims), reversed(form.strides), strict=True):
         if not same_dim(dim, 1) and not same_dim(stride, below):
             return False
         below = symbolic.mul(below, dim)
@@ -149,24 +149,24 @@ def _of_constant(value: ir.Value, dims: tuple[Dim, ...]) -> Linear | None:
     return Linear(dims, int(first), tuple(strides)) if np.array_equal(expected, content) else None
 
 
-def _spread(found: Linear | None, dims: tuple[Dim, ...]) -> Linear | None:
+def _spread(form: Linear | None, dims: tuple[Dim, ...]) -> Linear | None:
     """A linear tensor broadcast to dimensions."""
-    if found is None or len(found.dims) > len(dims):
+    if form is None or len(form.dims) > len(dims):
         return None
-    lead = len(dims) - len(found.dims)
+    lead = len(dims) - len(form.dims)
     strides: list[Dim] = [0] * lead
-    for dim, to, stride in zip(found.dims, dims[lead:], found.strides, strict=True):
+    for dim, to, stride in zip(form.dims, dims[lead:], form.strides, strict=True):
         if not same_dim(dim, to) and not same_dim(stride, 0):
             return None
         strides.append(stride)
-    return Linear(dims, found.offset, tuple(strides))
+    return Linear(dims, form.offset, tuple(strides))
 
 
-def _renamed(found: Linear | None, dims: tuple[Dim, ...]) -> Linear | None:
+def _renamed(form: Linear | None, dims: tuple[Dim, ...]) -> Linear | None:
     """A linear tensor whose axes of dimension 1 come and go."""
-    if found is None:
+    if form is None:
         return None
-    kept = [(dim, stride) for dim, stride in zip(found.dims, found.strides, strict=True) if not same_dim(dim, 1)]
+    kept = [(dim, stride) for dim, stride in zip(form.dims, form.strides, strict=True) if not same_dim(dim, 1)]
     places = [axis for axis, dim in enumerate(dims) if not same_dim(dim, 1)]
     if len(kept) != len(places) or not all(
         same_dim(dims[axis], dim) for axis, (dim, _) in zip(places, kept, strict=True)
@@ -175,7 +175,7 @@ def _renamed(found: Linear | None, dims: tuple[Dim, ...]) -> Linear | None:
     strides: list[Dim] = [0] * len(dims)
     for axis, (_, stride) in zip(places, kept, strict=True):
         strides[axis] = stride
-    return Linear(dims, found.offset, tuple(strides))
+    return Linear(dims, form.offset, tuple(strides))
 
 
 def _combined(a: Linear, b: Linear, combine: Callable[[Dim, Dim], Dim]) -> Linear:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -20,9 +20,33 @@ def override(model: ir.Model, dims: Mapping[str, int]) -> None:
     Raises:
         UsageError: If a name is unknown, a value is negative, or a name and a denotation disagree.
     """
+    chosen, used = _sizes_of_inputs(model.graph.inputs, dims)
+    symbols = {
+        name
+        for value in model.graph.inputs
+        if value.shape is not None
+        for dim in value.shape.dims
+        if not isinstance(dim, int)
+        for name in symbolic.symbols(dim)
+    }
+    for name, size in dims.items():
+        if not 0 <= size < 1 << 63:
+            raise UsageError(f"the dimension {name} cannot be {size}")
+        if name in symbols:
+            chosen[name] = size
+        elif name not in used:
+            known = ", ".join(sorted(symbols)) or "none"
+            raise UsageError(f"no input has a dimension named {name}; the names: {known}")
+    for graph in scope.below(model.graph):
+        for value in (*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)):
+            _substitute(value, chosen)
+
+
+def _sizes_of_inputs(inputs: Iterable[ir.Value], dims: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
+    """The sizes of the inputs' named dimensions, by name, and which of `dims` are used; others get theirs in place."""
     chosen: dict[str, int] = {}
     used: set[str] = set()
-    for value in model.graph.inputs:
+    for value in inputs:
         if value.shape is None:
             continue
         for position, dim in enumerate(value.shape.dims):
@@ -43,25 +67,7 @@ def override(model: ir.Model, dims: Mapping[str, int]) -> None:
                     raise UsageError(f"the dimension {name} cannot be both {chosen[name]} and {size}")
             else:
                 value.shape = _with_dim(value.shape, position, size)
-    symbols = {
-        name
-        for value in model.graph.inputs
-        if value.shape is not None
-        for dim in value.shape.dims
-        if not isinstance(dim, int)
-        for name in symbolic.symbols(dim)
-    }
-    for name, size in dims.items():
-        if not 0 <= size < 1 << 63:
-            raise UsageError(f"the dimension {name} cannot be {size}")
-        if name in symbols:
-            chosen[name] = size
-        elif name not in used:
-            known = ", ".join(sorted(symbols)) or "none"
-            raise UsageError(f"no input has a dimension named {name}; the names: {known}")
-    for graph in scope.below(model.graph):
-        for value in (*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)):
-            _substitute(value, chosen)
+    return chosen, used
 
 
 def _substitute(value: ir.Value, chosen: Mapping[str, int]) -> None:

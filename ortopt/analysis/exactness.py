@@ -26,29 +26,34 @@ from ortopt.graph.facts import INTEGERS
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
 from ortopt.onnx_ir_internals import attributes_of, is_needed
+from ortopt.semantics.op_traits import (
+    BITWISE,
+    BOOLEAN_RESULTS,
+    CASTS,
+    ELEMENTWISE,
+    MOVING,
+    SHAPE_QUERIES,
+    TRANSCENDENTAL,
+)
 
-CONVERTERS = frozenset({"BitCast", "Cast", "CastLike", "OneHot", "TfIdfVectorizer"})
+CONVERTERS = CASTS | {"BitCast", "OneHot", "TfIdfVectorizer"}
 """Ops of ai.onnx that make floats of integers."""
 
-MOVERS = frozenset(
-    {
-        *("Cast", "CastLike", "CenterCropPad", "Compress", "ConcatFromSequence", "DepthToSpace", "Dropout", "Expand"),
-        *("Flatten", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Identity", "MaxPool", "Optional"),
-        *("OptionalGetElement", "ReduceMax", "ReduceMin", "Reshape", "Resize", "ReverseSequence", "SequenceAt"),
-        *("SequenceErase", "Slice", "SpaceToDepth", "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Transpose"),
-        *("Trilu", "Unique", "Unsqueeze", "Upsample"),
+MOVERS = (
+    MOVING
+    | CASTS
+    | {
+        *("CenterCropPad", "ConcatFromSequence", "Dropout", "GlobalMaxPool", "MaxPool", "Optional"),
+        *("OptionalGetElement", "ReduceMax", "ReduceMin", "Resize", "SequenceAt", "SequenceErase", "SplitToSequence"),
+        *("TopK", "Trilu", "Unique", "Upsample"),
     }
 )
 """Ops of ai.onnx whose results hold elements of their first operand; Resize may hold means of neighbours."""
 
-ARITHMETIC = frozenset(
-    {
-        *("Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Concat", "CumSum", "Div", "Floor", "HardSigmoid"),
-        *("HardSwish", "LeakyRelu", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "OneHot", "Pad", "Pow", "PRelu"),
-        *("Range", "Reciprocal", "Relu", "Round", "Scatter", "ScatterElements", "ScatterND", "SequenceConstruct"),
-        *("SequenceInsert", "Shrink", "Sign", "Sqrt", "Sub", "Sum", "TensorScatter", "ThresholdedRelu", "Where"),
-    }
-)
+ARITHMETIC = (ELEMENTWISE - TRANSCENDENTAL - BOOLEAN_RESULTS - BITWISE - MOVERS) | {
+    *("BatchNormalization", "Concat", "CumSum", "OneHot", "Pad", "Range", "Scatter", "ScatterElements", "ScatterND"),
+    *("SequenceConstruct", "SequenceInsert", "TensorScatter"),
+}
 """Ops of ai.onnx that compute each element by arithmetic of few, of any operand."""
 
 STEPS = frozenset({"Ceil", "Floor", "Hardmax", "Mod", "Range", "Round", "Shrink", "Sign", "ThresholdedRelu", "Unique"})
@@ -57,7 +62,7 @@ STEPS = frozenset({"Ceil", "Floor", "Hardmax", "Mod", "Range", "Round", "Shrink"
 STEPS_BEHIND_FIRST = frozenset({"GridSample", "MaxRoiPool", "Resize", "RoiAlign", "Upsample"})
 """Ops of ai.onnx that make sizes or positions of all operands but the first."""
 
-SMOOTH = frozenset({"Dropout", "DynamicQuantizeLinear", "IsInf", "IsNaN", "QuantizeLinear", "Shape", "Size"})
+SMOOTH = SHAPE_QUERIES | {"Dropout", "DynamicQuantizeLinear", "IsInf", "IsNaN", "QuantizeLinear"}
 """Ops that give integers or booleans that no rounding decides, or that have bounds of their own."""
 
 KNOWN_DOMAINS = semantics.PURE_DOMAINS - {"ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
@@ -149,16 +154,16 @@ class Exactness:
 
     def _spread(self, values: Iterable[ir.Value]) -> None:
         """Take up values that come from integers, and all that come from them."""
-        found: list[ir.Value] = []
+        taken_up: list[ir.Value] = []
         pending = list(values)
         while pending:
             value = pending.pop()
             if value in self._from_integers or value.dtype in DISCRETE or is_constant(value):
                 continue
             self._from_integers.add(value)
-            found.append(value)
+            taken_up.append(value)
             pending.extend(self._behind(value, _users(value)))
-        self._settle((value, self._step_at(value, _users(value))) for value in found)
+        self._settle((value, self._step_at(value, _users(value))) for value in taken_up)
 
     def _settle(self, steps: Iterable[tuple[ir.Value, str]]) -> None:
         """Take up values that decide about a step, and all that they come from."""
@@ -189,7 +194,7 @@ class Exactness:
                 return node.op_type
         if value.is_graph_output() and (holder := _holder(value)) is not None and self._has_foreign_body(holder):
             return holder.op_type
-        return next((self._steps[one] for one in self._behind(value, users) if one in self._steps), "")
+        return next((self._steps[behind] for behind in self._behind(value, users) if behind in self._steps), "")
 
     # -- one step along a path ----------------------------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ class Exactness:
         elif self._is_crossed(node):
             yield from (inner for inner, outer in self._results(node) if outer is value)
         else:
-            yield from (one for one in node.inputs if one is not None and self._carries(node, one))
+            yield from (operand for operand in node.inputs if operand is not None and self._carries(node, operand))
 
     def _owners(self, value: ir.Value) -> Collection[ir.Node]:
         """The nodes that run the graph of a value: the one that holds it, or the calls of the function that it is."""
@@ -303,8 +308,8 @@ def _holder(value: ir.Value) -> ir.Node | None:
 
 
 def _number(node: ir.Node, name: str) -> int:
-    found = attributes_of(node).get(name)
-    return 0 if found is None or found.is_ref() else found.as_int()
+    attribute = attributes_of(node).get(name)
+    return 0 if attribute is None or attribute.is_ref() else attribute.as_int()
 
 
 def _may_be_integers(value: ir.Value) -> bool:

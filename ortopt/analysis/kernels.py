@@ -217,8 +217,8 @@ def is_official(domain: str, op: str, opset: int) -> bool:
     return _official(domain, op, opset) is not None
 
 
-def _since(one: Schema) -> int:
-    return one.since
+def _since(schema: Schema) -> int:
+    return schema.since
 
 
 def _type_of(value: ir.Value) -> str:
@@ -279,10 +279,10 @@ def _allows(known: Schema, types: _Signature) -> bool:
 
 def _accepts(rule: _Rule, known: Schema, types: _Signature) -> bool:
     for name, allowed in rule.types.items():
-        found = _first_argument(name, known, types)
-        if found is None:
+        argument = _first_argument(name, known, types)
+        if argument is None:
             continue
-        actual, declared = found
+        actual, declared = argument
         if actual != _UNKNOWN:
             if actual not in allowed:
                 return False
@@ -370,15 +370,15 @@ def _body(op: _Op, types: _Signature) -> onnx.FunctionProto | None:
         return None
     version = max((one for one in official.function_opset_versions if one <= op.opset), default=None)
     if version is not None:
-        found: bytes = official.get_function_with_opset_version(version)
-        return _function(found)
+        content: bytes = official.get_function_with_opset_version(version)
+        return _function(content)
     version = max((one for one in official.context_dependent_function_opset_versions if one <= op.opset), default=None)
     if version is None or _UNKNOWN in types.inputs:
         return None
     protos = [(onnx.TypeProto() if one is None else _type_proto(one)).SerializeToString() for one in types.inputs]
     node = op.proto().SerializeToString()
-    found = official.get_context_dependent_function_with_opset_version(version, node, protos)
-    return _function(found) if found else None
+    content = official.get_context_dependent_function_with_opset_version(version, node, protos)
+    return _function(content) if content else None
 
 
 def _function(text: bytes) -> onnx.FunctionProto:

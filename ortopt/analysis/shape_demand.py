@@ -14,9 +14,7 @@ import onnx_ir as ir
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.match import Dim, shape_of
 from ortopt.semantics import CONTROL_FLOW, constant_tensor, is_random
-
-SIZES = ("Shape", "Size")
-"""Where what is computed from dimensions alone begins."""
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 
 MAX_DIMENSIONS = 4
 """So many dimensions are named in a reason."""
@@ -63,7 +61,7 @@ def _in(graph: ir.Graph) -> Iterable[Demand]:
 def _depends_on_dimensions(node: ir.Node, values: set[ir.Value]) -> bool:
     if node.domain or node.op_type in CONTROL_FLOW or is_random(node):
         return False
-    if node.op_type in SIZES:
+    if node.op_type in SHAPE_QUERIES:
         return True
     operands = [value for value in node.inputs if value is not None and constant_tensor(value) is None]
     return bool(operands) and all(value in values for value in operands)

@@ -26,17 +26,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.analysis.call_order import callers_first
+from ortopt.analysis.claims import dims_of_constant, dims_of_declared, keep_claim, leave_claims, without_invented
+from ortopt.analysis.inner_symbols import InnerScopes, hidden, hide
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.fallback import infer_by_schema
-from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims, meet
+from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.facts import (
-    CLAIM,
     CONTENTS,
     INTEGERS,
     OPSETS,
@@ -48,7 +50,6 @@ from ortopt.graph.facts import (
     all_contents,
     contents,
     dims_of,
-    says_more,
     set_better_shape,
     set_contents,
     shape_from,
@@ -59,12 +60,10 @@ from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,
     Dim,
-    canonical,
     factors,
     fresh,
     is_invented,
     is_positive,
-    provably_different,
     symbols,
 )
 from ortopt.onnx_ir_internals import get_meta, initializers_of, is_needed
@@ -213,39 +212,14 @@ class _Inference:
 
     def _finish_functions(self) -> None:
         """Leave in each function's body what holds for all of its calls, callers first."""
-        for identifier in self._callers_first():
+        for identifier in callers_first(self._functions):
             signatures = self._signatures.get(identifier)
             if signatures is None:  # nobody calls it
-                _know_nothing(self._functions[identifier].graph)
+                leave_claims(self._functions[identifier].graph)
                 continue
             arguments = _joined(signatures)
             self._results.pop((identifier, arguments), None)
             self.drive(self._body(self._functions[identifier], arguments))
-
-    def _callers_first(self) -> list[ir.OperatorIdentifier]:
-        order: list[ir.OperatorIdentifier] = []
-        seen: set[ir.OperatorIdentifier] = set()
-        for root in self._functions:
-            pending: list[tuple[ir.OperatorIdentifier, bool]] = [(root, False)]
-            while pending:
-                identifier, left = pending.pop()
-                if left:
-                    order.append(identifier)
-                elif identifier not in seen:
-                    seen.add(identifier)
-                    pending.append((identifier, True))
-                    pending.extend((callee, False) for callee in self._callees(self._functions[identifier]))
-        return order[::-1]
-
-    def _callees(self, function: ir.Function) -> list[ir.OperatorIdentifier]:
-        graphs: list[ir.Graph] = [function.graph]
-        found: dict[ir.OperatorIdentifier, None] = {}
-        while graphs:
-            for node in graphs.pop():
-                if node.op_identifier() in self._functions:
-                    found[node.op_identifier()] = None
-                graphs.extend(subgraphs(node))
-        return list(found)
 
     # Symbols that are not 0
 
@@ -354,7 +328,7 @@ class _Inference:
                 inner.update(str(graph.meta.get(SCOPE)) for graph in scope.nested(call.node))
             else:
                 numbers = range(first + 1, self._scopes + 1)
-            _hide(call, _Scopes(inner, numbers))
+            hide(call, InnerScopes(inner, numbers))
         self._finish(call)
 
     def _finish(self, call: Call) -> None:
@@ -388,7 +362,7 @@ class _Inference:
             set_better_shape(value, completed)
         else:
             if not self._alone and not believed:
-                _keep_claim(value, completed)
+                keep_claim(value, completed)
             value.shape = None if completed is None else shape_from(completed)
             if get_meta(value, SHAPE) is not None:
                 del value.meta[SHAPE]
@@ -428,7 +402,7 @@ class _Inference:
         """
         if self._alone:
             shape = shape_of(value)
-            return None if shape is None else _without_invented(shape.dims)
+            return None if shape is None else without_invented(shape.dims)
         return dims_of_declared(value) if believed else None
 
     def _invented(self, value: ir.Value, axis: int) -> ir.SymbolicDim:
@@ -493,30 +467,11 @@ class _Inference:
         for value in function.outputs:
             if not value.is_graph_input():  # no interface: nobody has declared it
                 value.shape = shape_of(value)
-        inner = _Scopes({str(graph.meta.get(SCOPE))}, range(first + 1, self._scopes + 1))
+        inner = InnerScopes({str(graph.meta.get(SCOPE))}, range(first + 1, self._scopes + 1))
         self._results[function.identifier(), arguments] = [
-            (value.type, _hidden(dims_of(value), inner), _hidden(contents(value), inner)) for value in function.outputs
+            (value.type, hidden(dims_of(value), inner), hidden(contents(value), inner)) for value in function.outputs
         ]
         self._opsets = outer
-
-
-class _Scopes(NamedTuple):
-    """The scopes of some graphs; those entered one after the other are not listed, for calls may be nested deeply."""
-
-    names: set[str]
-    numbers: range
-
-    def hold(self, name: str) -> bool:
-        """Whether a scope is one of them."""
-        return name in self.names or (name.isdecimal() and int(name) in self.numbers)
-
-
-def _know_nothing(graph: ir.Graph) -> None:
-    """Take what a file declares in a graph, and in those below it, for the claims that they are."""
-    for below in scope.below(graph):
-        for value in (*below.inputs, *(value for node in below for value in node.outputs)):
-            value.meta.pop(CONTENTS, None)
-            set_better_shape(value, None)
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:
@@ -547,26 +502,6 @@ def _fact(value: ir.Value | None) -> Fact:
     return _NOTHING if value is None else (value.type, dims_of(value), contents(value))
 
 
-def _hide(call: Call, scopes: _Scopes) -> None:
-    for index, shape in enumerate(call.shapes):
-        call.shapes[index] = _hidden(shape, scopes)
-        call.contents[index] = _hidden(call.contents[index], scopes)
-
-
-def _hidden(dims: Iterable[Dim] | None, scopes: _Scopes) -> Dims | None:
-    """The dimensions as they look from outside the graphs with these scopes."""
-    if dims is None:
-        return None
-    return tuple(UNKNOWN if is_invented(dim) and _is_inner(dim, scopes) else dim for dim in dims)
-
-
-def _is_inner(dim: Dim, scopes: _Scopes) -> bool:
-    for name in symbols(dim):
-        if name.startswith(INVENTED) and scopes.hold(name.removeprefix(INVENTED).partition(":")[0]):
-            return True
-    return False
-
-
 def _mentions_unknown(shape: ir.Shape) -> bool:
     return any(not isinstance(dim, int) and (dim.value is None or INVENTED in dim.value) for dim in shape)
 
@@ -577,42 +512,6 @@ def _set_type(value: ir.Value, type_: ir.TypeProtocol | ir.DataType | None) -> N
             value.type = ir.TensorType(type_)
     elif type_ is not None:
         value.type = type_
-
-
-def dims_of_declared(value: ir.Value) -> Dims | None:
-    """The dimensions that a value's shape states, in canonical form; invented ones count as unknown."""
-    shape = value.shape
-    return dims_of_constant(value) if shape is None else _without_invented(shape.dims)
-
-
-def _without_invented(dims: Iterable[Dim]) -> Dims:
-    return tuple(dim if isinstance(dim, int) else UNKNOWN if is_invented(dim) else canonical(dim) for dim in dims)
-
-
-def _keep_claim(value: ir.Value, proven: Dims | None) -> None:
-    """Remember what the file declares of an intermediate value beyond what is proven, unless that is proven wrong."""
-    claimed, before = dims_of_declared(value), get_meta(value, CLAIM)
-    if claimed is None:
-        claimed = before
-    elif before is not None and len(before) == len(claimed):  # the shape is what an earlier inference has proven
-        claimed = tuple(map(meet, claimed, before))
-    if claimed is None:
-        return
-    wrong = proven is not None and _contradicts(claimed, proven)
-    if wrong or (proven is not None and not any(map(says_more, claimed, proven))):
-        value.meta.pop(CLAIM, None)
-    else:
-        value.meta[CLAIM] = claimed
-
-
-def _contradicts(claimed: Dims, proven: Dims) -> bool:
-    """Whether a claim is proven wrong."""
-    return len(claimed) != len(proven) or any(map(provably_different, claimed, proven))
-
-
-def dims_of_constant(value: ir.Value) -> Dims | None:
-    """The dimensions of a value's constant, or None where it is no constant."""
-    return None if value.const_value is None else tuple(value.const_value.shape)  # type: ignore[arg-type]
 
 
 __all__ = ["contents", "dims_of", "infer_again", "infer_model", "infer_node", "shape_of"]

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.facts import INTEGERS
 from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar
+from ortopt.semantics.op_traits import MOVING
 
 MAX_STEPS = 6
 """How many nodes above a value are looked at."""
@@ -16,10 +17,7 @@ _MAX_ELEMENTS = 1 << 16
 POSITIVE = ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax", "Softplus")
 """Ops whose results are never below +0; not Relu, Max and Clip, which may let -0.0 through."""
 
-MOVERS = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-"""Ops whose results hold elements of their first operand, and no others."""
-
-KEEPERS = (*MOVERS, "Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMean", "ReduceSum", "Sqrt")
+KEEPERS = MOVING | {"Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMean", "ReduceSum", "Sqrt"}
 """Ops whose results are never below +0 if no operand is."""
 
 
@@ -72,7 +70,7 @@ def is_never_negative_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bo
         return False
     if is_op(node, "Add"):
         return any(is_never_negative_zero(operand, steps - 1) for operand in node.inputs)
-    if is_op(node, "Sub", *MOVERS):
+    if is_op(node, "Sub", *MOVING):
         return is_never_negative_zero(node.inputs[0], steps - 1)
     if is_op(node, "Cast"):
         source = node.inputs[0]

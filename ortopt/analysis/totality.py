@@ -31,20 +31,14 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
+from ortopt.semantics.op_traits import BROADCASTING, REDUCTIONS, SHAPE_QUERIES, UNARY
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM, BROADCASTS_FROM, ONE_AXIS_FROM
 
 Check = Callable[[ir.Node], None]
 NUMBERS = frozenset(kind for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING))
 
-ELEMENTWISE = (
-    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu"),
-    *("Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log"),
-    *("Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin"),
-    *("Sinh", "Size", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
-)
-BROADCASTING = (
-    *("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less"),
-    *("LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
-)
+NEVER_FAIL = (UNARY - {"Cast"}) | SHAPE_QUERIES  # a Cast of text fails where it is no number
+FAIL_BY_SHAPES = BROADCASTING - {"BitShift"}  # a shift by more bits than there are is undefined
 
 
 def check_cannot_fail(node: ir.Node) -> None:
@@ -62,13 +56,13 @@ def check_cannot_fail(node: ir.Node) -> None:
     check(node)
 
 
-def _elementwise(node: ir.Node) -> None:
+def _unary(node: ir.Node) -> None:
     inputs(node, 1)
 
 
 def _broadcasting(node: ir.Node) -> None:
     """The shapes provably fit, and integers are not divided by what may be 0."""
-    need(opset(node) >= 7, "before opset 7 operands do not broadcast", node)
+    need(opset(node) >= BROADCASTS_FROM, "before opset 7 operands do not broadcast", node)
     operands = inputs(node, len(node.inputs))
     result: tuple[Dim, ...] = ()
     for value in operands:
@@ -104,14 +98,16 @@ def _cast(node: ir.Node) -> None:
 
 def _clip(node: ir.Node) -> None:
     inputs(node, 1)
+    if opset(node) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
+        return
     for position in (1, 2):
         bound = optional(node, position)
-        need(bound is None or opset(node) < 11 or rank(bound) == 0, "a bound may be no scalar", bound)
+        need(bound is None or rank(bound) == 0, "a bound may be no scalar", bound)
 
 
 def _softmax(node: ir.Node) -> None:
     (value,) = inputs(node, 1)
-    axis(node, rank(value), -1 if opset(node) >= 13 else 1)
+    axis(node, rank(value), -1 if opset(node) >= ONE_AXIS_FROM[node.op_type] else 1)
 
 
 def _transpose(node: ir.Node) -> None:
@@ -236,7 +232,7 @@ def _gather(node: ir.Node) -> None:
 
 def _slice(node: ir.Node) -> None:
     """Known axes and steps; bounds are clamped, whatever they are."""
-    need(opset(node) >= 10, "before opset 10 bounds are attributes", node)
+    need(opset(node) >= BOUNDS_ARE_INPUTS_FROM["Slice"], "before opset 10 bounds are attributes", node)
     value, starts, ends = inputs(node, 3)
     for bound in (starts, ends):
         need(contents(bound) is not None, "the bounds are not known", bound)
@@ -252,10 +248,10 @@ def _slice(node: ir.Node) -> None:
 
 
 _CHECKS: dict[str, Check] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys(BROADCASTING, _broadcasting),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"), _reduction),
+    **dict.fromkeys(NEVER_FAIL, _unary),
+    **dict.fromkeys(FAIL_BY_SHAPES, _broadcasting),
+    **dict.fromkeys(ONE_AXIS_FROM, _softmax),
+    **dict.fromkeys(REDUCTIONS, _reduction),
     "Cast": _cast,
     "Clip": _clip,
     "Concat": _concat,

@@ -53,6 +53,7 @@ from ortopt.evaluation.numpy_kernels import (
     tensor_of,
 )
 from ortopt.semantics import strings_of
+from ortopt.semantics.op_traits import SAFE_TO_EVALUATE
 from ortopt.serialization.scan import count_nodes
 from ortopt.system import memory
 
@@ -79,23 +80,6 @@ _NUMPY_DTYPES = frozenset(
     for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 )
 
-# Ops whose kernels check what they are given: no operand can end the process. Sizes are looked at apart.
-# fmt: off
-_SAFE = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh",
-    "BatchNormalization", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike",
-    "Ceil", "Celu", "Clip", "Compress", "Concat", "ConstantOfShape", "Cos", "Cosh", "CumSum", "DequantizeLinear",
-    "Div", "DynamicQuantizeLinear", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather",
-    "GatherElements", "Gelu", "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Hardmax",
-    "Identity", "InstanceNormalization", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual",
-    "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot",
-    "Or", "PRelu", "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
-    "Reshape", "Round", "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Size",
-    "Slice", "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Swish", "Tan", "Tanh",
-    "ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
-))
-# fmt: on
 _BOUNDED_BY_INPUT = frozenset({"NonZero", "Compress", "Unique"})  # 8 bytes times the rank for each element at most
 
 
@@ -267,7 +251,7 @@ class _Evaluation:
         pending: set[ir.Value] = set()
         candidates = []
         for node in self._token.checked(todo):
-            if node.op_type not in _SAFE or node.domain not in ("", "ai.onnx") or node in self._unsafe:
+            if node.op_type not in SAFE_TO_EVALUATE or node.domain not in ("", "ai.onnx") or node in self._unsafe:
                 continue
             if all(value is None or value in pending or self._operand(value) is not None for value in node.inputs):
                 candidates.append(node)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.slice_bounds import taken
 from ortopt.evaluation.call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BOUNDS_ARE_INPUTS_FROM, SIZES_ARE_AN_INPUT_FROM
 
 LAZY_BYTES = 1 << 20
 """From this size on a moved or cast weight is not computed before somebody asks for its contents."""
@@ -62,9 +63,9 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def _axes(call: Call, since: int) -> list[int] | None:
-    """Axes that are an attribute before an opset and the second input from then on."""
-    if call.opset >= since:
+def _axes(call: Call) -> list[int] | None:
+    """The axes of a Squeeze, an Unsqueeze or a reduction; None where they are left out."""
+    if call.opset >= AXES_ARE_AN_INPUT_FROM[call.node.op_type]:
         return call.integers(1) if call.has(1) else None
     axes = call.attributes.get_ints("axes")
     return None if axes is None else list(axes)
@@ -106,7 +107,7 @@ def _flatten(call: Call) -> tuple[int, ...]:
 
 def _squeeze(call: Call) -> tuple[int, ...]:
     shape = call.operand(0).shape
-    axes = _axes(call, 13)
+    axes = _axes(call)
     if not axes:
         return tuple(dim for dim in shape if dim != 1)
     gone = {axis_of(axis, len(shape)) for axis in axes}
@@ -117,7 +118,7 @@ def _squeeze(call: Call) -> tuple[int, ...]:
 
 def _unsqueeze(call: Call) -> tuple[int, ...]:
     shape = call.operand(0).shape
-    axes = _axes(call, 13)
+    axes = _axes(call)
     if axes is None:
         raise HazardError("Unsqueeze without axes")
     rank = len(shape) + len(axes)
@@ -201,7 +202,7 @@ def _gather(call: Call) -> tuple[Array, ...]:
 
 def _slice(call: Call) -> tuple[Array, ...]:
     data = call.array(0)
-    if call.opset < 10:
+    if call.opset < BOUNDS_ARE_INPUTS_FROM["Slice"]:
         starts, ends = list(call.attributes.get_ints("starts", ())), list(call.attributes.get_ints("ends", ()))
         axes, steps = list(call.attributes.get_ints("axes", range(len(starts)))), [1] * len(starts)
     else:
@@ -226,7 +227,7 @@ def _split(call: Call) -> tuple[Array, ...]:
     axis = axis_of(call.attributes.get_int("axis", 0), data.ndim)
     size, count = data.shape[axis], len(call.node.outputs)
     parts: list[int] | None
-    if call.opset >= 13:
+    if call.opset >= SIZES_ARE_AN_INPUT_FROM["Split"]:
         parts = call.integers(1) if call.has(1) else None
     else:
         given = call.attributes.get_ints("split")
@@ -454,16 +455,16 @@ def _guard_reduction(op: str, x: Array, over: tuple[int, ...]) -> None:
         raise ElsewhereError("a sum or product that may not fit")
 
 
-def _reduce(function: Any, axes_since: int) -> Callable[[Call], tuple[Array, ...]]:
+def _reduce(function: Any) -> Callable[[Call], tuple[Array, ...]]:
     def kernel(call: Call) -> tuple[Array, ...]:
         x = call.array(0)
         if x.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             raise ElsewhereError("only integers reduce in any order")
         if not x.size:
             raise ElsewhereError("a reduction of nothing")
-        axes = _axes(call, axes_since)
+        axes = _axes(call)
         noop: int = call.attributes.get_int("noop_with_empty_axes", 0)
-        if not axes and call.opset >= axes_since and noop:
+        if not axes and call.opset >= AXES_ARE_AN_INPUT_FROM[call.node.op_type] and noop:
             return (x,)
         over = tuple(axis_of(axis, x.ndim) for axis in axes) if axes else tuple(range(x.ndim))
         _guard_reduction(call.node.op_type, x, over)
@@ -511,10 +512,10 @@ KERNELS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "GreaterOrEqual": _binary(np.greater_equal, "iuf"),
     "Min": _extreme(np.minimum),
     "Max": _extreme(np.maximum),
-    "ReduceSum": _reduce(np.add, 13),
-    "ReduceProd": _reduce(np.multiply, 18),
-    "ReduceMax": _reduce(np.maximum, 18),
-    "ReduceMin": _reduce(np.minimum, 18),
+    "ReduceSum": _reduce(np.add),
+    "ReduceProd": _reduce(np.multiply),
+    "ReduceMax": _reduce(np.maximum),
+    "ReduceMin": _reduce(np.minimum),
 }
 
 # Division by an integer is decided here or nowhere: ONNX Runtime would be killed by what is refused here.

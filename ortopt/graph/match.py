@@ -36,6 +36,7 @@ from ortopt.graph.constants import (
 )
 from ortopt.graph.refusal import ONLY_DECLARED, Refusal, need
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
+from ortopt.semantics.op_traits import MOVING
 
 T = TypeVar("T")
 Dim = int | ir.SymbolicDim
@@ -408,23 +409,6 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
     raise Refusal(f"no operand is {expected:g}", node)
 
 
-FILL_KEEPERS = frozenset(
-    {
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-        "Gather",
-        "Split",
-    }
-)
-"""Ops that give nothing but elements of their first input."""
-
 MAX_MOVES = 8
 
 
@@ -440,7 +424,7 @@ def splat(value: ir.Value | None) -> np.ndarray:
     at = value
     for _ in range(MAX_MOVES):
         node = None if at is None else at.producer()
-        if node is None or not (node.domain == "" and node.op_type in FILL_KEEPERS):
+        if node is None or not (node.domain == "" and node.op_type in MOVING):
             break
         at = optional(node, 0)
     node = None if at is None else at.producer()
@@ -459,7 +443,6 @@ __all__ = [
     "BFLOAT16",
     "DOUBLE",
     "EPSILONS",
-    "FILL_KEEPERS",
     "FLOAT",
     "FLOAT16",
     "FLOATS",

@@ -2,9 +2,8 @@
 
 Between two opsets an operator of the same name is the same if its newer version only takes more types, or has optional
 inputs and attributes more whose defaults mean what was meant before. That is read from the schemas; the versions that
-changed their meaning under the same schema are listed here, and so are forms that moved, an attribute that became an
-input for one. Everything else is refused: `ortopt.opset_conversion.conversion`
-asks onnx's converter, and only on request.
+changed their meaning under the same schema are listed here. Axes that became an input move there. Everything else is
+refused: `ortopt.opset_conversion.conversion` asks onnx's converter, and only on request.
 """
 
 from __future__ import annotations
@@ -22,9 +21,15 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.facts import dims_of
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.semantics.opset_changes import (
+    AXES_ARE_AN_INPUT_FROM,
+    ONE_AXIS_FROM,
+    REGION_IS_AN_INPUT_FROM,
+    SCAN_HAS_NO_BATCH_FROM,
+)
 
 OLDEST: Final = 11
-"""Below, operators that read the same computed something else too often: such models are left as they are."""
+"""The oldest opset that is raised: before it, too many operators of the same form computed something else."""
 
 _Refusal = str
 _Change = Callable[[Editor, ir.Node], None]
@@ -62,12 +67,12 @@ def plan(model: ir.Model, version: int, token: CancellationToken = NEVER) -> lis
             for node in token.checked(graph):
                 if node.domain or have >= version or node.op_identifier() in model.functions:
                     continue
-                done = _step(node, have, version)
-                if isinstance(done, str):
+                change = _step(node, have, version)
+                if isinstance(change, str):
                     label = f"{node.op_type} {node.name!r}" if node.name else node.op_type
-                    return f"{label} has no exact form in opset {version}: {done}"
-                if done is not None:
-                    steps.append(Step(node, done))
+                    return f"{label} has no exact form in opset {version}: {change}"
+                if change is not None:
+                    steps.append(Step(node, change))
     return steps
 
 
@@ -96,41 +101,40 @@ def least_ir_version(version: int) -> int:
 
 def _bodies(model: ir.Model) -> list[tuple[ir.Graph, dict[str, int]]]:
     functions = (function for function in model.functions.values() if function.domain != GROUP_DOMAIN)
-    return [(model.graph, model.opset_imports), *((one.graph, one.opset_imports) for one in functions)]
+    return [(model.graph, model.opset_imports), *((function.graph, function.opset_imports) for function in functions)]
 
 
 def _step(node: ir.Node, have: int, version: int) -> _Change | _Refusal | None:
     """How a node is raised: not at all (None), by a change, or why it is not."""
-    moved, reason = _between(node.op_type, have, version)
+    moves_axes, reason = _between(node.op_type, have, version)
     if reason:
-        other = _OTHERWISE.get(node.op_type)
-        return reason if other is None else other(node, reason, version)
-    if moved:
-        return _to_input(node, *moved)
+        exact_form = _EXACT_FORMS.get(node.op_type)
+        return reason if exact_form is None else exact_form(node, reason, version)
+    if moves_axes:
+        return _axes_to_input(node)
     guard = _GUARDS.get(node.op_type)
     return guard(node, have, version) if guard is not None else None
 
 
 @functools.lru_cache(1 << 10)
-def _between(op_type: str, have: int, version: int) -> tuple[tuple[str, int] | None, _Refusal]:
-    """What lies between two versions of an operator: an attribute that became an input, or why they are not the same.
+def _between(op_type: str, have: int, version: int) -> tuple[bool, _Refusal]:
+    """What lies between two versions of an operator.
 
     Returns:
-        The attribute's name and the input's position, or None; and a reason, empty where there is none.
+        Whether its axes became an input; and the reason why the versions are not the same, empty where there is none.
     """
     old, new = _schema(op_type, have), _schema(op_type, version)
     if old is None or new is None or new.deprecated:
-        return None, f"ai.onnx does not define it at opset {have if old is None else version}"
+        return False, f"ai.onnx does not define it at opset {have if old is None else version}"
     if old.since_version == new.since_version:
-        return None, ""
-    for opset in _CHANGED.get(op_type, ()):
+        return False, ""
+    for opset in _MEANING_CHANGED.get(op_type, ()):
         if old.since_version < opset <= version:
-            return None, f"its meaning changed at opset {opset}"
-    moved = _MOVED.get(op_type)
-    if moved is not None and old.since_version < moved[0] <= version:
-        name, position = moved[1:]
-        return ((name, position), "") if len(old.inputs) == position else (None, "its inputs changed")
-    return None, _difference(old, new)
+            return False, f"its meaning changed at opset {opset}"
+    moved = AXES_ARE_AN_INPUT_FROM.get(op_type)
+    if moved is not None and old.since_version < moved <= version:
+        return (True, "") if len(old.inputs) == 1 else (False, "its inputs changed")
+    return False, _difference(old, new)
 
 
 def _difference(old: Any, new: Any) -> str:
@@ -138,7 +142,7 @@ def _difference(old: Any, new: Any) -> str:
     for had, has in ((old.inputs, new.inputs), (old.outputs, new.outputs)):
         if len(has) < len(had) or any(a.option != b.option for a, b in zip(had, has, strict=False)):
             return "its inputs or outputs changed"
-        if any(one.option != onnx.defs.OpSchema.FormalParameterOption.Optional for one in has[len(had) :]):
+        if any(formal.option != onnx.defs.OpSchema.FormalParameterOption.Optional for formal in has[len(had) :]):
             return "it has an input or output more"
     for name, attribute in old.attributes.items():
         other = new.attributes.get(name)
@@ -146,7 +150,7 @@ def _difference(old: Any, new: Any) -> str:
             return f"its attribute {name!r} changed"
         if other.default_value != attribute.default_value or (other.required and not attribute.required):
             return f"the default of its attribute {name!r} changed"
-    if any(one.required for name, one in new.attributes.items() if name not in old.attributes):
+    if any(attribute.required for name, attribute in new.attributes.items() if name not in old.attributes):
         return "it has a required attribute more"
     return ""
 
@@ -159,47 +163,32 @@ def _schema(op_type: str, version: int) -> Any:
         return None
 
 
-_CHANGED: Final = {
+_MEANING_CHANGED: Final = {
     "AveragePool": (19,),  # how windows that reach over the end count: see _average_pool
     "BatchNormalization": (14,),  # outputs of training: see _batch_normalization
     "ConvTranspose": (11,),
     "GroupNormalization": (21,),  # scale and bias by channel, by group before
     "LpPool": (18,),  # windows that reach over the end
-    "Resize": (11,),
+    "Resize": (REGION_IS_AN_INPUT_FROM["Resize"],),
     "RoiAlign": (16,),  # where pixels are, by default
-    "Scan": (9,),
-    "Softmax": (13,),
-    "LogSoftmax": (13,),
-    "Hardmax": (13,),
+    "Scan": (SCAN_HAS_NO_BATCH_FROM,),
+    **{op: (opset,) for op, opset in ONE_AXIS_FROM.items()},
     "Split": (18,),  # parts of equal size need their number: see _split
 }
-"""Opsets at which an operator came to mean something else, whatever its schema says."""
-
-_REDUCTIONS: Final = (
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
-    *("ReduceProd", "ReduceSumSquare"),
-)
-
-_MOVED: Final = {
-    **dict.fromkeys(_REDUCTIONS, (18, "axes", 1)),
-    "ReduceSum": (13, "axes", 1),
-    "Squeeze": (13, "axes", 1),
-    "Unsqueeze": (13, "axes", 1),
-}
-"""The opset since which a list that was an attribute is an input: opset, attribute, position."""
+"""Opsets at which the meaning of an operator changed, whatever its schema says."""
 
 
-def _to_input(node: ir.Node, name: str, position: int) -> _Change | _Refusal | None:
-    attribute = node.attributes.get(name)
+def _axes_to_input(node: ir.Node) -> _Change | _Refusal | None:
+    attribute = node.attributes.get("axes")
     if attribute is None:
         return None
     if attribute.is_ref():
-        return f"{name!r} is an attribute of the function"
+        return "'axes' is an attribute of the function"
     content = np.array(attribute.as_ints(), dtype=np.int64)
 
     def change(edit: Editor, node: ir.Node) -> None:
-        edit.remove_attribute(node, name)
-        edit.set_input(node, position, constant(content))
+        edit.remove_attribute(node, "axes")
+        edit.set_input(node, 1, constant(content))
 
     return change
 
@@ -238,15 +227,13 @@ def _softmax(node: ir.Node, reason: str, _: int) -> _Change | _Refusal | None:
     return lambda edit, node: edit.set_attribute(node, last)
 
 
-_OTHERWISE: Final[dict[str, Callable[[ir.Node, str, int], _Change | _Refusal | None]]] = {
+_EXACT_FORMS: Final[dict[str, Callable[[ir.Node, str, int], _Change | _Refusal | None]]] = {
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalization,
-    "Hardmax": _softmax,
-    "LogSoftmax": _softmax,
-    "Softmax": _softmax,
+    **dict.fromkeys(ONE_AXIS_FROM, _softmax),
     "Split": _split,
 }
-"""Operators that changed, and yet are the same in the form that a node has."""
+"""Operators whose meaning changed, but not for every node: what becomes of a node, or why its form is not exact."""
 
 
 def _resize(node: ir.Node, have: int, version: int) -> _Change | _Refusal | None:
@@ -257,7 +244,7 @@ def _resize(node: ir.Node, have: int, version: int) -> _Change | _Refusal | None
 
 
 _GUARDS: Final[dict[str, Callable[[ir.Node, int, int], _Change | _Refusal | None]]] = {"Resize": _resize}
-"""Operators of which a value of an attribute is gone."""
+"""Operators of which a value of an attribute does not exist any more."""
 
 
 __all__ = ["OLDEST", "Step", "apply", "least_ir_version", "plan"]

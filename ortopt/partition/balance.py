@@ -26,7 +26,7 @@ def clusters(
 
     Args:
         numbered: The graph; the colors of islands are changed.
-        placement: Who runs what.
+        placement: Which provider runs which node.
         providers: The provider of each color, from 1.
         limit: How many values a cluster may take and give.
         horizontal: Whether a value that two items read connects them.
@@ -41,12 +41,12 @@ def clusters(
     def cut() -> list[list[int]]:
         return cost.clusters(dag, limit=limit, horizontal=horizontal, whole=whole, token=token)
 
-    found = cut()
+    result = cut()
     if len(set(dag.colors) - {cost.HOST}) > 1:
-        found = _join_islands(numbered, placement, providers, cut, found, token)
+        result = _join_islands(numbered, placement, providers, cut, result, token)
     if whole:
-        return found
-    stripped = (_without_edge_views(numbered, items, token) for items in token.checked(found))
+        return result
+    stripped = (_without_edge_views(numbered, items, token) for items in token.checked(result))
     return [items for items in stripped if items and _pays(numbered, items, token)]
 
 
@@ -55,14 +55,14 @@ def _join_islands(
     placement: Placement,
     providers: tuple[str, ...],
     cut: Callable[[], list[list[int]]],
-    found: list[list[int]],
+    clusters: list[list[int]],
     token: CancellationToken,
 ) -> list[list[int]]:
     """Let light clusters run where their neighbours run, if that is cheaper than the copies; until nothing changes."""
     colors = numbered.dag.colors
     for _ in range(_MAX_ROUNDS):
         moved = False
-        for items in token.checked(found):
+        for items in token.checked(clusters):
             target = _neighbours_color(numbered.dag, items, token)
             if target is None or not _may_move(numbered, placement, items, providers[target - 1], token):
                 continue
@@ -70,9 +70,9 @@ def _join_islands(
                 colors[item] = target
             moved = True
         if not moved:
-            return found
-        found = cut()
-    return found
+            return clusters
+        clusters = cut()
+    return clusters
 
 
 def _neighbours_color(dag: Dag, items: list[int], token: CancellationToken) -> int | None:

@@ -33,9 +33,9 @@ def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
     for item, count in enumerate(missing):
         if not count and not waiting[item]:
             heapq.heappush(ready.setdefault(dag.colors[item], []), (-changes[item], item))
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     while ready:
-        color = min(ready, key=lambda one: (ready[one][0][0], one))
+        color = min(ready, key=lambda color_key: (ready[color_key][0][0], color_key))
         queue = ready[color]
         segment: list[int] = []
         for _, item in token.checked(popped(queue)):
@@ -46,31 +46,31 @@ def segments(dag: Dag, token: CancellationToken = NEVER) -> list[list[int]]:
                     heapq.heappush(ready.setdefault(dag.colors[other], []), (-changes[other], other))
         del ready[color]
         segment.sort()
-        found.append(segment)
-    return found
+        result.append(segment)
+    return result
 
 
 def _waiting(dag: Dag, token: CancellationToken) -> list[bool]:
     """What reads nothing but constants, at any distance, and is read by its own color only: it waits until it is."""
-    found = [False] * len(dag)
+    waiting = [False] * len(dag)
     for item in token.checked(range(len(dag))):
-        if all(dag.writer[value] != -1 and found[dag.writer[value]] for value in dag.reads[item]):
+        if all(dag.writer[value] != -1 and waiting[dag.writer[value]] for value in dag.reads[item]):
             readers = dag.consumers(item)
-            found[item] = bool(readers) and all(dag.colors[other] == dag.colors[item] for other in readers)
-    return found
+            waiting[item] = bool(readers) and all(dag.colors[other] == dag.colors[item] for other in readers)
+    return waiting
 
 
 def _with_waiting(dag: Dag, item: int, waiting: list[bool]) -> list[int]:
     """An item with what has waited for it, which waits no more."""
-    found = [item]
+    items = [item]
     pending = [item]
     while pending:
         for other in dag.producers(pending.pop()):
             if waiting[other]:
                 waiting[other] = False
-                found.append(other)
+                items.append(other)
                 pending.append(other)
-    return found
+    return items
 
 
 def _changes_to_come(dag: Dag, token: CancellationToken) -> list[int]:
@@ -203,7 +203,7 @@ def clusters(
         The clusters in a topological order, each with its items in ascending order; items of the host's color are in
         none.
     """
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for segment in segments(dag, token):
         if dag.colors[segment[0]] == HOST:
             continue
@@ -211,8 +211,8 @@ def clusters(
         if horizontal and not whole:
             parts = _sources_together(dag, parts)
         for part in token.checked(parts):
-            found += within_limit(dag, part, limit, token)
-    return found
+            result += within_limit(dag, part, limit, token)
+    return result
 
 
 __all__ = ["HOST", "clusters", "connected", "segments", "within_limit"]

@@ -62,9 +62,9 @@ class Dag:
 
     def producers(self, item: int) -> list[int]:
         """The items that an item reads from, each once, in the order of its operands."""
-        found = dict.fromkeys(self.writer[value] for value in self.reads[item])
-        found.pop(-1, None)
-        return list(found)
+        writers = dict.fromkeys(self.writer[value] for value in self.reads[item])
+        writers.pop(-1, None)
+        return list(writers)
 
     def consumers(self, item: int) -> list[int]:
         """The items that read what an item writes, each once."""
@@ -79,17 +79,17 @@ class Dag:
         """
         inside = items if isinstance(items, set | frozenset | dict) else set(items)
         taken: dict[int, None] = {}
-        given: list[int] = []
+        returned: list[int] = []
         for item in token.checked(items):
             for value in self.reads[item]:
                 if self.writer[value] not in inside:
                     taken[value] = None
-            given += [
+            returned += [
                 value
                 for value in self.writes[item]
                 if value in self.wanted or any(reader not in inside for reader in self.readers[value])
             ]
-        return list(taken), given
+        return list(taken), returned
 
 
 @dataclass(slots=True)
@@ -127,30 +127,16 @@ def number(
     """
     items = _items(graph, together, in_order, token)
     numbers: dict[ir.Value, int] = {}
-    values: list[ir.Value] = []
 
     def number_of(value: ir.Value) -> int:
-        found = numbers.get(value)
-        if found is None:
-            found = numbers[value] = len(values)
-            values.append(value)
-        return found
+        return numbers.setdefault(value, len(numbers))
 
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
     operands: list[int] = []
     for nodes in token.checked(items):
-        own: dict[ir.Value, None] = {}
-        used: dict[ir.Value, None] = {}
-        again = 0
-        for node in nodes:
-            for value in node.inputs:
-                if value is not None and constant_tensor(value) is None:
-                    again += value in used
-                    used[value] = None
-            if node.attributes:
-                used.update(dict.fromkeys(value for value in scope.captured(node) if constant_tensor(value) is None))
-            own.update(dict.fromkeys(value for value in node.outputs if value.name != ""))
+        used, again = _used(nodes)
+        own = dict.fromkeys(value for node in nodes for value in node.outputs if value.name != "")
         reads.append(tuple(number_of(value) for value in used if value not in own))
         writes.append(tuple(number_of(value) for value in own))
         operands.append(len(reads[-1]) + (again if len(nodes) == 1 else 0))
@@ -162,7 +148,21 @@ def number(
     dag = Dag(
         reads, writes, wanted, [colors.get(nodes[0], 0) for nodes in token.checked(items)], token, operands=operands
     )
-    return Numbered(graph, items, dag, values)
+    return Numbered(graph, items, dag, list(numbers))
+
+
+def _used(nodes: Sequence[ir.Node]) -> tuple[dict[ir.Value, None], int]:
+    """The values that nodes read, constants apart, in order; and how many operands repeat one before."""
+    used: dict[ir.Value, None] = {}
+    again = 0
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None and constant_tensor(value) is None:
+                again += value in used
+                used[value] = None
+        if node.attributes:
+            used.update(dict.fromkeys(value for value in scope.captured(node) if constant_tensor(value) is None))
+    return used, again
 
 
 def _items(

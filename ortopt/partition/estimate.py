@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.graph import facts, scope
 from ortopt.semantics import STANDARD_DOMAINS, subgraphs
+from ortopt.semantics.op_traits import RESHAPING
 
 CALL = 10e-6
 """Seconds that the call of a group takes besides its kernels."""
@@ -43,7 +44,6 @@ KERNEL_BYTES = 4e9
 
 _TYPICAL_DIM = 64
 _UNKNOWN_BYTES = 4096
-_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _HEAVY = frozenset(
     {
         *("MatMul", "Gemm", "Conv", "ConvTranspose", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
@@ -59,7 +59,7 @@ _LIGHT_CONTRIB = frozenset({"BiasGelu", "BiasSplitGelu", "FastGelu", "Gelu", "Qu
 
 def is_view(node: ir.Node) -> bool:
     """Whether a node only shows the same elements in another shape: it costs nothing wherever it runs."""
-    return not node.domain and node.op_type in _VIEWS
+    return not node.domain and node.op_type in RESHAPING
 
 
 def is_heavy(node: ir.Node) -> bool:
@@ -73,8 +73,10 @@ def host_can(node: ir.Node) -> bool:
     """Whether the host's interpreter knows a node's op, and those below it: it knows what the specification defines."""
     inside = (inner for held in subgraphs(node) for graph in scope.below(held) for inner in graph)
     return all(
-        kernels.is_official(one.domain, one.op_type, scope.of(scope.graph_of(one)).opset_imports.get(one.domain, 1))
-        for one in (node, *inside)
+        kernels.is_official(
+            member.domain, member.op_type, scope.of(scope.graph_of(member)).opset_imports.get(member.domain, 1)
+        )
+        for member in (node, *inside)
     )
 
 

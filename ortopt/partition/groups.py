@@ -108,7 +108,7 @@ def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
     Raises:
         InvalidModelError: If a group is not as the format says: the message names it.
     """
-    found: list[Group] = []
+    groups: list[Group] = []
     functions = model.functions
     pending: list[Iterator[ir.Node]] = [iter(model.graph)]
     called: set[ir.OperatorIdentifier] = set()
@@ -123,11 +123,11 @@ def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
         if identifier in called:
             raise InvalidModelError(f"the group {quoted(node.op_type)} is called twice")
         called.add(identifier)
-        found.append(_read(function, node))
+        groups.append(_read(function, node))
     for identifier, function in functions.items():
         if function.domain == GROUP_DOMAIN and identifier not in called:
             raise InvalidModelError(f"nothing calls the group {quoted(function.name)}")
-    return found
+    return groups
 
 
 def _deepest_first(pending: list[Iterator[ir.Node]]) -> Iterator[ir.Node]:

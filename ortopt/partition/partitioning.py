@@ -1,4 +1,4 @@
-"""From a model to its groups: place, cut, lift."""
+"""From a model to its groups: place, cut, outline."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
 from ortopt.options import Options
-from ortopt.partition import balance, cost, estimate, exemplars, literal, motions, quantized_units, random_state
+from ortopt.partition import (
+    balance,
+    cost,
+    estimate,
+    lazy_tensor_policy,
+    preparation,
+    quantized_units,
+    random_state,
+    shape_only_outputs,
+)
 from ortopt.partition.dag import Numbered, number, topological
-from ortopt.partition.exemplars import Attempt
 from ortopt.partition.groups import PREFIX, Group, groups_of
-from ortopt.partition.lifting import Cluster, lift
+from ortopt.partition.outlining import Cluster, outline
 from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions
+from ortopt.partition.shape_only_outputs import Attempt
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.system.garbage_collection import without_garbage_collection
 
@@ -64,7 +73,7 @@ def partition(
 
     Args:
         model: A model as `ortopt.serialization.load.load` returns it; types are inferred if they have not been.
-        options: How.
+        options: How to cut.
         token: Cancellation token.
 
     Returns:
@@ -84,18 +93,18 @@ def _walk(
 ) -> Iterator[Partition]:
     pending = [graph]
     while pending:
-        found = partition_graph(pending.pop(), placement, options, token)
-        yield found
-        pending.extend(reversed(_graphs_outside(found, token)))
+        partition = partition_graph(pending.pop(), placement, options, token)
+        yield partition
+        pending.extend(reversed(_graphs_outside(partition, token)))
 
 
-def _graphs_outside(found: Partition, token: CancellationToken) -> list[ir.Graph]:
+def _graphs_outside(partition: Partition, token: CancellationToken) -> list[ir.Graph]:
     """The graphs below nodes that are in no cluster."""
-    return [below for node in token.checked(found.outside) for below in subgraphs(node)]
+    return [below for node in token.checked(partition.outside) for below in subgraphs(node)]
 
 
 def prepare(model: ir.Model, token: CancellationToken = NEVER) -> None:
-    """Infer types and shapes, and tell every graph where it stands."""
+    """Infer types and shapes, and attach to every graph what holds around it."""
     scope.attach(model, Options(), token)
     shapes.infer_model(model, token)
 
@@ -107,7 +116,7 @@ def partition_graph(
 
     Args:
         graph: A graph of a model, in topological order.
-        placement: Who runs what.
+        placement: Which provider runs which node.
         options: How to cut.
         token: Cancellation token.
     """
@@ -124,10 +133,10 @@ def partition_graph(
     colored = {node: colors[place] for node, place in token.checked(places.items()) if place is not None}
     numbered = number(graph, colored, [nodes for nodes, _ in bundles], drawing.order, token)
     if options.policy == "literal":
-        fused = literal.clusters(numbered.dag, limit=options.argument_limit, token=token)
-        found = [items for items in token.checked(fused) if not _shows_only(numbered, items)]
+        fused = lazy_tensor_policy.clusters(numbered.dag, limit=options.argument_limit, token=token)
+        clusters = [items for items in token.checked(fused) if not _shows_only(numbered, items)]
     else:
-        found = balance.clusters(
+        clusters = balance.clusters(
             numbered,
             placement,
             providers,
@@ -136,14 +145,14 @@ def partition_graph(
             whole=cost.HOST not in numbered.dag.colors and scope.of(graph).parent is None,
             token=token,
         )
-    found = [items for items in token.checked(found) if _gives(numbered, items, token)]
-    return _partition(numbered, found, providers, token)
+    clusters = [items for items in token.checked(clusters) if _gives(numbered, items, token)]
+    return _partition(numbered, clusters, providers, token)
 
 
 def _gives(numbered: Numbered, items: list[int], token: CancellationToken) -> bool:
-    """Whether somebody needs a result of a cluster: a call that takes and gives nothing would be no valid node."""
-    _, given = numbered.dag.arguments(dict.fromkeys(items), token)
-    return any(numbered.values[value].producer() is not None for value in given)
+    """Whether a result of a cluster is used: a call without results would be no valid node."""
+    _, results = numbered.dag.arguments(dict.fromkeys(items), token)
+    return any(numbered.values[value].producer() is not None for value in results)
 
 
 def _shows_only(numbered: Numbered, items: list[int]) -> bool:
@@ -159,34 +168,36 @@ def settle(
     Args:
         edit: The editor of the model.
         graph: A graph that is in no function.
-        options: How.
+        options: How to cut.
         attempt: Makes each change.
         token: Cancellation token.
     """
     placement = Placement(edit.model, options)
 
     def cut() -> dict[ir.Node, int]:
-        found = partition_graph(graph, placement, options, token)
-        return {node: index for index, cluster in enumerate(found.clusters) for node in token.checked(cluster.nodes)}
+        partition = partition_graph(graph, placement, options, token)
+        return {
+            node: index for index, cluster in enumerate(partition.clusters) for node in token.checked(cluster.nodes)
+        }
 
-    found = partition_graph(graph, placement, options, token)
-    may_move = options.motions and any(
-        not node.domain and node.op_type in motions.ROOTS for node in token.checked(found.outside)
+    partition = partition_graph(graph, placement, options, token)
+    may_move = options.preparation and any(
+        not node.domain and node.op_type in preparation.ROOTS for node in token.checked(partition.outside)
     )
-    if may_move and motions.improve(edit, graph, cut, attempt, token):
-        found = partition_graph(graph, placement, options, token)
+    if may_move and preparation.improve(edit, graph, cut, attempt, token):
+        partition = partition_graph(graph, placement, options, token)
     for _ in range(_MAX_ROUNDS):
-        if not exemplars.drop(edit, graph, [cluster.nodes for cluster in found.clusters], attempt, token):
+        if not shape_only_outputs.drop(edit, graph, [cluster.nodes for cluster in partition.clusters], attempt, token):
             break
         edit.restore_order(token)
-        found = partition_graph(graph, placement, options, token)
-    return found
+        partition = partition_graph(graph, placement, options, token)
+    return partition
 
 
 def _partition(
     numbered: Numbered, clusters: list[list[int]], providers: tuple[str, ...], token: CancellationToken
 ) -> Partition:
-    """Say in terms of nodes what has been found in terms of numbers."""
+    """The clusters of numbers as clusters of nodes."""
     dag = numbered.dag
     cluster_of = {item: index for index, items in enumerate(clusters) for item in items}
     units: list[list[int]] = list(clusters)
@@ -200,22 +211,22 @@ def _partition(
         needs[unit].update(cluster_of[other] for other in dag.producers(item))
         needs[unit].discard(unit)
     order = topological(needs, [items[0] for items in units], token)
-    made: list[Cluster] = []
+    groups: list[Cluster] = []
     outside: list[ir.Node] = []
     sequence: list[int | ir.Node] = []
     for unit in token.checked(order):
         nodes = tuple(node for item in token.checked(units[unit]) for node in numbered.items[item])
         if unit < len(clusters):
-            sequence.append(len(made))
-            made.append(Cluster(providers[dag.colors[units[unit][0]] - 1], nodes))
+            sequence.append(len(groups))
+            groups.append(Cluster(providers[dag.colors[units[unit][0]] - 1], nodes))
         else:
             outside += nodes
             sequence += nodes
-    return Partition(numbered.graph, tuple(made), tuple(outside), tuple(sequence))
+    return Partition(numbered.graph, tuple(groups), tuple(outside), tuple(sequence))
 
 
 def _whatever(edit: Editor) -> Attempt:
-    """Makes every change that can be."""
+    """Makes every change that is possible."""
 
     def attempt(_: Sequence[ir.Node], change: Callable[[], Iterable[ir.Node] | None]) -> bool:
         start = edit.version
@@ -229,27 +240,27 @@ def _whatever(edit: Editor) -> Attempt:
     return attempt
 
 
-def apply(edit: Editor, found: Partition, first: int, token: CancellationToken = NEVER) -> list[ir.Node]:
-    """Lift the clusters of a graph.
+def apply(edit: Editor, partition: Partition, first: int, token: CancellationToken = NEVER) -> list[ir.Node]:
+    """Outline the clusters of a graph.
 
     Args:
         edit: The editor of the model.
-        found: How the graph is cut; it has not been changed since.
+        partition: How the graph is cut; it has not been changed since.
         first: The number of the first group.
-        token: Cancellation token in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token; where it stops the run, the caller rolls back what has been done.
 
     Returns:
         The calls, in the order of the clusters.
     """
     calls = [
-        lift(edit, cluster, f"{PREFIX}{first + index}", token)
-        for index, cluster in enumerate(token.checked(found.clusters))
+        outline(edit, cluster, f"{PREFIX}{first + index}", token)
+        for index, cluster in enumerate(token.checked(partition.clusters))
     ]
     if calls:
-        graph = found.graph
-        known = {node for node in token.checked(found.order) if isinstance(node, ir.Node)} | set(calls)
+        graph = partition.graph
+        known = {node for node in token.checked(partition.order) if isinstance(node, ir.Node)} | set(calls)
         constants = [node for node in token.checked(graph) if node not in known]
-        order = [calls[unit] if isinstance(unit, int) else unit for unit in token.checked(found.order)]
+        order = [calls[unit] if isinstance(unit, int) else unit for unit in token.checked(partition.order)]
         edit.reorder(graph, [*constants, *order], token)
     return calls
 
@@ -259,7 +270,7 @@ def group(model: ir.Model, options: PartitionOptions | None = None, token: Cance
 
     Args:
         model: A model as `ortopt.serialization.load.load` returns it.
-        options: How.
+        options: How to cut.
         token: Cancellation token: the model is as it was then, but for types that are known now.
 
     Returns:
@@ -286,9 +297,9 @@ def _group_all(edit: Editor, options: PartitionOptions, token: CancellationToken
     count = 0
     pending = [edit.model.graph]
     while pending:
-        found = settle(edit, pending.pop(), options, _whatever(edit), token)
-        count += len(apply(edit, found, count, token))
-        pending.extend(reversed(_graphs_outside(found, token)))
+        partition = settle(edit, pending.pop(), options, _whatever(edit), token)
+        count += len(apply(edit, partition, count, token))
+        pending.extend(reversed(_graphs_outside(partition, token)))
     edit.drop_freed_initializers(token)
 
 

@@ -32,11 +32,11 @@ def units(
 
     Args:
         graph: The graph, in topological order; it draws no random numbers.
-        placement: Who runs what.
+        placement: Which provider runs which node.
         places: Where each node would run by itself.
         token: Cancellation token.
     """
-    found: list[tuple[list[ir.Node], str]] = []
+    result: list[tuple[list[ir.Node], str]] = []
     unread: set[ir.Node] = set()
     for node in token.checked(graph):
         if _is(node, "DequantizeLinear"):
@@ -45,19 +45,22 @@ def units(
             continue
         if not unread:
             continue
-        read = {one: None for value in node.inputs if value is not None and (one := value.producer()) in unread}
+        read = {
+            producer: None for value in node.inputs if value is not None and (producer := value.producer()) in unread
+        }
         unread.difference_update(read)  # whoever comes first, has them or nobody
         provider = places[node]
         if not read or provider is None or any(subgraphs(node)):
             continue
         unit = [
-            one
-            for one in read
-            if provider in placement.providers_of(one) and all(user.graph is graph for user, _ in one.outputs[0].uses())
+            producer
+            for producer in read
+            if provider in placement.providers_of(producer)
+            and all(user.graph is graph for user, _ in producer.outputs[0].uses())
         ]
         if unit:
-            found.append(([*unit, node, *_behind(node, provider, placement, graph)], provider))
-    return found
+            result.append(([*unit, node, *_behind(node, provider, placement, graph)], provider))
+    return result
 
 
 def _behind(node: ir.Node, provider: str, placement: Placement, graph: ir.Graph) -> list[ir.Node]:

@@ -129,14 +129,14 @@ def quotients(model: ir.Model) -> list[Quotient]:
     Args:
         model: A model, grouped or not; types are inferred and `scope.attach` has seen it.
     """
-    found = {group.call: group for group in groups_of(model)}
+    groups = {group.call: group for group in groups_of(model)}
     graphs = [model.graph]
     graphs += [
         graph
         for graph in scope.below(model.graph)
         if graph is not model.graph and any(node.domain == GROUP_DOMAIN for node in graph)
     ]
-    return [_quotient(graph, found) for graph in graphs]
+    return [_quotient(graph, groups) for graph in graphs]
 
 
 def _quotient(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> Quotient:
@@ -180,17 +180,17 @@ def _side(kind: Literal["inputs", "outputs"], names: tuple[str, ...]) -> Vertex:
 def _inside(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Iterator[ir.Node]:
     """The nodes that a vertex stands for: a group's body, or a node, with all below them; Constants left out."""
     for outer in groups[node].function if node in groups else (node,):
-        for one in ((outer,), *scope.nested(outer)):
-            yield from (inner for inner in one if not is_constant_node(inner))
+        for nodes in ((outer,), *scope.nested(outer)):
+            yield from (inner for inner in nodes if not is_constant_node(inner))
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    found, count = name, 1
-    while found in taken:
+    unused, count = name, 1
+    while unused in taken:
         count += 1
-        found = f"{name} ({count})"
-    taken.add(found)
-    return found
+        unused = f"{name} ({count})"
+    taken.add(unused)
+    return unused
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
@@ -199,13 +199,13 @@ def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
 
 def _edge(source: str, target: str, value: ir.Value) -> Edge:
     dims = facts.dims_of(value)
-    told = None if dims is None else tuple(_told(dim) for dim in dims)
+    sizes = None if dims is None else tuple(_shown(dim) for dim in dims)
     return Edge(
         source,
         target,
         value.name or "",
         "unknown" if value.type is None else str(value.type),
-        told,
+        sizes,
         _nbytes(value, dims),
     )
 
@@ -216,11 +216,11 @@ def _nbytes(value: ir.Value, dims: facts.Dims | None) -> int | str | None:
     size = symbolic.product(dims)
     if isinstance(size, int):
         return math.ceil(size * value.dtype.bitwidth / 8)
-    return _told(symbolic.ceildiv(symbolic.mul(size, value.dtype.bitwidth), 8))
+    return _shown(symbolic.ceildiv(symbolic.mul(size, value.dtype.bitwidth), 8))
 
 
-def _told(dim: symbolic.Dim) -> int | str | None:
-    """A dimension for people: invented symbols are unknown."""
+def _shown(dim: symbolic.Dim) -> int | str | None:
+    """A dimension as it is shown: invented symbols are unknown."""
     if isinstance(dim, int):
         return dim
     return None if dim.value is None or symbolic.is_invented(dim) else dim.value

@@ -43,7 +43,7 @@ def drawing(
 
     Args:
         graph: The graph, in topological order.
-        placement: Who runs what.
+        placement: Which provider runs which node.
         functions: The model's local functions.
         places: Where each node would run by itself.
         token: Cancellation token.

@@ -35,10 +35,10 @@ class PartitionOptions:
         providers: Execution providers by ONNX Runtime's names, the preferred one first. The CPU provider is always the
             last resort, as it is in every session of ONNX Runtime.
         policy: ``cost`` weighs sessions and device changes (`ortopt.partition.cost`); ``literal`` follows ONNX
-            Runtime's lazy-tensor fuser step by step (`ortopt.partition.literal`).
+            Runtime's lazy-tensor fuser step by step (`ortopt.partition.lazy_tensor_policy`).
         argument_limit: How many runtime values a group may take and give in all; weights do not count.
         horizontal: Whether nodes that only share an operand may be in one group (``cost`` only).
-        motions: Whether nodes may be changed so that clusters grow (`ortopt.partition.motions`).
+        preparation: Whether nodes may be changed so that clusters grow (`ortopt.partition.preparation`).
         allow: If not empty, only these ops are grouped: ``Add``, ``com.microsoft::Gelu``, or for one provider
             ``Add@cuda``.
         deny: Ops that are not grouped, spelled the same.
@@ -49,7 +49,7 @@ class PartitionOptions:
     policy: Policy = "cost"
     argument_limit: int = ARGUMENT_LIMIT
     horizontal: bool = True
-    motions: bool = True
+    preparation: bool = True
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     predicate: Predicate | None = None

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, SCAN_HAS_NO_BATCH_FROM
 
 LOOPS = ("Loop", "Scan")
 
@@ -71,7 +72,7 @@ def repeated(node: ir.Node) -> Repeated:
         states, before = max(len(node.inputs) - 2, 0), 2
         need(len(body.inputs) == states + 2, "the body has another number of inputs", node)
     else:
-        need(opset(node) >= 9, "before opset 9 a Scan has batches", node)
+        need(opset(node) >= SCAN_HAS_NO_BATCH_FROM, "before opset 9 a Scan has batches", node)
         states, before = len(node.inputs) - attribute(node, "num_scan_inputs", 0), 0
         need(0 <= states < len(node.inputs), "it scans nothing", node)
         need(len(body.inputs) == len(node.inputs), "the body has another number of inputs", node)
@@ -92,9 +93,6 @@ def copied(value: ir.Value) -> ir.Value:
     return value
 
 
-AXES_ARE_INPUT_SINCE = 13
-
-
 def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
     """A new node that removes an axis of size 1.
 
@@ -112,6 +110,6 @@ def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
 
 
 def _reshaped(op: str, value: ir.Value, axis: int, version: int) -> ir.Node:
-    if version < AXES_ARE_INPUT_SINCE:
+    if version < AXES_ARE_AN_INPUT_FROM[op]:
         return ir.node(op, [value], attributes={"axes": [axis]})
     return ir.node(op, [value, constant([axis])])

@@ -13,8 +13,8 @@ from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, need, opset, optional, rank, same_dim
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
-BOUNDS_ARE_INPUTS = 10
 INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
 
 
@@ -90,7 +90,7 @@ def slice_node(x: ir.Value, taken: Sequence[tuple[int, int, int, int]], version:
         version: The opset of the graph.
     """
     axes, starts, ends, steps = ([part[column] for part in taken] for column in range(4))
-    if version < BOUNDS_ARE_INPUTS:
+    if version < BOUNDS_ARE_INPUTS_FROM["Slice"]:
         return ir.node("Slice", [x], {"axes": axes, "starts": starts, "ends": ends})
     lists = [starts, ends, axes] + ([steps] if any(step != 1 for step in steps) else [])
     return ir.node("Slice", [x, *(constant(np.array(numbers, np.int64)) for numbers in lists)])
@@ -98,7 +98,7 @@ def slice_node(x: ir.Value, taken: Sequence[tuple[int, int, int, int]], version:
 
 def _list(node: ir.Node, name: str) -> tuple[Dim, ...] | None:
     """Bounds, axes or steps: an attribute before opset 10, an input since; None where they are left out."""
-    if opset(node) < BOUNDS_ARE_INPUTS:
+    if opset(node) < BOUNDS_ARE_INPUTS_FROM["Slice"]:
         listed: tuple[int, ...] | None = attribute(node, name, None)
         return listed
     value = optional(node, INPUTS[name])

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
-from ortopt.analysis.shape_demand import SIZES, Demand, demands
+from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.terminal_text import node_name, one_line, quoted
 
@@ -118,7 +119,7 @@ def _failure(error: TransformerError) -> dict[str, Any]:
 
 def shape_arithmetic(result: OptimizeResult) -> list[dict[str, Any]]:
     """The nodes left in a result that depend on dimensions alone: what needs each of them, and why."""
-    if not any(op in result.summary.after.ops for op in SIZES):
+    if not any(op in result.summary.after.ops for op in SHAPE_QUERIES):
         return []
     return [_demand(demand) for demand in demands(result.model)]
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.match import need, rank, shape_of
+from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, UNARY, UNARY_WITH_PARAMETERS
 from ortopt.transpose.layout import Perm, inverse, normal
 from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, handles, is_one, rebuilt
 
 
-@handles(
-    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil", "Celu"),
-    *("Clip", "Cos", "Cosh", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
-    *("IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink"),
-    *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
-)
+@handles(*UNARY, *UNARY_WITH_PARAMETERS)
 def unary(node: ir.Node, at: At) -> Plan:
     """``op(x, parameters…)``: the first input counts; a mask has the layout of the data."""
     need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
@@ -26,10 +22,7 @@ def unary(node: ir.Node, at: At) -> Plan:
     )
 
 
-@handles(
-    *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual"),
-    *("Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
-)
+@handles(*BROADCASTING, *BROADCASTING_ONE_WAY)
 def broadcasting(node: ir.Node, at: At) -> Plan:
     """Operands of the highest rank take the layout; those of a lower one get their missing axes, where that matters."""
     present = [value for value in node.inputs if value is not None]

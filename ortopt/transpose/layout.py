@@ -15,8 +15,8 @@ Layout: TypeAlias = Perm | None
 
 def normal(perm: Iterable[int]) -> Layout:
     """A permutation as a layout: None if it is the identity."""
-    found = tuple(perm)
-    return None if found == tuple(range(len(found))) else found
+    axes = tuple(perm)
+    return None if axes == tuple(range(len(axes))) else axes
 
 
 def inverse(layout: Layout) -> Layout:
@@ -60,10 +60,10 @@ def with_axes(perm: Perm, axes: Sequence[int]) -> Perm:
     """
     added = set(axes)
     rest = [at for at in range(len(perm) + len(added)) if at not in added]
-    found = list(range(len(perm) + len(added)))
+    layout = list(range(len(perm) + len(added)))
     for place, to in zip(rest, perm, strict=True):
-        found[place] = rest[to]
-    return tuple(found)
+        layout[place] = rest[to]
+    return tuple(layout)
 
 
 def reordered(items: Sequence[int], perm: Perm) -> tuple[int, ...]:

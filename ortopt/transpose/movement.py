@@ -22,6 +22,12 @@ from ortopt.graph.match import (
     rank,
     shape_of,
 )
+from ortopt.semantics.opset_changes import (
+    BOUNDS_ARE_INPUTS_FROM,
+    PADS_ARE_AN_INPUT_FROM,
+    REGION_IS_AN_INPUT_FROM,
+    SCALES_ARE_AN_INPUT_FROM,
+)
 from ortopt.transpose.layout import Perm, inverse, normal, reordered, with_axes, without_axes
 from ortopt.transpose.plan import SMALL_NODE, At, Operands, Plan, by_axis, handles, rearranged, rebuilt
 
@@ -114,11 +120,11 @@ def _joined(layout: Perm, axis: int, count: int) -> Perm:
 
 
 @handles("Slice")
-def cut(node: ir.Node, at: At) -> Plan:
+def slice_axes(node: ir.Node, at: At) -> Plan:
     """Axes follow; where none are named they are the first ones."""
     _data_only(node, at)
     of = len(at.layout)
-    if opset(node) < 10:
+    if opset(node) < BOUNDS_ARE_INPUTS_FROM["Slice"]:
         starts = attribute(node, "starts", ())
         named = attribute(node, "axes", tuple(range(len(starts))))
         new = tuple(at.layout[axis % of] for axis in _checked(node, named, of))
@@ -131,7 +137,7 @@ def cut(node: ir.Node, at: At) -> Plan:
         assert starts_value is not None
         shape = shape_of(starts_value)
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
-            raise Refusal("the axes are not told", node)
+            raise Refusal("the axes are not known", node)
         named = tuple(range(shape[0]))
     new_axes = [at.layout[axis] for axis in _checked(node, named, of)]
     dtype = ir.DataType.INT64
@@ -158,9 +164,9 @@ def pad(node: ir.Node, at: At) -> Plan:
     back = inverse(at.layout)
     assert back is not None
     both = (*back, *(axis + of for axis in back))
-    if opset(node) < 11:
+    if opset(node) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         pads = attribute(node, "pads", ())
-        need(len(pads) == 2 * of, "the paddings are not told", node)
+        need(len(pads) == 2 * of, "the paddings are not known", node)
         new = tuple(pads[place] for place in both)
         return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"pads": new}))
     axes = optional(node, 3)
@@ -251,24 +257,12 @@ def resize(node: ir.Node, at: At) -> Plan:
     need(
         attribute(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize", "Resize crops by a region", node
     )
-    if node.op_type == "Upsample" and opset(node) < 9:
-        scales: tuple[float, ...] = attribute(node, "scales", ())
-        need(len(scales) == of, "the scales are not told", node)
-        new = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
-        _check_kernel(node, mode, [place for place in range(of) if scales[place] != 1], at.layout)
-
-        def build_old(operands: Operands) -> Sequence[ir.Value]:
-            outputs = rebuilt(node, operands.values, drop=("scales",))
-            made = outputs[0].producer()
-            assert made is not None
-            made.attributes["scales"] = new
-            return outputs
-
-        return Plan((at.layout,), (at.layout,), build_old)
+    if node.op_type == "Upsample" and opset(node) < SCALES_ARE_AN_INPUT_FROM["Upsample"]:
+        return _upsample_by_attribute(node, at)
     vectors = [place for place, value in enumerate(node.inputs) if place and value is not None and not _empty(value)]
-    if opset(node) > 10 and 1 in vectors:
+    if opset(node) >= REGION_IS_AN_INPUT_FROM["Resize"] and 1 in vectors:
         vectors.remove(1)  # a region that only tf_crop_and_resize looks at
-    need(len(vectors) == 1, "the scales are not told", node)
+    need(len(vectors) == 1, "the scales are not known", node)
     (vector,) = vectors
     value = node.inputs[vector]
     assert value is not None
@@ -285,7 +279,7 @@ def resize(node: ir.Node, at: At) -> Plan:
     if mode != "nearest":
         _check_kernel(node, mode, _resized(node, value, sizes=vector == 3), at.layout)
     dims = shape_of(value)
-    need(dims is not None and len(dims) == 1 and dims[0] == of, "the scales are not told", node)
+    need(dims is not None and len(dims) == 1 and dims[0] == of, "the scales are not known", node)
     moved = _moved(value, at.layout)
 
     def build(operands: Operands) -> Sequence[ir.Value]:
@@ -294,6 +288,25 @@ def resize(node: ir.Node, at: At) -> Plan:
         return rebuilt(node, inputs)
 
     return Plan((at.layout, *_as_is(node)), (at.layout,), build, 0 if is_constant(value) else SMALL_NODE)
+
+
+def _upsample_by_attribute(node: ir.Node, at: At) -> Plan:
+    """An Upsample whose scales are an attribute: they follow."""
+    of = len(at.layout)
+    scales: tuple[float, ...] = attribute(node, "scales", ())
+    need(len(scales) == of, "the scales are not known", node)
+    moved = ir.AttrFloat32s("scales", [scales[place] for place in _order(at.layout)])
+    resized = [place for place in range(of) if scales[place] != 1]
+    _check_kernel(node, attribute(node, "mode", "nearest"), resized, at.layout)
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        outputs = rebuilt(node, operands.values, drop=("scales",))
+        upsample = outputs[0].producer()
+        assert upsample is not None
+        upsample.attributes["scales"] = moved
+        return outputs
+
+    return Plan((at.layout,), (at.layout,), build)
 
 
 def _order(layout: Perm) -> Perm:

@@ -126,14 +126,14 @@ def plan(node: ir.Node, at: At) -> Plan:
     need(not own or node.op_identifier() not in own, "it is a local function", node)
     need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)
     need(not semantics.is_random(node), "its results are random", node)
-    found = handler(node, at)
-    return found._replace(
+    full_plan = handler(node, at)
+    return full_plan._replace(
         inputs=tuple(
             None if isinstance(demand, tuple) and not isinstance(demand, Lift | Flexible) and is_one(value) else demand
-            for value, demand in zip(node.inputs, found.inputs, strict=True)
+            for value, demand in zip(node.inputs, full_plan.inputs, strict=True)
         ),
         outputs=tuple(
-            None if is_one(value) else layout for value, layout in zip(node.outputs, found.outputs, strict=True)
+            None if is_one(value) else layout for value, layout in zip(node.outputs, full_plan.outputs, strict=True)
         ),
     )
 

@@ -11,12 +11,11 @@ from ortopt import semantics
 from ortopt.graph.edit import constant, discard, new_nodes
 from ortopt.graph.match import is_constant, is_used, opset
 from ortopt.options import MEGABYTE
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 from ortopt.transpose.layout import Layout, compose, inverse
-from ortopt.transpose.linear import in_place
+from ortopt.transpose.matmul import in_place
 from ortopt.transpose.plan import Flexible, Lift, Operands, Plan
 from ortopt.transpose.region import Region, demanded_layout, layout_of
-
-_UNSQUEEZE_AXES_INPUT = 13
 
 
 class Rearrangement:
@@ -34,7 +33,7 @@ class Rearrangement:
         self._region = region
         self._views = region.views
         self._turned = turned
-        self._made: dict[ir.Value, ir.Value] = {}
+        self._rebuilt: dict[ir.Value, ir.Value] = {}
         self._fetched: dict[tuple[ir.Value, Layout], ir.Value] = {}
         self._lifted: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
         self.members: dict[ir.Node, Plan] = {node: region.plans[node] for node in region.plans if node in turned}
@@ -56,45 +55,45 @@ class Rearrangement:
         Raises:
             Refusal: If something cannot be built after all; nothing is left behind.
         """
-        found: dict[ir.Value, ir.Value] = {}
+        result: dict[ir.Value, ir.Value] = {}
         try:
-            found = self._replacements()
+            result = self._replacements()
         finally:
             # What has been built and leads to no replacement (a member may be dead) must not count as a user.
-            kept = set(new_nodes(found.values()))
+            kept = set(new_nodes(result.values()))
             touched = dict.fromkeys(self._region.roots)
             for node in self.members:
                 touched.update(dict.fromkeys(value for value in node.inputs if value is not None))
             discard(node for node in new_nodes(self._built()) if node not in kept)
             for value in touched:
                 discard([use.node for use in value.uses() if use.node.graph is None and use.node not in kept])
-        return found
+        return result
 
     def _built(self) -> list[ir.Value]:
-        return [*self._made.values(), *self._fetched.values(), *self._lifted.values()]
+        return [*self._rebuilt.values(), *self._fetched.values(), *self._lifted.values()]
 
     def _replacements(self) -> dict[ir.Value, ir.Value]:
         for node in self._in_order():
             self._build(node)
-        found: dict[ir.Value, ir.Value] = {}
+        replacements: dict[ir.Value, ir.Value] = {}
         for root in self._region.roots:
             for port in self._views.ports(root):
                 if port.node in self.members:
                     continue
                 new = self._fetch(root, inverse(port.perm))
                 if new is not port.value:
-                    found[port.value] = new
+                    replacements[port.value] = new
         for node in self.members:
             for value in node.outputs:
-                if value in self._made and value not in self._region.roots and is_used(value):
-                    found[value] = self._made[value]
-        return self._with_own_outputs(found)
+                if value in self._rebuilt and value not in self._region.roots and is_used(value):
+                    replacements[value] = self._rebuilt[value]
+        return self._with_own_outputs(replacements)
 
-    def _with_own_outputs(self, found: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+    def _with_own_outputs(self, replacements: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
         """Give each graph output a new node of its own; outputs come last, so that names end with them."""
-        inner = {old: new for old, new in found.items() if not old.is_graph_output()}
+        inner = {old: new for old, new in replacements.items() if not old.is_graph_output()}
         taken: set[ir.Value] = set()
-        for old, new in found.items():
+        for old, new in replacements.items():
             if not old.is_graph_output():
                 continue
             producer = new.producer()
@@ -125,10 +124,10 @@ class Rearrangement:
         return list(done)
 
     def _build(self, node: ir.Node) -> None:
-        found = self.members[node]
+        plan = self.members[node]
         values: list[ir.Value | None] = []
         swapped: list[bool] = []
-        for value, demand in zip(node.inputs, found.inputs, strict=True):
+        for value, demand in zip(node.inputs, plan.inputs, strict=True):
             if value is None:
                 values.append(None)
                 continue
@@ -145,8 +144,8 @@ class Rearrangement:
             else:
                 operand = self._fetch(root, demanded_layout(perm, layout))
             values.append(self._lift(operand, demand.axes, node) if isinstance(demand, Lift) else operand)
-        outputs = found.build(Operands(values, tuple(swapped)))
-        self._made.update(zip(node.outputs, outputs, strict=False))
+        outputs = plan.build(Operands(values, tuple(swapped)))
+        self._rebuilt.update(zip(node.outputs, outputs, strict=False))
 
     # -- values in layouts --------------------------------------------------------------------------------------------
 
@@ -161,16 +160,16 @@ class Rearrangement:
 
     def _fetch(self, root: ir.Value, layout: Layout) -> ir.Value:
         """A root in a layout: ``u`` with ``root = Transpose(u, layout)``."""
-        found = self._fetched.get((root, layout))
-        if found is None:
-            found = self._fetched[root, layout] = self._made_or_found(root, layout)
-        return found
+        fetched = self._fetched.get((root, layout))
+        if fetched is None:
+            fetched = self._fetched[root, layout] = self._in_layout(root, layout)
+        return fetched
 
-    def _made_or_found(self, root: ir.Value, layout: Layout) -> ir.Value:
+    def _in_layout(self, root: ir.Value, layout: Layout) -> ir.Value:
         perm = inverse(layout)
         if is_constant(root):
             return root if perm is None else _transposed(root, perm)
-        base = self._made.get(root)
+        base = self._rebuilt.get(root)
         if base is None:
             for node in self._views.transposes(root):
                 if node.inputs[0] is root and self._views.of(node.outputs[0]).perm == perm and perm is not None:
@@ -179,18 +178,18 @@ class Rearrangement:
         perm = compose(self._supply(root), perm)
         if perm is None:
             return base
-        made = ir.node("Transpose", [base], attributes={"perm": perm})
+        transpose = ir.node("Transpose", [base], attributes={"perm": perm})
         old = self.transposes[0] if self.transposes else None
         if old is not None:
-            made.metadata_props.update(old.metadata_props)
-            made.doc_string = old.doc_string
-        return made.outputs[0]
+            transpose.metadata_props.update(old.metadata_props)
+            transpose.doc_string = old.doc_string
+        return transpose.outputs[0]
 
     def _lift(self, operand: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Value:
-        found = self._lifted.get((operand, axes))
-        if found is None:
-            found = self._lifted[operand, axes] = _unsqueezed(operand, axes, node)
-        return found
+        lifted = self._lifted.get((operand, axes))
+        if lifted is None:
+            lifted = self._lifted[operand, axes] = _unsqueezed(operand, axes, node)
+        return lifted
 
 
 def _content(value: ir.Value) -> ir.TensorProtocol:
@@ -232,6 +231,6 @@ def _unsqueezed(value: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Val
         for axis in axes:
             dims.insert(axis, 1)
         return constant(_derived(tensor, tuple(dims), None))
-    if opset(node) >= _UNSQUEEZE_AXES_INPUT:
+    if opset(node) >= AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
         return ir.node("Unsqueeze", [value, constant(list(axes))]).outputs[0]
     return ir.node("Unsqueeze", [value], attributes={"axes": axes}).outputs[0]

@@ -8,18 +8,14 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, integers, need, opset, optional, rank
+from ortopt.semantics.op_traits import REDUCTIONS
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, ONE_AXIS_FROM
 from ortopt.transpose.layout import Perm, normal, with_axes, without_axes
 from ortopt.transpose.plan import At, Plan, axes_by, handles, rebuilt
 
-_REDUCTIONS = (
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
-    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
-)
-_AXES_INPUT_SINCE = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
-
 
 def _axes_are_input(node: ir.Node) -> bool:
-    return opset(node) >= _AXES_INPUT_SINCE.get(node.op_type, 18)
+    return opset(node) >= AXES_ARE_AN_INPUT_FROM[node.op_type]
 
 
 def _axes(node: ir.Node, of: int) -> tuple[int, ...] | None:
@@ -50,7 +46,7 @@ def _input_layout(at: At, axes: Sequence[int], *, keeps: bool) -> Perm:
     return with_axes(at.layout, axes) if at.is_output and not keeps else at.layout
 
 
-@handles(*_REDUCTIONS)
+@handles(*REDUCTIONS)
 def reduction(node: ir.Node, at: At) -> Plan:
     """Axes follow the layout; without ``keepdims`` the axes that are left may even be in order."""
     need(at.is_output or at.position == 0, "it is a list of axes", node)
@@ -82,7 +78,7 @@ def squeeze(node: ir.Node, at: At) -> Plan:
     """The axes that are left keep their order, or take another."""
     need(at.is_output or at.position == 0, "it is a list of axes", node)
     axes = _axes(node, rank(_data(node)))
-    need(bool(axes), "the axes are not told", node)
+    need(bool(axes), "the axes are not known", node)
     assert axes is not None
     return _dropping(node, at, axes, keeps=False)
 
@@ -119,15 +115,15 @@ def arg_extremum(node: ir.Node, at: At) -> Plan:
     return Plan((layout,), (output,), lambda operands: rebuilt(node, operands.values, {"axis": layout[axis]}))
 
 
-@handles("Softmax", "LogSoftmax", "Hardmax")
+@handles(*ONE_AXIS_FROM)
 def softmax(node: ir.Node, at: At) -> Plan:
     """The axis follows; before opset 13 it is the last one, or all after it are one with it."""
     of = len(at.layout)
-    flattens = opset(node) < 13
+    flattens = opset(node) < ONE_AXIS_FROM[node.op_type]
     axis = _axis(node, 1 if flattens else -1, of)
     new_axis = at.layout[axis]
     last = axis == new_axis == of - 1
-    need(not flattens or last, f"{node.op_type} flattens before opset 13", node)
+    need(not flattens or last, f"{node.op_type} flattens before opset {ONE_AXIS_FROM[node.op_type]}", node)
     return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axis": new_axis}))
 
 

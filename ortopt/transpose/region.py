@@ -20,9 +20,9 @@ import onnx_ir as ir
 from ortopt.graph import symbolic
 from ortopt.graph.match import Refusal, is_constant, shape_of
 from ortopt.onnx_ir_internals import attributes_of, use_count
-from ortopt.transpose.cut import UNBOUNDED, Network
 from ortopt.transpose.layout import Layout, compose, inverse, normal
-from ortopt.transpose.linear import flexible_inputs
+from ortopt.transpose.matmul import flexible_inputs
+from ortopt.transpose.min_cut import UNBOUNDED, Network
 from ortopt.transpose.plan import At, Demand, Flexible, Lift, Plan, is_one, plan
 
 OVERHEAD = 16_384
@@ -42,15 +42,15 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
     """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
     if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
         return None
-    found = attributes_of(node).get("perm")
+    attribute = attributes_of(node).get("perm")
     x = node.inputs[0]
     shape = None if x is None else shape_of(x)
-    if x is None or (found is not None and found.is_ref()):
+    if x is None or (attribute is not None and attribute.is_ref()):
         return None
     if shape is not None and is_one(x):
         return tuple(range(len(shape)))
-    if found is not None:
-        perm = tuple(found.value)
+    if attribute is not None:
+        perm = tuple(attribute.value)
         return perm if sorted(perm) == list(range(len(perm))) else None
     return None if shape is None else tuple(reversed(range(len(shape))))
 
@@ -85,8 +85,8 @@ def _typical(text: str | None) -> int:
     if text is None:
         return TYPICAL_SIZE
     dim = symbolic.canonical(text)
-    found = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
-    return max(found, 1) if isinstance(found, int) else TYPICAL_SIZE
+    size = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
+    return max(size, 1) if isinstance(size, int) else TYPICAL_SIZE
 
 
 class View(NamedTuple):
@@ -168,10 +168,10 @@ class Views:
 
     def weight(self, root: ir.Value) -> int:
         """The bytes through a Transpose of a root."""
-        found = self._weights.get(root)
-        if found is None:
-            found = self._weights[root] = bytes_of(root)
-        return found
+        nbytes = self._weights.get(root)
+        if nbytes is None:
+            nbytes = self._weights[root] = bytes_of(root)
+        return nbytes
 
 
 def layout_of(demand: Demand) -> Layout:
@@ -214,21 +214,21 @@ class Region:
             if node in self.plans or (node, at) in refused:
                 continue
             try:
-                found = plan(node, at)
+                node_plan = plan(node, at)
             except Refusal as refusal:
                 refused.add((node, at))
                 self.refusals.append(refusal.with_traceback(None))  # its frames would hold everything
                 continue
-            self.plans[node] = found
-            pending.extend(self._neighbours(node, found))
-        for node, found in self.plans.items():
-            for value, demand in zip(node.inputs, found.inputs, strict=True):
+            self.plans[node] = node_plan
+            pending.extend(self._neighbours(node, node_plan))
+        for node, node_plan in self.plans.items():
+            for value, demand in zip(node.inputs, node_plan.inputs, strict=True):
                 if value is not None and (demand is not None):
                     self._roots[self.views.of(value).root] = None
             self._roots.update(dict.fromkeys(node.outputs))
 
-    def _neighbours(self, node: ir.Node, found: Plan) -> Iterator[tuple[ir.Node, At]]:
-        for value, demand in zip(node.inputs, found.inputs, strict=True):
+    def _neighbours(self, node: ir.Node, node_plan: Plan) -> Iterator[tuple[ir.Node, At]]:
+        for value, demand in zip(node.inputs, node_plan.inputs, strict=True):
             layout = layout_of(demand)
             if value is None or layout is None or is_constant(value):
                 continue
@@ -237,7 +237,7 @@ class Region:
             if view.perm is None and producer is not None and producer.graph is self.views.graph:
                 yield producer, At(True, output_index(producer, value), layout)
             yield from self.users(value, layout)
-        for value, layout in zip(node.outputs, found.outputs, strict=True):
+        for value, layout in zip(node.outputs, node_plan.outputs, strict=True):
             if layout is not None:
                 yield from self.users(value, layout)
 
@@ -252,12 +252,12 @@ class Region:
 
     def ways_in(self) -> Iterator[tuple[ir.Node, At]]:
         """From where the same region would be reached."""
-        for node, found in self.plans.items():
-            for position, demand in enumerate(found.inputs):
+        for node, node_plan in self.plans.items():
+            for position, demand in enumerate(node_plan.inputs):
                 layout = layout_of(demand)
                 if layout is not None:
                     yield node, At(False, position, layout)
-            for position, layout in enumerate(found.outputs):
+            for position, layout in enumerate(node_plan.outputs):
                 if layout is not None:
                     yield node, At(True, position, layout)
 
@@ -289,12 +289,12 @@ class Region:
 
     def demanded(self, root: ir.Value, turned: Collection[ir.Node]) -> dict[Layout, None]:
         """The layouts in which a root is wanted."""
-        found: dict[Layout, None] = {}
+        layouts: dict[Layout, None] = {}
         for port in self.views.ports(root):
             layout = self.demand(port, turned)
             if not isinstance(layout, Flexible):
-                found[layout] = None
-        return found
+                layouts[layout] = None
+        return layouts
 
     def cost(self, turned: Collection[ir.Node]) -> Cost:
         """What all transposes around the region cost when some nodes are turned."""
@@ -436,7 +436,7 @@ def demanded_layout(perm: Layout, layout: Layout) -> Layout:
 
 def output_index(node: ir.Node, value: ir.Value) -> int:
     """Which output of a node a value is."""
-    found = value.index()
-    assert found is not None
-    assert node.outputs[found] is value
-    return found
+    index = value.index()
+    assert index is not None
+    assert node.outputs[index] is value
+    return index

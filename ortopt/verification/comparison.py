@@ -35,6 +35,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.semantics import subgraphs
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.terminal_text import quoted
 
 Array = np.ndarray[Any, Any]
@@ -70,8 +71,6 @@ _SAMPLE: Final = 1 << 16  # elements of which a median is taken
 _SLICE: Final = 4  # elements that a slice has at least
 _QUANTIZING: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
-_SHAPES: Final = frozenset({"Shape", "Size"})
-"""Ops whose results do not depend on how their input was rounded."""
 
 
 class Limits(NamedTuple):
@@ -181,7 +180,7 @@ def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, f
 
     for node in token.checked(model.graph):
         coarsest = functions.of_node(node)
-        if node.op_type not in _SHAPES or node.domain:
+        if node.op_type not in SHAPE_QUERIES or node.domain:
             for one in (node, *_inside(node)):
                 for value in one.inputs:
                     coarsest = max(coarsest, of(value)) if value is not None else coarsest

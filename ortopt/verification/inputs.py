@@ -21,6 +21,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
+from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, SHAPE_QUERIES
 from ortopt.terminal_text import quoted
 from ortopt.verification.numbers import (
     FAR,
@@ -51,15 +52,15 @@ _KEPT_BY: Final = frozenset(
 )
 _STEPS: Final = 200  # how far from an input its consumers are looked at
 _COMPARED: Final = {"Equal": 0, "Greater": 1, "GreaterOrEqual": 0, "Less": -1, "LessOrEqual": 0}  # beyond the constant
-_SHAPES: Final = frozenset({"Shape", "Size"})
 _SIZED_BY_THE_FIRST: Final = frozenset(
     {"Range", "ConstantOfShape", "Loop", "If", "Scan", "AffineGrid", "BlackmanWindow", "HammingWindow", "HannWindow"}
     | {"MelWeightMatrix", "SequenceMap"}
 )
-_ALL_ARE_DATA: Final = frozenset(
-    {"Add", "Sub", "Mul", "Pow", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where", "Max", "Min"}
-    | {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Sum", "Mean", "Concat", "MatMul", "MatMulInteger"}
-    | {"Gemm", "Clip", "PRelu", "Einsum", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
+_ALL_ARE_DATA: Final = (
+    (BROADCASTING - {"BitShift", "Div", "Mod"})  # whose second operand is no free number: 0 or a large one may fail
+    | BROADCASTING_ONE_WAY
+    | {"Clip", "Concat", "Einsum", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul", "MatMulInteger"}
+    | {"ScatterElements", "ScatterND"}
 )
 """Ops none of whose inputs says how large something is."""
 
@@ -603,7 +604,7 @@ def _sizes_something(value: ir.Value) -> bool:
                 return True
             if index > 0 and node.op_type not in _ALL_ARE_DATA:
                 return True
-            if node.op_type not in _SHAPES:
+            if node.op_type not in SHAPE_QUERIES:
                 fresh = [output for output in node.outputs if output not in seen]
                 seen.update(fresh)
                 pending.extend(fresh)

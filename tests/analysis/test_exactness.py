@@ -63,6 +63,7 @@ STEPS = {
     "a root": ("a = Abs (v) r = Sqrt (a) y = Cast <to = 7> (r)", True),
     "an op of which nothing is known": ("y = my.op (v)", True),
     "a result": ("y = Neg (v)", False),
+    "a quotient of few": ("m = Softsign (v) y = Floor (m)", True),
     "half of the bits": ("y = Cast <to = 10> (v)", False),
     "the largest itself": ("y, z = TopK <axis = 0> (v, one)", False),
     "a shape": ("y = Shape (v)", False),

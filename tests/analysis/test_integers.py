@@ -156,6 +156,12 @@ def test_the_sum_of_two_bytes() -> None:
 # Expressions
 
 
+def casts(value: str) -> list[onnx.NodeProto]:
+    """A value in other types."""
+    types = {"wide": TensorProto.INT64, "narrow": TensorProto.INT32, "truth": TensorProto.BOOL}
+    return [helper.make_node("Cast", [value], [f"{name}_{value}"], to=kind) for name, kind in types.items()]
+
+
 def expressions(dtype: type[np.generic]) -> onnx.ModelProto:
     """Arithmetic on the dimensions of two inputs in a type, and what is decided by it."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -192,23 +198,17 @@ def expressions(dtype: type[np.generic]) -> onnx.ModelProto:
             make("Neg", operand)
         make("Abs", operand)
     signs = [f"c{i}" for i, number in enumerate(numbers) if number in (-1, 1, 3, numbers[0], numbers[-1])]
-    for one in list(results[2:]):
+    for result in list(results[2:]):
         for sign in signs:
-            make("Greater", one, sign)
-            make("Less", one, sign)
-        make("Equal", one, "n")
-        nodes.append(helper.make_node("Cast", [one], [f"wide_{one}"], to=TensorProto.INT64))
-        nodes.append(helper.make_node("Cast", [one], [f"narrow_{one}"], to=TensorProto.INT32))
-        nodes.append(helper.make_node("Cast", [one], [f"truth_{one}"], to=TensorProto.BOOL))
-    names = [node.output[0] for node in nodes[2:]]
+            make("Greater", result, sign)
+            make("Less", result, sign)
+        make("Equal", result, "n")
+        nodes.extend(casts(result))
     graph = helper.make_graph(
         nodes,
         "expressions",
-        [
-            helper.make_tensor_value_info("x", TensorProto.INT8, ["N", "K"]),
-            helper.make_tensor_value_info("w", TensorProto.INT8, ["M", "K"]),
-        ],
-        [onnx.ValueInfoProto(name=name) for name in names],
+        [helper.make_tensor_value_info(name, TensorProto.INT8, [dim, "K"]) for name, dim in (("x", "N"), ("w", "M"))],
+        [onnx.ValueInfoProto(name=node.output[0]) for node in nodes[2:]],
         constants,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -65,6 +65,8 @@ def test_operand_scalar_keeps_the_rank() -> None:
         ("v = ConstantOfShape (s)", 0.0),
         ("v = ConstantOfShape <value = float[1] {2.5}> (s)", 2.5),
         ("c = ConstantOfShape <value = float[1] {2.5}> (s) v = Transpose (c)", 2.5),
+        ("c = ConstantOfShape <value = float[1] {2.5}> (s) t = Cast <to = 9> (s) v = Compress (c, t)", 2.5),
+        ("c = ConstantOfShape <value = float[1] {2.5}> (s) v = ReverseSequence (c, s)", 2.5),
         ("v = Expand (alike, s)", 7.0),
         ("v = Expand (mixed, s)", None),
         ("v = Expand (zeros, s)", None),

@@ -10,6 +10,47 @@ import onnx_ir as ir
 from ortopt.testing import parse
 
 
+class _Writer:
+    """Writes the text of a quantized model.
+
+    Attributes:
+        values: The initializers.
+        body: The nodes.
+    """
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng(0)
+        self.values: list[str] = []
+        self.body: list[str] = []
+
+    def integers(self, name: str, dtype: str, shape: tuple[int, ...]) -> str:
+        drawn = self._generator.integers(-20, 20, shape).reshape(-1).tolist()
+        self.values.append(f"{dtype}[{','.join(map(str, shape))}] {name} = {{{', '.join(map(str, drawn))}}}")
+        return name
+
+    def scale(self, name: str, count: int = 0) -> str:
+        drawn = ", ".join(f"{number:.4f}" for number in self._generator.uniform(0.02, 0.1, count or 1))
+        self.values.append(f"float{f'[{count}]' if count else ''} {name} = {{{drawn}}}")
+        return name
+
+    def quantized(self, name: str, source: str) -> str:
+        self.body.append(f"{name} = QuantizeLinear ({source}, {self.scale(f'{name}_s')}, zero)")
+        self.body.append(f"{name}_d = DequantizeLinear ({name}, {name}_s, zero)")
+        return f"{name}_d"
+
+    def conv(self, name: str, source: str, channels: tuple[int, int], kernel: int, group: int, *, clips: bool) -> str:
+        taken, given = channels
+        weight = self.integers(f"{name}_w", "int8", (given, taken // group, kernel, kernel))
+        bias = self.integers(f"{name}_b", "int32", (given,))
+        self.body.append(f"{name}_wd = DequantizeLinear <axis = 0> ({weight}, {self.scale(f'{name}_ws', given)})")
+        self.body.append(f"{name}_bd = DequantizeLinear <axis = 0> ({bias}, {self.scale(f'{name}_bs', given)})")
+        pads = [kernel // 2] * 4
+        self.body.append(f"{name}_c = Conv <group = {group}, pads = {pads}> ({source}, {name}_wd, {name}_bd)")
+        if clips:
+            self.body.append(f"{name}_r = Clip ({name}_c, low, high)")
+        return self.quantized(f"{name}_q", f"{name}_{'r' if clips else 'c'}")
+
+
 def mobile_net(blocks: int = 4, *, between: str = "", opset: int = 17) -> ir.Model:
     """A small MobileNet: expanding, depthwise and projecting Convs with weights and biases of integers, residual Adds.
 
@@ -18,54 +59,23 @@ def mobile_net(blocks: int = 4, *, between: str = "", opset: int = 17) -> ir.Mod
         between: Of the op after each block but the last: ``{op}``, spelled as in ONNX's text; none if empty.
         opset: The opset of ai.onnx.
     """
-    generator = np.random.default_rng(0)
-    values: list[str] = []
-    body: list[str] = []
-
-    def integers(name: str, dtype: str, shape: tuple[int, ...]) -> str:
-        drawn = generator.integers(-20, 20, shape).reshape(-1).tolist()
-        values.append(f"{dtype}[{','.join(map(str, shape))}] {name} = {{{', '.join(map(str, drawn))}}}")
-        return name
-
-    def scale(name: str, count: int = 0) -> str:
-        drawn = ", ".join(f"{one:.4f}" for one in generator.uniform(0.02, 0.1, count or 1))
-        values.append(f"float{f'[{count}]' if count else ''} {name} = {{{drawn}}}")
-        return name
-
-    def quantized(name: str, source: str) -> str:
-        body.append(f"{name} = QuantizeLinear ({source}, {scale(f'{name}_s')}, zero)")
-        body.append(f"{name}_d = DequantizeLinear ({name}, {name}_s, zero)")
-        return f"{name}_d"
-
-    def conv(name: str, source: str, taken: int, given: int, kernel: int, group: int, *, clips: bool) -> str:
-        weight = integers(f"{name}_w", "int8", (given, taken // group, kernel, kernel))
-        bias = integers(f"{name}_b", "int32", (given,))
-        body.append(f"{name}_wd = DequantizeLinear <axis = 0> ({weight}, {scale(f'{name}_ws', given)})")
-        body.append(f"{name}_bd = DequantizeLinear <axis = 0> ({bias}, {scale(f'{name}_bs', given)})")
-        pads = kernel // 2
-        body.append(
-            f"{name}_c = Conv <group = {group}, pads = [{pads}, {pads}, {pads}, {pads}]>"
-            f" ({source}, {name}_wd, {name}_bd)"
-        )
-        if clips:
-            body.append(f"{name}_r = Clip ({name}_c, low, high)")
-        return quantized(f"{name}_q", f"{name}_{'r' if clips else 'c'}")
-
-    values += ["uint8 zero = {128}", "float low = {0}", "float high = {6}"]
-    found = quantized("in", "x")
+    writer = _Writer()
+    body = writer.body
+    writer.values += ["uint8 zero = {128}", "float low = {0}", "float high = {6}"]
+    last = writer.quantized("in", "x")
     for i in range(blocks):
-        wide = conv(f"e{i}", found, 4, 8, 1, 1, clips=True)
-        deep = conv(f"d{i}", wide, 8, 8, 3, 8, clips=True)
-        narrow = conv(f"p{i}", deep, 8, 4, 1, 1, clips=False)
-        body.append(f"a{i} = Add ({found}, {narrow})")
-        found = quantized(f"a{i}_q", f"a{i}")
+        wide = writer.conv(f"e{i}", last, (4, 8), 1, 1, clips=True)
+        deep = writer.conv(f"d{i}", wide, (8, 8), 3, 8, clips=True)
+        narrow = writer.conv(f"p{i}", deep, (8, 4), 1, 1, clips=False)
+        body.append(f"a{i} = Add ({last}, {narrow})")
+        last = writer.quantized(f"a{i}_q", f"a{i}")
         if between and i < blocks - 1:
-            body.append(f"h{i} = {between} ({found})")
-            found = quantized(f"h{i}_q", f"h{i}")
-    body.append(f"y = Identity ({found})" if not blocks else f"y = GlobalAveragePool ({found})")
+            body.append(f"h{i} = {between} ({last})")
+            last = writer.quantized(f"h{i}_q", f"h{i}")
+    body.append(f"y = Identity ({last})" if not blocks else f"y = GlobalAveragePool ({last})")
     return parse(
         f'<ir_version: 10, opset_import: ["" : {opset}, "my" : 1]> main (float[N,4,6,6] x) => (float[N,4,1,1] y)'
-        f" <{', '.join(values)}> {{ {' '.join(body)} }}"
+        f" <{', '.join(writer.values)}> {{ {' '.join(body)} }}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from ortopt.partition import cost, literal
+from ortopt.partition import cost, lazy_tensor_policy
 from ortopt.partition.dag import Dag, topological
 from tests.partition.dags import SHAPES, draw
 
@@ -32,7 +32,7 @@ def test_clusters_are_disjoint_of_one_color_and_make_no_circle(shape: str) -> No
                 assert sorted(flat) == [item for item in range(len(dag)) if dag.colors[item]]
                 assert all(len({dag.colors[item] for item in items}) == 1 for items in found)
                 assert nx.is_directed_acyclic_graph(quotient(dag, found))
-            assert nx.is_directed_acyclic_graph(quotient(dag, literal.clusters(dag, limit=limit)))
+            assert nx.is_directed_acyclic_graph(quotient(dag, lazy_tensor_policy.clusters(dag, limit=limit)))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

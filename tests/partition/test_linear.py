@@ -10,7 +10,7 @@ import pytest
 
 from ortopt.graph import facts
 from ortopt.graph.edit import Editor
-from ortopt.partition import literal
+from ortopt.partition import lazy_tensor_policy
 from ortopt.partition.dag import Dag
 from ortopt.partition.partitioning import group, prepare
 from ortopt.partition.settings import PartitionOptions, Policy
@@ -75,7 +75,7 @@ def fan_in(count: int) -> float:
     )
     gc.collect()
     start = time.process_time()
-    assert len(literal.clusters(dag, limit=8)) == count + 1
+    assert len(lazy_tensor_policy.clusters(dag, limit=8)) == count + 1
     return time.process_time() - start
 
 

@@ -29,6 +29,17 @@ def test_through_further_ops() -> None:
     )
 
 
+@pytest.mark.parametrize("op", ["Celu", "Shrink <bias = 0.5>", "Swish <alpha = 2.0>"])
+def test_through_an_op_of_one_operand(op: str) -> None:
+    check_rewrites(
+        PASS,
+        f"""main (float[N,4] x, float[1,4] y) => (float[N,4] z) {{
+            s = Shape (x) e = Expand (y, s) a = {op} (e) z = Mul (a, x) }}""",
+        f"a = {op} (y) z = Mul (a, x)",
+        opset=24,
+    )
+
+
 def test_an_operand_of_two_paths() -> None:
     check_rewrites(
         PASS,

@@ -28,6 +28,18 @@ def test_a_chain_leaves_a_loop() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "moved"),
+    [
+        ("s = Swish (a) r = MatMul (s, b)", "Swish"),
+        ("s = ReduceLogSumExp <keepdims = 1> (c) r = Add (s, p)", "ReduceLogSumExp"),
+    ],
+)
+def test_ops_that_cannot_fail(body: str, moved: str) -> None:
+    model = check_rewrites(PASS, loop(body, "float[2,3] a, float[3,4] b, float[2,4] c"), ops={"Loop": 1}, opset=24)
+    assert moved in [node.op_type for node in model.graph]
+
+
 def test_initializers_of_the_body_come_along() -> None:
     model = check_rewrites(
         PASS,

@@ -20,6 +20,27 @@ def test_is_bypassed(node: str, size: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        "ReverseSequence (x, lengths)",
+        "ScatterElements (x, places, updates)",
+        "ScatterND (x, place, update)",
+        "GroupNormalization <num_groups = 3> (x, ones, ones)",
+        "RMSNormalization (x, scales)",
+    ],
+)
+def test_is_bypassed_whatever_the_other_operands_are(node: str) -> None:
+    check_rewrites(
+        PASS,
+        f"""main (float[N,3,M] x, int64[3] lengths, int64[1,1,1] places, float[1,1,1] updates, int64[1,3] place,
+            float[1] update, float[3] ones, float[M] scales) => (int64[3] y) {{ t = {node} y = Shape (t) }}""",
+        after="y = Shape (x)",
+        opset=23,
+        numbers=False,
+    )
+
+
 def test_a_chain_that_several_ask() -> None:
     check_rewrites(
         PASS,

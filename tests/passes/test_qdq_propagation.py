@@ -19,12 +19,14 @@ MOVING = {
     "Squeeze": ("Squeeze ({}, k)", ", int64[1] k = {0}"),
     "Unsqueeze": ("Unsqueeze ({}, k)", ", int64[2] k = {0, -1}"),
     "DepthToSpace": ("DepthToSpace <blocksize = 2> ({})", ""),
+    "ReverseSequence": ("ReverseSequence <batch_axis = 0, time_axis = 1> ({}, k)", ", int64[1] k = {3}"),
 }
 SELECTING = {
     "Slice": ("Slice ({}, k, l, m)", ", int64[1] k = {1}, int64[1] l = {6}, int64[1] m = {2}"),
     "Gather": ("Gather <axis = 1> ({}, k)", ", int64[2,2] k = {3, -4, 0, 1}"),
     "GatherElements": ("GatherElements <axis = 3> ({}, k)", ", int64[1,1,1,2] k = {3, -4}"),
     "GatherND": ("GatherND ({}, k)", ", int64[2,2] k = {0, 3, 0, 1}"),
+    "Compress": ("Compress <axis = 1> ({}, k)", ", bool[4] k = {1, 0, 1, 1}"),
     "MaxPool": ("MaxPool <kernel_shape = [2, 3]> ({})", ""),
     "MaxPool with strides": ("MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> ({})", ""),
     "MaxPool of VALID": ('MaxPool <kernel_shape = [3, 3], auto_pad = "VALID"> ({})', ""),

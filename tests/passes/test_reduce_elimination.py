@@ -45,6 +45,8 @@ NEVER_NEGATIVE_ZERO = [
     f"{ONE} a = Add (x, k) b = Transpose (a) c = Sub (b, x) s = Constant <value_ints = [1, 1]> () v = Reshape (c, s)",
     "a = Cast <to = 7> (x) v = Cast <to = 1> (a)",
     "a = Cast <to = 9> (x) v = Cast <to = 1> (a)",
+    "a = Exp (x) b = Neg (x) c = Add (b, a) k = Constant <value_ints = [1, 1]> () v = Tile (c, k)",
+    "a = Abs (x) k = Constant <value = int64[1,1] {0}> () v = GatherElements (a, k)",
 ]
 MAYBE_NEGATIVE_ZERO = [
     "v = Relu (x)",

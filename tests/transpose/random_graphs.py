@@ -13,6 +13,13 @@ def _type(shape: tuple[int, ...]) -> str:
     return f"float[{','.join(map(str, shape))}]" if shape else "float"
 
 
+_LEAST_RANK = {
+    **dict.fromkeys(("transpose", "concat", "softmax", "reduce", "slice", "split", "pad", "gather"), 1),
+    **dict.fromkeys(("reshape", "matmul"), 2),
+}
+"""The least rank of what an op takes, where it is not 0."""
+
+
 class Graph:
     """Writes a model's text, statement by statement.
 
@@ -68,7 +75,7 @@ class Graph:
         shape = self._shapes[x]
         return self._add("Transpose", [x], tuple(shape[axis] for axis in perm), f"perm = {list(perm)}")
 
-    def _step(self) -> None:  # noqa: PLR0915 -- one branch an op
+    def _step(self) -> None:
         draw = self._random
         x = draw.choice(list(self._shapes)[-4:])
         shape = self._shapes[x]
@@ -79,80 +86,115 @@ class Graph:
             + ["unary", "add", "add", "constant", "constant", "concat", "softmax", "reduce", "slice", "split", "pad"]
             + ["conv", "conv", "gather", "unsqueeze", "squeeze", "reshape", "matmul", "gemm", "where", "block"]
         )
-        if kind == "transpose" and rank:
-            perm = list(range(rank))
-            draw.shuffle(perm)
-            if rank == 4:
-                perm = list(draw.choice((NHWC_TO_NCHW, NCHW_TO_NHWC, NCHW_TO_NHWC, NHWC_TO_NCHW, perm)))
-            self._transpose(x, tuple(perm))
-        elif kind == "block" and rank == 4:
+        if rank >= _LEAST_RANK.get(kind, 0):
+            getattr(self, f"_draw_{kind}")(x, shape, axis)
+
+    def _alike(self, shape: tuple[int, ...]) -> str:
+        return self._random.choice([name for name, other in self._shapes.items() if other == shape])
+
+    def _draw_transpose(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        perm = list(range(len(shape)))
+        self._random.shuffle(perm)
+        if len(shape) == 4:
+            common = (NHWC_TO_NCHW, NCHW_TO_NHWC, NCHW_TO_NHWC, NHWC_TO_NCHW, perm)
+            perm = list(self._random.choice(common))
+        self._transpose(x, tuple(perm))
+
+    def _draw_block(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        if len(shape) == 4:
             self._conv(self._transpose(x, NHWC_TO_NCHW))
             self._transpose(next(reversed(self._shapes)), NCHW_TO_NHWC)
-        elif kind == "unary":
-            self._add(draw.choice(("Relu", "Tanh", "Neg", "Sigmoid", "Identity")), [x], shape)
-        elif kind == "add":
-            same = [name for name, other in self._shapes.items() if other == shape]
-            self._add(draw.choice(("Add", "Mul", "Sub")), draw.sample([x, draw.choice(same)], 2), shape)
-        elif kind == "constant":
-            own = tuple(dim if draw.random() < 0.7 else 1 for dim in shape)[draw.randrange(rank + 1) :]
-            self._add(draw.choice(("Add", "Mul")), draw.sample([x, self._constant(own)], 2), shape)
-        elif kind == "where" and self.opset >= 9:
+
+    def _draw_unary(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        self._add(self._random.choice(("Relu", "Tanh", "Neg", "Sigmoid", "Identity")), [x], shape)
+
+    def _draw_add(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        op = self._random.choice(("Add", "Mul", "Sub"))
+        self._add(op, self._random.sample([x, self._alike(shape)], 2), shape)
+
+    def _draw_constant(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        draw = self._random
+        own = tuple(dim if draw.random() < 0.7 else 1 for dim in shape)[draw.randrange(len(shape) + 1) :]
+        self._add(draw.choice(("Add", "Mul")), draw.sample([x, self._constant(own)], 2), shape)
+
+    def _draw_where(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        if self.opset >= 9:
             mask = self._name()
             self._statements.append(f"{mask} = Greater ({x}, {self._constant(shape[-1:])})")
             self._add("Where", [mask, x, self._constant(())], shape)
-        elif kind == "concat" and rank:
-            same = [name for name, other in self._shapes.items() if other == shape]
-            joined = tuple(dim * 2 if at == axis else dim for at, dim in enumerate(shape))
-            self._add("Concat", [x, draw.choice(same)], joined, f"axis = {axis}")
-        elif kind == "softmax" and rank:
-            self._add("Softmax", [x], shape, f"axis = {axis}")
-        elif kind == "reduce" and rank:
-            keeps = draw.randrange(2)
-            axes = sorted(draw.sample(range(rank), draw.choice((1, min(2, rank)))))
-            left = tuple(1 if at in axes else dim for at, dim in enumerate(shape) if keeps or at not in axes)
-            if self.opset >= 18:
-                self._add("ReduceMean", [x, self._integers(axes)], left, f"keepdims = {keeps}")
-            else:
-                self._add("ReduceMean", [x], left, f"axes = {axes}, keepdims = {keeps}")
-        elif kind == "slice" and rank and self.opset >= 10:
+
+    def _draw_concat(self, x: str, shape: tuple[int, ...], axis: int) -> None:
+        joined = tuple(dim * 2 if at == axis else dim for at, dim in enumerate(shape))
+        self._add("Concat", [x, self._alike(shape)], joined, f"axis = {axis}")
+
+    def _draw_softmax(self, x: str, shape: tuple[int, ...], axis: int) -> None:
+        self._add("Softmax", [x], shape, f"axis = {axis}")
+
+    def _draw_reduce(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        draw, rank = self._random, len(shape)
+        keeps = draw.randrange(2)
+        axes = sorted(draw.sample(range(rank), draw.choice((1, min(2, rank)))))
+        left = tuple(1 if at in axes else dim for at, dim in enumerate(shape) if keeps or at not in axes)
+        if self.opset >= 18:
+            self._add("ReduceMean", [x, self._integers(axes)], left, f"keepdims = {keeps}")
+        else:
+            self._add("ReduceMean", [x], left, f"axes = {axes}, keepdims = {keeps}")
+
+    def _draw_slice(self, x: str, shape: tuple[int, ...], axis: int) -> None:
+        if self.opset >= 10:
             cut = tuple(min(dim, 2) if at == axis else dim for at, dim in enumerate(shape))
-            self._add("Slice", [x, self._integers([0]), self._integers([2]), self._integers([axis - rank])], cut)
-        elif kind == "split" and rank and shape[axis] % 2 == 0 and self.opset < 18:
+            axes = self._integers([0]), self._integers([2]), self._integers([axis - len(shape)])
+            self._add("Slice", [x, *axes], cut)
+
+    def _draw_split(self, x: str, shape: tuple[int, ...], axis: int) -> None:
+        if shape[axis] % 2 == 0 and self.opset < 18:
             part = tuple(dim // 2 if at == axis else dim for at, dim in enumerate(shape))
             other = self._name()
             first = self._add("Split", [x], part, f"axis = {axis}")
             self._statements[-1] = self._statements[-1].replace(f"{first} =", f"{first}, {other} =")
             self._shapes[other] = part
-        elif kind == "pad" and rank:
-            pads = [draw.randrange(2) for _ in range(2 * rank)]
-            grown = tuple(dim + pads[at] + pads[at + rank] for at, dim in enumerate(shape))
-            if max(grown) > 12:
-                return
-            if self.opset >= 11:
-                self._add("Pad", [x, self._integers(pads)], grown)
-            else:
-                self._add("Pad", [x], grown, f"pads = {pads}")
-        elif kind == "conv" and rank == 4:
+
+    def _draw_pad(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        rank = len(shape)
+        pads = [self._random.randrange(2) for _ in range(2 * rank)]
+        grown = tuple(dim + pads[at] + pads[at + rank] for at, dim in enumerate(shape))
+        if max(grown) > 12:
+            return
+        if self.opset >= 11:
+            self._add("Pad", [x, self._integers(pads)], grown)
+        else:
+            self._add("Pad", [x], grown, f"pads = {pads}")
+
+    def _draw_conv(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        if len(shape) == 4:
             self._conv(x)
-        elif kind == "gather" and rank:
-            count = draw.choice((1, 2))
-            picked = (*shape[:axis], count, *shape[axis + 1 :])
-            self._add("Gather", [x, self._integers([0, -1][:count])], picked, f"axis = {axis}")
-        elif kind == "unsqueeze" and rank < 5:
-            at = draw.randrange(rank + 1)
-            grown = (*shape[:at], 1, *shape[at:])
-            self._with_axes("Unsqueeze", x, [at], grown)
-        elif kind == "squeeze" and 1 in shape:
+
+    def _draw_gather(self, x: str, shape: tuple[int, ...], axis: int) -> None:
+        count = self._random.choice((1, 2))
+        picked = (*shape[:axis], count, *shape[axis + 1 :])
+        self._add("Gather", [x, self._integers([0, -1][:count])], picked, f"axis = {axis}")
+
+    def _draw_unsqueeze(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        if len(shape) < 5:
+            at = self._random.randrange(len(shape) + 1)
+            self._with_axes("Unsqueeze", x, [at], (*shape[:at], 1, *shape[at:]))
+
+    def _draw_squeeze(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        if 1 in shape:
             at = shape.index(1)
             self._with_axes("Squeeze", x, [at], (*shape[:at], *shape[at + 1 :]))
-        elif kind == "reshape" and rank >= 2:
-            at = draw.randrange(rank - 1)
-            joined = (*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
-            self._add("Reshape", [x, self._integers(list(joined))], joined)
-        elif kind == "matmul" and rank >= 2:
-            self._add("MatMul", [x, self._constant((shape[-1], 3))], (*shape[:-1], 3))
-        elif kind == "gemm" and rank == 2:
-            flag = draw.randrange(2)
+
+    def _draw_reshape(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        at = self._random.randrange(len(shape) - 1)
+        joined = (*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
+        self._add("Reshape", [x, self._integers(list(joined))], joined)
+
+    def _draw_matmul(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        self._add("MatMul", [x, self._constant((shape[-1], 3))], (*shape[:-1], 3))
+
+    def _draw_gemm(self, x: str, shape: tuple[int, ...], _: int) -> None:
+        if len(shape) == 2:
+            flag = self._random.randrange(2)
             inner, outer = shape[::-1] if not flag else shape
             other = self._constant((2, inner))
             self._add("Gemm", [x, other, self._constant((2,))], (outer, 2), f"transA = {flag}, transB = 1")

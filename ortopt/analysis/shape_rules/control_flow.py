@@ -12,6 +12,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.facts import SCOPE, Dims, contents, dims_of, set_better_shape, set_contents, shape_from, sizes_of
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics import subgraphs
+from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
 INT64 = ir.DataType.INT64
 BOOL = ir.DataType.BOOL
@@ -154,7 +155,7 @@ def _runs_through(body: ir.Graph, call: Call) -> bool:
 def scan(call: Call) -> Steps:
     """States keep their shapes; scanned inputs lose their axis in the body, scanned outputs gain one."""
     body: ir.Graph = call.attribute("body")
-    if call.version < 9:  # the first axis of everything is a batch
+    if call.version < SCAN_HAS_NO_BATCH_FROM:  # the first axis of everything is a batch
         yield from bodies(call)
         return
     call.host.enter(body)

@@ -17,31 +17,27 @@ from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents
 from ortopt.graph.integer_ranges import wrapped
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.op_traits import (
+    BOOLEAN_RESULTS,
+    BROADCASTING,
+    BROADCASTING_ONE_WAY,
+    CASTS,
+    SHAPE_OF_FIRST_INPUT,
+    VARIADIC,
+)
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 BOOL = ir.DataType.BOOL
 
 
-@rule(
-    *(
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "BitwiseNot",
-        "Ceil",
-        "Celu",
-        "Clip",
-        "Cos",
-        "Cosh",
-        "CumProd",
-    ),
-    *("CumSum", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Hardmax", "LRN", "LeakyRelu", "Log"),
-    *("LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Reciprocal", "Relu", "Round", "Selu"),
-    *("Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
-    *("ThresholdedRelu", "Trilu", "ReverseSequence", "ScatterElements", "ScatterND", "Scatter", "TensorScatter"),
-)
+_RULES_OF_THEIR_OWN = CASTS | {
+    *("Abs", "DequantizeLinear", "Dropout", "Identity", "IsInf", "IsNaN", "LayerNormalization", "Neg", "Not", "PRelu"),
+    "QuantizeLinear",
+}
+"""Ops of which more is known than that the result is like the first input, or whose result has another type."""
+
+
+@rule(*(SHAPE_OF_FIRST_INPUT - _RULES_OF_THEIR_OWN))
 def like_input(call: Call) -> None:
     """The type and shape of the first input."""
     call.same(0, 0)
@@ -140,7 +136,7 @@ def _truth(element: Dim) -> Dim:
     return 0 if symbolic.equal(element, 0) else UNKNOWN
 
 
-@rule("Add", "Sub", "Mul", "Div", "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Pow", "PRelu")
+@rule(*(BROADCASTING - BOOLEAN_RESULTS - VARIADIC - {"Where"}), *BROADCASTING_ONE_WAY)
 def arithmetic(call: Call) -> None:
     """The first input's type, the broadcast shape."""
     a, b = call.value(0), call.value(1)
@@ -151,7 +147,7 @@ def arithmetic(call: Call) -> None:
     x, y = call.shape(0), call.shape(1)
     if x is y:
         call.shapes[0] = x
-    elif call.version < 7 and call.attribute("broadcast", 0):
+    elif call.version < BROADCASTS_FROM and call.attribute("broadcast", 0):
         call.shapes[0] = x
         return
     else:
@@ -214,7 +210,7 @@ _ARITHMETIC: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 
-@rule("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor")
+@rule(*(BROADCASTING & BOOLEAN_RESULTS))
 def comparison(call: Call) -> None:
     """Boolean, in the broadcast shape; decided where it can be proven."""
     call.types[0] = BOOL
@@ -265,7 +261,7 @@ _DECIDE: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 
-@rule("Max", "Min", "Sum", "Mean")
+@rule(*VARIADIC)
 def variadic(call: Call) -> None:
     """The first input's type, the shape that all broadcast to."""
     count = len(call.inputs)

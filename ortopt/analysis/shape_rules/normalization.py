@@ -9,12 +9,6 @@ from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, axis_of, rule
 FLOAT = ir.DataType.FLOAT
 
 
-@rule("InstanceNormalization", "GroupNormalization", "RMSNormalization")
-def like_input(call: Call) -> None:
-    """The first input's type and shape."""
-    call.same(0, 0)
-
-
 @rule("BatchNormalization")
 def batch_normalization(call: Call) -> None:
     """As the input; what training returns besides has the shape and type of the statistics."""

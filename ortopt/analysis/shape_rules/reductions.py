@@ -11,18 +11,17 @@ from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of
 from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.op_traits import REDUCTIONS
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
-@rule(
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
-    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
-)
+@rule(*REDUCTIONS)
 def reduce(call: Call) -> None:
     """1 at the axes, or without them where ``keepdims`` is 0."""
     call.types[0] = call.dtype(0)
     dims = call.dims(0)
     keep = call.attribute("keepdims", 1)
-    since = 13 if call.node.op_type == "ReduceSum" else 18
+    since = AXES_ARE_AN_INPUT_FROM[call.node.op_type]
     if call.version < since:
         axes = call.attribute("axes")
     elif call.has(1):

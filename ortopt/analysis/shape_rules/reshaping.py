@@ -10,6 +10,7 @@ from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadca
 from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 INT64 = ir.DataType.INT64
 INFERRED = -1
@@ -203,14 +204,14 @@ def flatten(call: Call) -> None:
         call.contents[0] = all_contents(call.value(0))
 
 
-def axes_argument(call: Call, index: int, since: int) -> tuple[int, ...] | None:
-    """Axes that became an input in some opset; None where they are left out."""
-    if call.version < since:
+def _axes_argument(call: Call) -> tuple[int, ...] | None:
+    """The axes of a Squeeze or Unsqueeze; None where they are left out."""
+    if call.version < AXES_ARE_AN_INPUT_FROM[call.node.op_type]:
         axes = call.attribute("axes")
         return None if axes is None else tuple(axes)
-    if not call.has(index):
+    if not call.has(1):
         return None
-    return call.integers(index)
+    return call.integers(1)
 
 
 @rule("Squeeze")
@@ -220,7 +221,7 @@ def squeeze(call: Call) -> None:
     dims = call.dims(0)
     if call.dtype(0) in INTEGERS:
         call.contents[0] = all_contents(call.value(0))
-    axes = axes_argument(call, 1, 13)
+    axes = _axes_argument(call)
     if not axes:
         if any(not isinstance(dim, int) and not symbolic.provably_different(dim, 1) for dim in dims):
             raise Unknown
@@ -235,7 +236,7 @@ def unsqueeze(call: Call) -> None:
     """With dimensions of 1 at the axes of the result."""
     call.types[0] = call.dtype(0)
     dims = call.dims(0)
-    axes = axes_argument(call, 1, 13)
+    axes = _axes_argument(call)
     if axes is None:
         raise Unknown
     rank = len(dims) + len(axes)

@@ -13,6 +13,13 @@ from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims
 from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.opset_changes import (
+    BOUNDS_ARE_INPUTS_FROM,
+    PADS_ARE_AN_INPUT_FROM,
+    REGION_IS_AN_INPUT_FROM,
+    SCALES_ARE_AN_INPUT_FROM,
+    SIZES_ARE_AN_INPUT_FROM,
+)
 
 INT64 = ir.DataType.INT64
 
@@ -73,7 +80,7 @@ def split(call: Call) -> None:
 
 
 def _split_sizes(call: Call, whole: Dim, count: int) -> Sequence[Dim]:
-    if call.version < 13:
+    if call.version < SIZES_ARE_AN_INPUT_FROM["Split"]:
         sizes: Sequence[Dim] | None = call.attribute("split")
     elif call.has(1):
         sizes = call.elements(1)
@@ -97,7 +104,7 @@ def slice_(call: Call) -> None:
     call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     rank = len(dims)
-    if call.version < 10:
+    if call.version < BOUNDS_ARE_INPUTS_FROM["Slice"]:
         starts, ends = call.attribute("starts"), call.attribute("ends")
         axes, steps = call.attribute("axes"), None
     else:
@@ -113,7 +120,7 @@ def slice_(call: Call) -> None:
     missing = (UNKNOWN,) * len(axes)
     starts, ends = starts or missing, ends or missing
     if steps is None:
-        steps = missing if call.version >= 10 and call.has(4) else (1,) * len(axes)
+        steps = missing if call.version >= BOUNDS_ARE_INPUTS_FROM["Slice"] and call.has(4) else (1,) * len(axes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dims[axis] = sliced(dims[axis], start, end, step)
     call.shapes[0] = dims
@@ -201,7 +208,8 @@ def pad(call: Call) -> None:
     call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     call.shapes[0] = (UNKNOWN,) * len(dims)
-    pads = call.attribute("pads") or call.attribute("paddings") if call.version < 11 else call.elements(1)
+    older = call.version < PADS_ARE_AN_INPUT_FROM["Pad"]
+    pads = call.attribute("pads") or call.attribute("paddings") if older else call.elements(1)
     if pads is None:
         raise Unknown
     named = call.version >= 18 and call.has(3)
@@ -300,7 +308,7 @@ def resize(call: Call) -> None:
     call.types[0] = call.dtype(0)
     dims = call.dims(0)
     call.shapes[0] = (UNKNOWN,) * len(dims)
-    scales_at = 1 if call.node.op_type == "Upsample" or call.version < 11 else 2
+    scales_at = 1 if call.node.op_type == "Upsample" or call.version < REGION_IS_AN_INPUT_FROM["Resize"] else 2
     axes = axes_of(call.attribute("axes") or range(len(dims)), len(dims))
     result = list(dims)
     if scales_at == 2 and call.has(3):
@@ -324,7 +332,7 @@ def resize(call: Call) -> None:
 
 
 def _scales(call: Call, index: int) -> Sequence[float]:
-    if call.node.op_type == "Upsample" and call.version < 9:
+    if call.node.op_type == "Upsample" and call.version < SCALES_ARE_AN_INPUT_FROM["Upsample"]:
         scales: Sequence[float] = call.attribute("scales")
         return scales
     tensor = call.constant(index)

@@ -12,9 +12,10 @@ from ortopt import semantics
 from ortopt.analysis import kernels
 from ortopt.errors import UsageError
 from ortopt.runtime.execution.group_spec import SpecLibrary
+from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
-_CONTROL: Final = frozenset({("", "If"), ("", "Loop"), ("", "Scan")})
-_OLDEST_CONTROL: Final = {"Scan": 9}  # before, its inputs had a batch axis
+_CONTROL: Final = frozenset(("", op) for op in semantics.CONTROL_FLOW - {"SequenceMap"})  # which runs as a whole
+_OLDEST_CONTROL: Final = {"Scan": SCAN_HAS_NO_BATCH_FROM}
 
 
 class NodeKind(enum.IntEnum):

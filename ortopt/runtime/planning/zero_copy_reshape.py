@@ -16,6 +16,7 @@ from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.onnxruntime_internals import native
 from ortopt.runtime.values.element_types import has_no_array, is_plain, type_text
 from ortopt.runtime.values.tensors import to_ort
+from ortopt.semantics.op_traits import RESHAPING
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -24,7 +25,7 @@ Dims = tuple[int, ...]
 Reshaping = Callable[[Dims], Dims]
 """The sizes of a result by those of its operand; raises ValueError where the operand does not fit."""
 
-_COPIES: Final = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_COPIES: Final = RESHAPING | {"Identity"}
 
 
 class ZeroCopyReshape:

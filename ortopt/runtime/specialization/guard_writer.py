@@ -22,7 +22,7 @@ from ortopt.graph.edit import Editor
 from ortopt.graph.facts import shape_of
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
-from ortopt.partition.lifting import Cluster, lift
+from ortopt.partition.outlining import Cluster, outline
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.terminal_text import quoted
@@ -243,7 +243,7 @@ def _specialized(
             edit.set_output(graph, place, copied.outputs[0])
         seen.add(graph.outputs[place])
     nodes = tuple(node for node in graph if node.domain or node.op_type != "Constant")
-    call = lift(edit, Cluster(group.provider, nodes), name)
+    call = outline(edit, Cluster(group.provider, nodes), name)
     return model, [call.outputs.index(value) for value in graph.outputs]
 
 

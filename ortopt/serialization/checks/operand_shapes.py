@@ -1,6 +1,6 @@
 """Shapes of operands that contradict one another: what cannot be multiplied, added or put together.
 
-The few ops here are followed as far as numbers are known: what a dimension's name stands for is never guessed.
+Ops are followed as far as numbers are known: what a dimension's name stands for is never guessed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
 from ortopt.onnx_ir_internals import attributes_of
+from ortopt.semantics.op_traits import BROADCASTING, SHAPE_OF_FIRST_INPUT
 
 Known = tuple[int | None, ...]
 """Dimensions; None where it is not known."""
 
 Shapes = MutableMapping["ir.Value | None", Known]
 """What is known of the shapes of values: those of which not even the rank is known are missing."""
-
-BROADCASTS_FROM: Final = 7
-"""The version of ai.onnx from which on the rules hold: before, attributes say how shapes fit."""
 
 
 def agree(first: Sequence[int | None], second: Sequence[int | None]) -> bool:
@@ -33,12 +31,12 @@ def _may_equal(first: int | None, second: int | None) -> bool:
     return first is None or second is None or first == second
 
 
-def _told(shape: Known) -> str:
+def _as_text(shape: Known) -> str:
     return f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
 
 
 def _contradiction(what: str, *shapes: Known) -> InvalidModelError:
-    return InvalidModelError(f"cannot {what} shapes {' and '.join(map(_told, shapes))}")
+    return InvalidModelError(f"cannot {what} shapes {' and '.join(map(_as_text, shapes))}")
 
 
 def _broadcast(first: Known, second: Known) -> Known | None:
@@ -135,18 +133,13 @@ def _integer(node: ir.Node, name: str, default: int | None) -> int | None:
 
 
 RULES: Final[Mapping[str, Callable[[ir.Node, Shapes], None]]] = {
-    **dict.fromkeys(
-        ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "Identity", "LeakyRelu", "Log"), _same
-    ),
-    **dict.fromkeys(("Neg", "Not", "Relu", "Sigmoid", "Sin", "Softmax", "Sqrt", "Tanh"), _same),
-    **dict.fromkeys(("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"), _elementwise),
-    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _elementwise),
-    "Where": _elementwise,
+    **dict.fromkeys(SHAPE_OF_FIRST_INPUT - {"Cast"}, _same),  # of which the attributes are looked at
+    **dict.fromkeys(BROADCASTING, _elementwise),
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Conv": _conv,
     "Concat": _concat,
 }
-"""By op of ai.onnx: refuses operands that contradict one another, and notes what is known of the result."""
+"""By op of ai.onnx, since operands broadcast: refuses operands that contradict one another, infers the result."""
 
-__all__ = ["BROADCASTS_FROM", "RULES", "Known", "Shapes", "agree"]
+__all__ = ["RULES", "Known", "Shapes", "agree"]

@@ -16,6 +16,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 from ortopt.serialization.checks import operand_shapes
 from ortopt.serialization.checks.operand_shapes import Known
 from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
@@ -99,7 +100,7 @@ class _Check:
             if tensor is not None and not value.is_graph_input():
                 kinds[value] = tensor.dtype
                 shapes[value] = tuple(tensor.shape.dims)  # type: ignore[arg-type]
-        rules = operand_shapes.RULES if self._imports.get("", 0) >= operand_shapes.BROADCASTS_FROM else {}
+        rules = operand_shapes.RULES if self._imports.get("", 0) >= BROADCASTS_FROM else {}
         functions, unseen = self._functions, _UNSEEN
         signatures, results, known = self._signatures, self._results, kinds.get
         for node in self._checked(graph):

@@ -144,6 +144,20 @@ REFUSED: dict[str, onnx.ModelProto] = {
         "main (float[2,1] x, float[4,5] w) => (float[] y) { a = Relu (x) b = Sigmoid (a) y = MatMul (b, w) }"
     ),
     "a node 'Add' cannot combine shapes [2] and [3]": parsed(TWO.format("[2]", "[3]", "Add (x, w)")),
+    "a node 'Mod' cannot combine shapes [2] and [3]": parsed(TWO.format("[2]", "[3]", "Mod <fmod = 1> (x, w)")),
+    "a node 'Sub' cannot combine shapes [2, 4] and [5]": parsed(
+        "main (float[2,4] x, float[5] w) => (float[] y) { a = HardSwish (x) y = Sub (a, w) }"
+    ),
+    "a node 'Sub' cannot combine shapes [2, 4] and [6]": parsed(
+        "main (float[2,4] x, float[6] w, int64 k) => (float[] y) { a = CumSum (x, k) y = Sub (a, w) }"
+    ),
+    "a node 'Sub' cannot combine shapes [2, 4] and [7]": parsed(
+        "main (float[2,4] x, float[7] w, float[4] s) => (float[] y) { a = PRelu (x, s) y = Sub (a, w) }"
+    ),
+    "a node 'Sub' cannot combine shapes [2, 4] and [8]": parsed(
+        "main (float[2,4] x, float[8] w, int64[1,2] k, float[1] u) => (float[] y) {"
+        " a = ScatterND (x, k, u) y = Sub (a, w) }"
+    ),
     "a node 'Gemm' cannot multiply shapes [3, 2] and [4, 3]": parsed(
         TWO.format("[3,2]", "[4,3]", "Gemm <transA = 1> (x, w)")
     ),

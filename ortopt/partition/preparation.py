@@ -22,22 +22,14 @@ from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
 from ortopt.onnx_ir_internals import use_count
-from ortopt.partition.exemplars import Attempt
+from ortopt.partition.shape_only_outputs import Attempt
+from ortopt.semantics.op_traits import ELEMENTWISE, UNARY_WITH_PARAMETERS
 
 ClusterOf: TypeAlias = Mapping[ir.Node, int]
 """For each node of a cluster the cluster's number."""
 
-POINTWISE = frozenset(
-    {
-        *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
-        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf"),
-        *("Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf"),
-        *("IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not"),
-        *("Or", "Pow", "PRelu", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
-        *("Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"),
-    }
-)
-"""Ops that treat each element alike, all operands broadcast; each has one result."""
+POINTWISE = ELEMENTWISE - UNARY_WITH_PARAMETERS
+"""Ops that treat each element of all operands alike; each has one result."""
 
 BIASED = {"Gemm": 11, "Conv": 1, "ConvTranspose": 1}
 """Ops whose third operand is a bias that may be left out, from which opset on."""
@@ -47,16 +39,16 @@ ROOTS = ("Split", *BIASED)
 _MAX_ROUNDS = 16
 
 
-class Motion(NamedTuple):
+class Preparation(NamedTuple):
     """A change that may let a cluster grow.
 
     Attributes:
         nodes: The nodes that change.
-        make: Makes it; returns the nodes that shall join a cluster.
+        apply: Makes the change; returns the nodes that shall join a cluster.
     """
 
     nodes: tuple[ir.Node, ...]
-    make: Callable[[Editor], list[ir.Node]]
+    apply: Callable[[Editor], list[ir.Node]]
 
 
 def improve(
@@ -69,7 +61,7 @@ def improve(
         graph: The graph.
         cut: Cuts the graph as it is.
         attempt: Makes each change that stays.
-        token: Cancellation token in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token; where it stops the run, the caller rolls back what has been done.
 
     Returns:
         Whether anything changed.
@@ -78,13 +70,13 @@ def improve(
     useless: set[ir.Node] = set()
     for _ in range(_MAX_ROUNDS):
         clusters = cut()
-        motions = [motion for motion in _motions(graph, clusters, token) if motion.nodes[0] not in useless]
-        if not motions:
+        preparations = [change for change in _preparations(graph, clusters, token) if change.nodes[0] not in useless]
+        if not preparations:
             break
-        kept = _which_gain(edit, motions, cut, token)
-        useless.update(motion.nodes[0] for motion in motions)
-        made = [attempt(motion.nodes, partial(motion.make, edit)) for motion in token.checked(kept)]
-        if not any(made):
+        kept = _which_gain(edit, preparations, cut, token)
+        useless.update(change.nodes[0] for change in preparations)
+        done = [attempt(change.nodes, partial(change.apply, edit)) for change in token.checked(kept)]
+        if not any(done):
             break
         edit.restore_order(token)
         changed = True
@@ -92,19 +84,19 @@ def improve(
 
 
 def _which_gain(
-    edit: Editor, motions: Sequence[Motion], cut: Callable[[], ClusterOf], token: CancellationToken
-) -> list[Motion]:
+    edit: Editor, preparations: Sequence[Preparation], cut: Callable[[], ClusterOf], token: CancellationToken
+) -> list[Preparation]:
     """Try all changes at once, see what joined a cluster, and take them back."""
     start, clock = edit.version, edit.clock
-    made: list[tuple[Motion, list[ir.Node]]] = []
-    for motion in token.checked(motions):
+    tried: list[tuple[Preparation, list[ir.Node]]] = []
+    for change in token.checked(preparations):
         try:
-            made.append((motion, motion.make(edit)))
+            tried.append((change, change.apply(edit)))
         except Conflict:
             continue
     edit.restore_order(token)
     clusters = cut()
-    gained = [motion for motion, nodes in token.checked(made) if any(_has_joined(node, clusters) for node in nodes)]
+    gained = [change for change, nodes in token.checked(tried) if any(_has_joined(node, clusters) for node in nodes)]
     edit.rollback(start, token)
     edit.clock = clock  # the graph is as it was
     return gained
@@ -116,7 +108,7 @@ def _has_joined(node: ir.Node, clusters: ClusterOf) -> bool:
     return own is not None and any(clusters.get(use.node) == own for use in node.outputs[0].uses())
 
 
-def _motions(graph: ir.Graph, clusters: ClusterOf, token: CancellationToken) -> Iterator[Motion]:
+def _preparations(graph: ir.Graph, clusters: ClusterOf, token: CancellationToken) -> Iterator[Preparation]:
     for node in token.checked(graph):
         if node in clusters or node.domain or node.op_type not in ROOTS:
             continue
@@ -131,7 +123,7 @@ def _motions(graph: ir.Graph, clusters: ClusterOf, token: CancellationToken) -> 
 # -- Split ------------------------------------------------------------------------------------------------------------
 
 
-def _above_split(split: ir.Node, clusters: ClusterOf) -> Motion:
+def _above_split(split: ir.Node, clusters: ClusterOf) -> Preparation:
     source = split.inputs[0]
     node = None if source is None else source.producer()
     if source is None or node is None or node not in clusters:
@@ -143,7 +135,7 @@ def _above_split(split: ir.Node, clusters: ClusterOf) -> Motion:
     operands = [None if value is None else _part_of(value, source, at) for value in node.inputs]
     need(any(place is not None for place in operands), "nothing is to be split", split)
 
-    def make(edit: Editor) -> list[ir.Node]:
+    def apply(edit: Editor) -> list[ir.Node]:
         parts: dict[int, list[ir.Value]] = {}
         for position, place in enumerate(operands):
             value = node.inputs[position]
@@ -163,9 +155,9 @@ def _above_split(split: ir.Node, clusters: ClusterOf) -> Motion:
             for index, part in enumerate(split.outputs)
             if use_count(part) or part.is_graph_output()
         }
-        return [made for made in edit.replace(replaced, before=split, origin=[node, split]) if made.op_type != "Split"]
+        return [new for new in edit.replace(replaced, before=split, origin=[node, split]) if new.op_type != "Split"]
 
-    return Motion((split, node), make)
+    return Preparation((split, node), apply)
 
 
 def _part_of(value: ir.Value, result: ir.Value, at: int) -> int | None:
@@ -185,7 +177,7 @@ def _part_of(value: ir.Value, result: ir.Value, at: int) -> int | None:
 # -- bias -------------------------------------------------------------------------------------------------------------
 
 
-def _without_bias(node: ir.Node) -> Motion:
+def _without_bias(node: ir.Node) -> Preparation:
     need(opset(node) >= BIASED[node.op_type], "the bias cannot be left out", node)
     need(len(node.inputs) == 3, "it has no bias", node)
     bias = node.inputs[2]
@@ -199,7 +191,7 @@ def _without_bias(node: ir.Node) -> Motion:
         tensor_of(bias)
         form = (1, -1) + (1,) * (rank(result) - 2)
 
-    def make(edit: Editor) -> list[ir.Node]:
+    def apply(edit: Editor) -> list[ir.Node]:
         bare = ir.Node("", node.op_type, list(node.inputs[:2]), list(node.attributes.values()))
         bare.outputs[0].type, bare.outputs[0].shape = result.type, facts.shape_of(result)
         added = bias if form is None else _reshaped(bias, form)
@@ -207,7 +199,7 @@ def _without_bias(node: ir.Node) -> Motion:
         edit.replace({result: addition.outputs[0]}, before=node, origin=[node])
         return [addition]
 
-    return Motion((node,), make)
+    return Preparation((node,), apply)
 
 
 def _reshaped(bias: ir.Value, form: tuple[int, ...]) -> ir.Value:
@@ -216,4 +208,4 @@ def _reshaped(bias: ir.Value, form: tuple[int, ...]) -> ir.Value:
     return constant(ir.Tensor(array, dtype=tensor.dtype))
 
 
-__all__ = ["BIASED", "POINTWISE", "ROOTS", "Motion", "improve"]
+__all__ = ["BIASED", "POINTWISE", "ROOTS", "Preparation", "improve"]

@@ -77,7 +77,7 @@ class _Arguments:
             self.weights[value] = None
 
 
-def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = NEVER) -> ir.Node:
+def outline(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = NEVER) -> ir.Node:
     """Move a cluster into a function of its own.
 
     The graph's order is the caller's to restore (`Editor.reorder`, or `Editor.needs_order`).
@@ -86,50 +86,32 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
         edit: The editor of the model.
         cluster: Its nodes are in no function.
         name: The function's name.
-        token: Cancellation token in the midst; what has been done is the caller's to roll back.
+        token: Cancellation token; where it stops the run, the caller rolls back what has been done.
 
     Returns:
         The call.
     """
     nodes = cluster.nodes
-    graph = scope.graph_of(nodes[0])
+    imports = scope.of(scope.graph_of(nodes[0])).opset_imports
     _settle_large_constants(edit, nodes, token)
     _spell_out_defaults(edit, token.checked(nodes))
     arguments = _Arguments(nodes, token)
-    renamed: dict[ir.Value, ir.Value] = {}
     names = {value.name for node in token.checked(nodes) for value in node.outputs}
-    inputs = []
-    for value in token.checked((*arguments.runtime, *arguments.weights)):
-        renamed[value] = _twin(value, names)
-        inputs.append(renamed[value])
-    constants = []
-    for value, tensor in token.checked(arguments.constants.items()):
-        # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
-        held = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
-        node = ir.Node("", "Constant", [], held, name=edit.fresh_name(f"{name}/{value.name}"))
-        node.outputs[0].name = _unused(value.name, names)
-        node.outputs[0].const_value = tensor
-        node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
-        constants.append(node)
-        renamed[value] = node.outputs[0]
-    imports = scope.of(graph).opset_imports
-    function = ir.Function(
-        GROUP_DOMAIN,
-        name,
-        graph=ir.Graph(inputs, [], nodes=(), opset_imports=_imports(token.checked(nodes), imports), name=name),
-        attributes=(),
-    )
+    inputs = {value: _twin(value, names) for value in token.checked((*arguments.runtime, *arguments.weights))}
+    constants = {
+        value: _constant(value, tensor, edit.fresh_name(f"{name}/{value.name}"), names)
+        for value, tensor in token.checked(arguments.constants.items())
+    }
+    renamed = inputs | {value: node.outputs[0] for value, node in constants.items()}
+    needed_imports = _imports(token.checked(nodes), imports)
+    body = ir.Graph(list(inputs.values()), [], nodes=(), opset_imports=needed_imports, name=name)
+    function = ir.Function(GROUP_DOMAIN, name, graph=body, attributes=())
     origin = _origin(token.checked(nodes))
-    for some in token.batched(constants):
-        function.graph.extend(some)
+    for batch in token.batched(constants.values()):
+        body.extend(batch)
     function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), origin))
-    call = ir.Node(
-        GROUP_DOMAIN,
-        name,
-        [*arguments.runtime, *arguments.weights],
-        num_outputs=len(arguments.outputs),
-        name=edit.fresh_name(name),
-    )
+    operands = [*arguments.runtime, *arguments.weights]
+    call = ir.Node(GROUP_DOMAIN, name, operands, num_outputs=len(arguments.outputs), name=edit.fresh_name(name))
     call.meta[PASS_KEY], call.meta[ORIGIN_KEY] = edit.author, tuple(origin)
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
@@ -142,15 +124,17 @@ def lift(edit: Editor, cluster: Cluster, name: str, token: CancellationToken = N
 def _needed(group: Group) -> tuple[list[int], list[int]]:
     """The indices of the inputs that a group uses, and of the outputs that somebody uses."""
     taken = [place for place, value in enumerate(group.function.inputs) if use_count(value)]
-    given = [place for place, value in enumerate(group.call.outputs) if use_count(value) or value.is_graph_output()]
-    return taken, given
+    returned = [place for place, value in enumerate(group.call.outputs) if use_count(value) or value.is_graph_output()]
+    return taken, returned
 
 
 def needs_tidying(group: Group) -> bool:
     """Whether a group takes a value twice, takes what it does not need, or gives what nobody needs."""
-    taken, given = _needed(group)
+    taken, returned = _needed(group)
     call = group.call
-    return len(set(call.inputs)) < len(call.inputs) or len(taken) < len(call.inputs) or len(given) < len(call.outputs)
+    return (
+        len(set(call.inputs)) < len(call.inputs) or len(taken) < len(call.inputs) or len(returned) < len(call.outputs)
+    )
 
 
 def tidy(edit: Editor, group: Group) -> ir.Node | None:
@@ -168,21 +152,23 @@ def tidy(edit: Editor, group: Group) -> ir.Node | None:
     for outer, inner in zip(call.inputs, function.inputs, strict=True):
         if outer is not None and seen.setdefault(outer, inner) is not inner:
             edit.replace_uses(inner, seen[outer])
-    taken, given = _needed(group)
-    if not given:
+    taken, returned = _needed(group)
+    if not returned:
         producers = [producer for value in call.inputs if value is not None and (producer := value.producer())]
         edit.remove(call)
         edit.remove_function(function)
         edit.sweep(producers)
         return None
     weights = sum(place >= len(call.inputs) - group.weights for place in taken)
-    edit.keep_arguments(function, taken, given)
+    edit.keep_arguments(function, taken, returned)
     edit.set_metadata(function, groups.WEIGHTS_KEY, str(weights))
     fewer = ir.Node(
-        call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(given), name=None
+        call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(returned), name=None
     )
     edit.replace(
-        {call.outputs[place]: new for place, new in zip(given, fewer.outputs, strict=True)}, before=call, origin=[call]
+        {call.outputs[place]: new for place, new in zip(returned, fewer.outputs, strict=True)},
+        before=call,
+        origin=[call],
     )
     if call.graph is not None:
         edit.remove(call)
@@ -214,14 +200,14 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
     """
     for node in nodes:
         inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
-        for one in (node, *inside):
-            if not one.domain and one.op_type == "MeanVarianceNormalization" and "axes" not in one.attributes:
-                edit.set_attribute(one, ir.AttrInt64s("axes", (0, 2, 3)))
-            if one.domain or one.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in one.attributes:
+        for member in (node, *inside):
+            if not member.domain and member.op_type == "MeanVarianceNormalization" and "axes" not in member.attributes:
+                edit.set_attribute(member, ir.AttrInt64s("axes", (0, 2, 3)))
+            if member.domain or member.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in member.attributes:
                 continue
-            version = scope.of(scope.graph_of(one)).opset_imports.get("", 1)
-            if not kernels.is_official("", one.op_type, version):
-                edit.set_attribute(one, ir.AttrInt64("stash_type", int(ir.DataType.FLOAT)))
+            version = scope.of(scope.graph_of(member)).opset_imports.get("", 1)
+            if not kernels.is_official("", member.op_type, version):
+                edit.set_attribute(member, ir.AttrInt64("stash_type", int(ir.DataType.FLOAT)))
 
 
 def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:
@@ -232,13 +218,24 @@ def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:
     return twin
 
 
+def _constant(value: ir.Value, tensor: ir.TensorProtocol, name: str, names: set[str | None]) -> ir.Node:
+    """A Constant node of a function that holds what an outer constant does."""
+    # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
+    content = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
+    node = ir.Node("", "Constant", [], content, name=name)
+    node.outputs[0].name = _unused(value.name, names)
+    node.outputs[0].const_value = tensor
+    node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
+    return node
+
+
 def _unused(name: str | None, names: set[str | None]) -> str:
-    found, count = name or "value", 1
-    while found in names:
+    unused, count = name or "value", 1
+    while unused in names:
         count += 1
-        found = f"{name}_{count}"
-    names.add(found)
-    return found
+        unused = f"{name}_{count}"
+    names.add(unused)
+    return unused
 
 
 def _imports(nodes: Iterable[ir.Node], imports: dict[str, int]) -> dict[str, int]:
@@ -257,4 +254,4 @@ def _origin(nodes: Iterable[ir.Node]) -> list[str]:
     return list(names)
 
 
-__all__ = ["Cluster", "lift", "needs_tidying", "tidy"]
+__all__ = ["Cluster", "needs_tidying", "outline", "tidy"]

@@ -13,7 +13,7 @@ from ortopt.analysis import shapes
 from ortopt.errors import InvalidModelError
 from ortopt.graph.edit import Editor
 from ortopt.partition.groups import Group, groups_of
-from ortopt.partition.lifting import Cluster, lift, needs_tidying, tidy
+from ortopt.partition.outlining import Cluster, needs_tidying, outline, tidy
 from ortopt.partition.partitioning import apply, group, partition, prepare
 from ortopt.partition.settings import PartitionOptions, Policy
 from ortopt.serialization.load import load
@@ -39,7 +39,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", ["cost", "literal"])
-def test_lifting_can_be_taken_back(name: str, policy: str) -> None:
+def test_outlining_can_be_taken_back(name: str, policy: str) -> None:
     model = parse(MODELS[name])
     options = PartitionOptions(deny=("Neg",), policy=policy)  # type: ignore[arg-type]
     found = partition(model, options)
@@ -123,7 +123,7 @@ def group_with_spare_arguments() -> tuple[ir.Model, Editor, Group]:
     prepare(model)
     edit = Editor(model, shapes.infer_node)
     nodes = {node.outputs[0].name: node for node in model.graph}
-    lift(edit, Cluster("CPUExecutionProvider", (nodes["t"], nodes["u"], nodes["y"])), "group_0")
+    outline(edit, Cluster("CPUExecutionProvider", (nodes["t"], nodes["u"], nodes["y"])), "group_0")
     (found,) = groups_of(model)
     edit.restore_order()
     return model, edit, found
@@ -156,7 +156,7 @@ def test_tidying_drops_an_output_that_nobody_needs_any_more() -> None:
     prepare(model)
     edit = Editor(model, shapes.infer_node)
     relu, absolute = model.graph
-    lift(edit, Cluster("CPUExecutionProvider", (relu, absolute)), "group_0")
+    outline(edit, Cluster("CPUExecutionProvider", (relu, absolute)), "group_0")
     (found,) = groups_of(model)
     edit.set_output(model.graph, 0, model.graph.inputs[0])
     assert needs_tidying(found)
@@ -301,7 +301,7 @@ def test_a_group_that_nobody_needs_goes() -> None:
     prepare(model)
     edit = Editor(model, shapes.infer_node)
     first = next(iter(model.graph))
-    lift(edit, Cluster("CPUExecutionProvider", (first,)), "group_0")
+    outline(edit, Cluster("CPUExecutionProvider", (first,)), "group_0")
     (found,) = groups_of(model)
     before = to_bytes(model)
     start = edit.version

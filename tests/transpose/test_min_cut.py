@@ -7,8 +7,8 @@ import random
 import networkx as nx
 import pytest
 
-from ortopt.transpose import cut, elimination
-from ortopt.transpose.cut import UNBOUNDED, Network
+from ortopt.transpose import elimination, min_cut
+from ortopt.transpose.min_cut import UNBOUNDED, Network
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -55,7 +55,7 @@ def test_both_ways_choose_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -
         arcs.append((*ends, rng.choice([1, 2, 3, UNBOUNDED])))
 
     def divided(looks: int) -> frozenset[int] | None:
-        monkeypatch.setattr(cut, "FEW_LOOKS", looks)
+        monkeypatch.setattr(min_cut, "FEW_LOOKS", looks)
         network = Network()
         for _ in range(count):
             network.vertex()
@@ -73,8 +73,8 @@ def test_a_network_that_is_nowhere_thin_is_left_alone_in_the_end(monkeypatch: py
     arcs = [(tail, head, 1 + (tail * head) % 5) for tail in vertices for head in vertices if tail != head]
     arcs += [(Network.SOURCE, 2, 50), (vertices[-1], Network.SINK, 50)]
     assert elimination.source_side(arcs, Network.SOURCE, Network.SINK) is None
-    monkeypatch.setattr(cut, "FEW_LOOKS", 0)
-    monkeypatch.setattr(cut, "MANY_LOOKS", 0)
+    monkeypatch.setattr(min_cut, "FEW_LOOKS", 0)
+    monkeypatch.setattr(min_cut, "MANY_LOOKS", 0)
     network = Network()
     for _ in vertices:
         network.vertex()

@@ -1,4 +1,4 @@
-"""The table's own answers; tests/all_passes/test_semantics.py asks the passes."""
+"""When two constants are the same; tests/all_passes/test_semantics.py asks the passes."""
 
 from __future__ import annotations
 

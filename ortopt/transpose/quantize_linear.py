@@ -9,7 +9,7 @@ from ortopt.transpose.plan import At, Plan, handles, rebuilt
 
 
 @handles("QuantizeLinear", "DequantizeLinear")
-def linear(node: ir.Node, at: At) -> Plan:
+def quantize_linear(node: ir.Node, at: At) -> Plan:
     """The axis of the scales follows; blocks of scales take the data's layout."""
     of = len(at.layout)
     scale = node.inputs[1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ortopt.partition import literal
+from ortopt.partition import lazy_tensor_policy
 from ortopt.partition.dag import Dag
 from tests.partition import oracle
 from tests.partition.dags import SHAPES, draw
@@ -16,12 +16,12 @@ def test_row_b_literal_policy_gives_the_identical_partition(shape: str) -> None:
     for seed in range(SEEDS):
         dag = draw(shape, seed)
         for limit in LIMITS:
-            found = literal.clusters(dag, limit=limit)
+            found = lazy_tensor_policy.clusters(dag, limit=limit)
             assert set(map(frozenset, found)) == oracle.clusters(dag, limit), (shape, seed, limit)
 
 
 def test_the_list_survives_a_thousand_moves_to_one_place() -> None:
-    order = literal._Order(3)
+    order = lazy_tensor_policy._Order(3)
     for _ in range(1000):
         order.remove(0)
         order.insert_after([0], 1)
@@ -34,4 +34,4 @@ def test_the_list_survives_a_thousand_moves_to_one_place() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_the_smallest_graphs(count: int) -> None:
     dag = Dag([()] * count, [(0,)] * count, frozenset(), [1] * count)
-    assert literal.clusters(dag, limit=128) == [[0]] * count
+    assert lazy_tensor_policy.clusters(dag, limit=128) == [[0]] * count

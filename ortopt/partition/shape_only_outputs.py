@@ -1,4 +1,4 @@
-"""Group outputs of which the outside only wants the shape or the type: both are known without the output.
+"""Outputs of groups whose users ask only for the shape or the type: both are known without the output.
 
 ``Shape(v)`` and ``Size(v)`` of a group's output are computed from the shapes of the group's inputs, by the expressions
 that inference has found. ``CastLike(x, v)`` is a Cast to v's type. Then nobody needs v outside, and the group keeps it.
@@ -17,13 +17,13 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant, discard, new_nodes
 from ortopt.graph.match import opset
 from ortopt.graph.symbolic import Dim
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 
 Attempt: TypeAlias = Callable[[Sequence[ir.Node], Callable[[], Iterable[ir.Node] | None]], bool]
-"""Makes a change of some nodes, if it is to be and can be; whether it did."""
+"""Makes a change of some nodes where it is allowed and possible; returns whether it was made."""
 
 Place: TypeAlias = tuple[ir.Value, int]
 
-_SIZES = ("Shape", "Size")
 _NEEDS = {"+": 7, "*": 7, "//": 10, "max": 12, "min": 12}
 """The first opsets that have the arithmetic for integers."""
 
@@ -35,7 +35,7 @@ def drop(
     attempt: Attempt,
     token: CancellationToken = NEVER,
 ) -> bool:
-    """Let the outside compute what it wants of outputs that it only wants the shape or the type of.
+    """Compute outside what users ask of outputs of which they need only the shape or the type.
 
     Args:
         edit: The editor of the model.
@@ -53,16 +53,16 @@ def drop(
         for node in token.checked(nodes):
             for value in node.outputs:
                 users = [use.node for use in value.uses() if scope.ancestor_in(graph, use.node) not in inside]
-                if users and not value.is_graph_output() and all(_is_exemplar(user, value) for user in users):
+                if users and not value.is_graph_output() and all(_asks_shape_or_type(user, value) for user in users):
                     changed |= _replace_all(edit, places, users, attempt)
     return changed
 
 
-def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
-    """Whether a node wants only the shape or the type of a value."""
+def _asks_shape_or_type(user: ir.Node, value: ir.Value) -> bool:
+    """Whether a node asks a value for nothing but its shape or its type."""
     if user.domain:
         return False
-    if user.op_type in _SIZES:
+    if user.op_type in SHAPE_QUERIES:
         return True
     return user.op_type == "CastLike" and user.inputs[0] is not value
 
@@ -70,25 +70,29 @@ def _is_exemplar(user: ir.Node, value: ir.Value) -> bool:
 def _replace_all(edit: Editor, places: _Places, users: Sequence[ir.Node], attempt: Attempt) -> bool:
     """Replace all users of an output, or none: one that stays would keep the output."""
     shapes: dict[ir.Graph, dict[ir.Value, ir.Value]] = {}  # two branches see nothing of each other
-    made: list[tuple[ir.Node, ir.Value]] = []
+    replacements: list[tuple[ir.Node, ir.Value]] = []
     done = False
     try:
         for user in dict.fromkeys(users):
             known = shapes.setdefault(scope.graph_of(user), {})
-            made.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, known)))
+            replacements.append((user, _cast(user) if user.op_type == "CastLike" else _size(user, places, known)))
     except Conflict:
         pass  # it stays as it is
     else:
-        done = attempt([user for user, _ in made], lambda: _put_in(edit, made))
+        done = attempt([user for user, _ in replacements], lambda: _put_in(edit, replacements))
     if not done:
-        built = itertools.chain((value for _, value in made), *(known.values() for known in shapes.values()))
+        built = itertools.chain((value for _, value in replacements), *(known.values() for known in shapes.values()))
         discard(new_nodes(built))
     return done
 
 
-def _put_in(edit: Editor, made: Sequence[tuple[ir.Node, ir.Value]]) -> list[ir.Node]:
+def _put_in(edit: Editor, replacements: Sequence[tuple[ir.Node, ir.Value]]) -> list[ir.Node]:
     """Let values stand for the results of nodes; the new nodes."""
-    return [node for user, value in made for node in edit.replace({user.outputs[0]: value}, before=user, origin=[user])]
+    return [
+        node
+        for user, value in replacements
+        for node in edit.replace({user.outputs[0]: value}, before=user, origin=[user])
+    ]
 
 
 def _cast(user: ir.Node) -> ir.Value:

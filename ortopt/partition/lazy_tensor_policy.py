@@ -49,8 +49,8 @@ class _Order:
 
     def before(self, element: int) -> int | None:
         """The element before another one, or None."""
-        found = self.previous[element]
-        return None if found == self._end else found
+        element_before = self.previous[element]
+        return None if element_before == self._end else element_before
 
     def __iter__(self) -> Iterator[int]:
         """From the last to the first."""
@@ -121,8 +121,8 @@ class _Fuser:
                     changed = True
                 else:
                     at = self._order.before(at)
-        found = [sorted(self._members[at]) for at in token.checked(self._order) if self._colors[at] != HOST]
-        return found[::-1]
+        clusters = [sorted(self._members[at]) for at in token.checked(self._order) if self._colors[at] != HOST]
+        return clusters[::-1]
 
     def _scan(self, consumer: int) -> bool:
         """Try the producers of a cluster; whether one was fused into it."""
@@ -132,7 +132,7 @@ class _Fuser:
         writer, colors, label = self._writer, self._colors, self._order.label
         producers = {writer[value] for value in self._taken[consumer]}
         producers.discard(-1)
-        for producer in sorted(producers, key=lambda one: -label[one]):
+        for producer in sorted(producers, key=lambda cluster: -label[cluster]):
             if colors[producer] != color or not self._move_before(producer, consumer):
                 continue
             if self._arguments(consumer) + self._arguments(producer) <= self._limit:

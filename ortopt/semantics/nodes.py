@@ -1,0 +1,147 @@
+"""What one node does: its graphs, its effects, whether two runs of it agree."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
+from ortopt.semantics.constants import constant_tensor
+from ortopt.semantics.op_traits import CASTS, CONTROL_FLOW, DEQUANTIZERS, RANDOM_OPS
+
+STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview"})
+"""Domains whose ops are defined by the ONNX specification: pure functions of their inputs, but for `RANDOM_OPS`."""
+
+PURE_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+"""Domains whose ops have no side effects. Others are impure unless they are local functions of pure ops."""
+
+GROUP_DOMAIN = "ortopt.group"
+"""Local functions of this domain are fusion groups: optimized inside, never inlined."""
+
+QUANTIZATION_KEY = "quant_parameter_tensor_names"
+"""Where onnx-ir keeps a value's quantization annotation in ``value.meta``."""
+
+_BLOCK_BITS = 4
+"""Element types of at most so many bits hold quantized blocks."""
+
+Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+"""A model's local functions, as `ir.Model.functions` holds them."""
+
+
+def key(node: ir.Node) -> tuple[str, str]:
+    """The domain and op type of a node; the domain of ai.onnx is the empty string."""
+    return node.domain, node.op_type
+
+
+def owns_interfaces(node: ir.Node) -> bool:
+    """Whether inputs and outputs of the graphs below a node may go and be renamed: others may ask for their names."""
+    return not node.domain and node.op_type in CONTROL_FLOW
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that a node holds in its attributes, in the attributes' order."""
+    for attribute in attributes_of(node).values():
+        kind = attribute.type
+        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.value
+        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.value
+
+
+def _trains(node: ir.Node) -> bool:
+    """Whether a Dropout may be in training mode: it is unless an input says, as a constant, that it is not."""
+    if node.op_type != "Dropout" or node.domain != "":
+        return False
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        is_test = node.attributes.get("is_test")  # opset 1 and 6 only; later versions without the input infer
+        return is_test is not None and not is_test.is_ref() and is_test.as_int() == 0
+    mode = constant_tensor(node.inputs[2])
+    return mode is None or bool(mode.numpy().item())
+
+
+def is_random(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether two runs of a node may differ: by its own op, or by one inside its subgraphs or its local function.
+
+    Args:
+        node: Any node.
+        functions: The model's local functions, so that calls are looked into.
+    """
+    by_id = functions or {}
+    seen: set[ir.OperatorIdentifier] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if key(current) in RANDOM_OPS or _trains(current):
+            return True
+        for graph in subgraphs(current):
+            pending.extend(graph)
+        identifier = current.op_identifier()
+        if identifier in by_id and identifier not in seen:
+            seen.add(identifier)
+            pending.extend(by_id[identifier])
+    return False
+
+
+def is_pure(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether a node has no effect but its outputs; ops of unknown domains are impure.
+
+    Args:
+        node: Any node.
+        functions: The model's local functions: a call is as pure as the body.
+    """
+    if not functions and not attributes_of(node):
+        return node.domain in PURE_DOMAINS
+    by_id = functions or {}
+    seen: set[ir.OperatorIdentifier] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        identifier = current.op_identifier()
+        if identifier in by_id:
+            if identifier not in seen:
+                seen.add(identifier)
+                pending.extend(by_id[identifier])
+        elif current.domain not in PURE_DOMAINS:
+            return False
+        for graph in subgraphs(current):
+            pending.extend(graph)
+    return True
+
+
+def is_removable(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether a node whose results nobody needs may go: random ops may, ops of unknown domains may not."""
+    return is_pure(node, functions)
+
+
+def may_merge(node: ir.Node, functions: Functions | None = None) -> bool:
+    """Whether two such nodes with the same inputs and attributes give the same results."""
+    return is_pure(node, functions) and not is_random(node, functions)
+
+
+def dequantizes(node: ir.Node) -> bool:
+    """Whether a node turns quantized data into numbers: by its op, or by a Cast of elements of 4 bits or less."""
+    if key(node) in DEQUANTIZERS:
+        return True
+    if node.op_type not in CASTS or node.domain != "" or not node.inputs or node.inputs[0] is None:
+        return False
+    source = node.inputs[0].dtype
+    return source is not None and source != ir.DataType.STRING and source.bitwidth <= _BLOCK_BITS
+
+
+def quantization_parameters(graph: ir.Graph, token: CancellationToken = NEVER) -> frozenset[str]:
+    """The names of the values that the quantization annotations of a graph refer to.
+
+    Args:
+        graph: The graph.
+        token: Cancellation token.
+    """
+    names: set[str] = set()
+    held = (graph.inputs, token.checked(initializers_of(graph).values()))
+    for values in itertools.chain(held, (node.outputs for node in token.checked(graph))):
+        for value in values:
+            if value.meta:
+                names.update(value.meta.get(QUANTIZATION_KEY, {}).values())
+    return frozenset(names)
