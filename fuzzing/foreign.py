@@ -31,7 +31,7 @@ from fuzzing.oracle import Failure, Oracle, Rejected, Way, optimized, session
 from fuzzing.writer import Array
 from ortopt.errors import OrtoptError
 from ortopt.serialization.load import load
-from ortopt.system.child_processes import taken
+from ortopt.system.child_processes import take_streams
 from ortopt.verification.comparison import Comparison, random_outputs, tolerances
 from ortopt.verification.inputs import Interface, attempts
 
@@ -291,7 +291,7 @@ def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, _, *paths = sys.argv[2:]
-        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+        with io.TextIOWrapper(take_streams()[1], "utf-8") as answers:
             work(int(first), int(count), [Path(path) for path in paths], answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.foreign", description=__doc__)

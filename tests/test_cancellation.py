@@ -26,8 +26,8 @@ from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
-from ortopt.evaluation import evaluate
-from ortopt.evaluation.evaluate import count_nodes
+from ortopt.evaluation import execution
+from ortopt.evaluation.sessions import count_nodes
 from ortopt.graph import onnx_ir_internals, scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
@@ -399,7 +399,7 @@ def test_who_waits_for_a_conversion_can_be_cancelled(endless: Path, monkeypatch:
 
 
 def test_who_waits_for_an_evaluation_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "_MODULE", "endless_child")
+    monkeypatch.setattr(execution, "_MODULE", "endless_child")
     source = to_bytes(parse(UNSAFE))
     assert wait_and_cancel(lambda token: optimize(source, verify=False, cancellation=token), endless) < 2
     assert_gone(endless)
@@ -411,7 +411,7 @@ def test_a_session_that_computes_a_constant_can_be_cancelled() -> None:
 
     def run(token: CancellationToken) -> None:
         with pytest.raises(Exception, match="terminate"):
-            evaluate.run_model(model, feeds, ["y"], 60, token)
+            execution.run_model(model, feeds, ["y"], 60, token)
         token.check()
 
     assert wait_and_cancel(run) < 2

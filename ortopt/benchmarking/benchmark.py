@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +16,12 @@ from typing import Any, Final
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import InvalidModelError
-from ortopt.system.child_processes import answers_in
+from ortopt.system import child_processes
 
 GROUPED: Final = 4
 """The level whose result runs under `ortopt.InferenceSession`; those below run under ONNX Runtime."""
 
+_MODULE: Final = "ortopt.benchmarking.child"
 _KEYS: Final = ("call", "open", "first", "anonymous", "peak")
 
 
@@ -199,7 +197,6 @@ def _traced(found: Sequence[Figures], inputs: Path, effort: Effort, folder: Path
 
 def _measured(version: Version, inputs: Path, effort: Effort, trace: Path | None = None) -> dict[str, Any]:
     order: Mapping[str, Any] = {
-        "parent": os.getpid(),
         "model": str(version.path),
         "inputs": str(inputs),
         "providers": list(effort.providers),
@@ -209,21 +206,13 @@ def _measured(version: Version, inputs: Path, effort: Effort, trace: Path | None
         "seconds": effort.seconds,
         "trace": None if trace is None else str(trace),
     }
-    path = os.pathsep.join(str(Path(folder).resolve()) for folder in sys.path)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "ortopt.benchmarking.child"],
-            input=json.dumps(order).encode(),
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            check=False,
-            timeout=effort.patience,
-        )
-        answer: dict[str, Any] = json.loads(answers_in(done.stdout))
-    except subprocess.TimeoutExpired:
+    answered, status = child_processes.run(_MODULE, request=json.dumps(order).encode(), seconds=effort.patience)
+    if status is None:
         return {"error": f"it took longer than {effort.patience:.0f} s"}
+    try:
+        answer: dict[str, Any] = json.loads(answered)
     except ValueError:
-        return {"error": f"its process died ({done.returncode})"}
+        return {"error": f"its process died ({status})"}
     return answer
 
 

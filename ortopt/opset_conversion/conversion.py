@@ -9,14 +9,9 @@ and functions are converted too, and everything else stays the very object that 
 from __future__ import annotations
 
 import functools
-import os
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -24,13 +19,13 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
-from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.opset_conversion.child import ANSWER, REQUEST
 from ortopt.semantics import constant_tensor
-from ortopt.system.child_processes import answers_in
+from ortopt.system import child_processes
 
 _SMALL: Final = 1024
 """Constants of at most so many bytes are shown to the converter: axes, shapes, scales."""
@@ -310,34 +305,16 @@ def _ask(cases: Sequence[_Case], have: int, version: int, token: CancellationTok
         _split(group, answer, have, version, token)
 
 
-def _run(requests: Sequence[bytes], version: int, token: CancellationToken) -> list[bytes | str]:
-    """Answers, or what went wrong; none beyond the request that ended the process."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", _MODULE],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    question: bytes | None = b"".join(REQUEST.pack(version, len(one)) + one for one in requests)
-    end, data, deadline = "", b"", time.monotonic() + _SECONDS
-    with child:
-        try:
-            while not end:
-                token.check()
-                try:
-                    data, _ = child.communicate(question, BETWEEN_LOOKS)
-                    end = f"it ended its process with status {child.returncode}"
-                except subprocess.TimeoutExpired:
-                    question = None  # it is on its way
-                    if time.monotonic() >= deadline:
-                        child.kill()
-                        data, _ = child.communicate()
-                        end = f"it took longer than {_SECONDS:g} seconds"
-        finally:
-            child.kill()  # nobody waits for it any more
-    answers = _answers(answers_in(data))
-    return answers if len(answers) == len(requests) else [*answers, end]
+def _run(models: Sequence[bytes], version: int, token: CancellationToken) -> list[bytes | str]:
+    """The converted models, or what went wrong; none beyond the model that ended the process."""
+    request = b"".join(REQUEST.pack(version, len(model)) + model for model in models)
+    answer, status = child_processes.run(_MODULE, request=request, seconds=_SECONDS, token=token)
+    answers = _answers(answer)
+    if len(answers) == len(models):
+        return answers
+    if status is None:
+        return [*answers, f"it took longer than {_SECONDS:g} seconds"]
+    return [*answers, f"it ended its process with status {status}"]
 
 
 def _answers(data: bytes) -> list[bytes | str]:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.evaluation.evaluate import use_one_thread
+from ortopt.evaluation.sessions import use_one_thread
 from ortopt.runtime.values import binding, to_ort
 
 _IR: Final = 8

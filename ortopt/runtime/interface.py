@@ -13,7 +13,7 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
-from ortopt.evaluation.evaluate import use_one_thread
+from ortopt.evaluation.sessions import use_one_thread
 from ortopt.runtime.recipes import argument_of, free_prefix
 from ortopt.runtime.values import binding, failure
 from ortopt.runtime.weights import FOLDER_KEY, place

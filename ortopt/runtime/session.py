@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
-from ortopt.evaluation.evaluate import share_threads
+from ortopt.evaluation.sessions import share_threads
 from ortopt.graph.text import one_line
 from ortopt.runtime.grouped_session import GroupedSession
 from ortopt.runtime.groups import Group

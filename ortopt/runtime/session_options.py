@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
-from ortopt.evaluation.evaluate import shares_threads
+from ortopt.evaluation.sessions import shares_threads
 from ortopt.graph import scope
 from ortopt.graph.text import quoted
 from ortopt.runtime.recipes import argument_of, free_prefix

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.evaluation.evaluate import BIG_GRAPH, count_nodes
-from ortopt.system import memory
-from ortopt.system.child_processes import skip_to_answers
+from ortopt.evaluation.sessions import BIG_GRAPH, count_nodes
+from ortopt.system import child_processes, memory
 from ortopt.system.temporary_files import is_lack_of_room, no_room
 from ortopt.verification import start
 from ortopt.verification.worker import open_session, run_stored
@@ -139,7 +138,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and let go of all that belongs to it."""
-        start.end(self._process)
+        child_processes.end(self._process)
 
     def run(self, source: Path, target: Path) -> list[Any]:
         """Run the inputs in one folder; the outputs are stored in the other."""
@@ -154,7 +153,7 @@ class Worker:
         stdin = self._process.stdin
         assert stdin is not None
         try:
-            stdin.write(json.dumps(request) + "\n")
+            stdin.write(json.dumps(request).encode() + b"\n")
             stdin.flush()
         except OSError as error:
             raise self._death() from error
@@ -173,7 +172,7 @@ class Worker:
         try:
             assert self._process.stdout is not None
             if not self._greeted:
-                self._greeted = skip_to_answers(self._process.stdout)
+                self._greeted = child_processes.skip_to_answers(self._process.stdout)
             line = self._process.stdout.readline()
         finally:
             answered.set()

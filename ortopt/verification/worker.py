@@ -8,19 +8,18 @@ which this one ends.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortopt.evaluation.child import Array, Raw, end_with, limit_memory, raw_of, save_array
+from ortopt.evaluation.raw_tensors import Array, Raw, raw_of, save_array
 from ortopt.serialization.wire import field, integer
-from ortopt.system import child_processes
+from ortopt.system.child_processes import end_with, limit_memory, take_streams
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -191,7 +190,7 @@ def _lacks_room(error: Exception) -> bool:
     return is_lack_of_room(error)
 
 
-def main(requests: TextIO, answers: TextIO) -> None:
+def main(requests: BinaryIO, answers: BinaryIO) -> None:
     """Serve until there are no more requests."""
     session = None
     for line in requests:
@@ -210,14 +209,14 @@ def main(requests: TextIO, answers: TextIO) -> None:
                 answer = {"rows": run_stored(session, *map(Path, request))}
         except Exception as error:
             answer = {"full" if _lacks_room(error) else "failed": str(error)}
-        answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}) + "\n")
+        answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}).encode() + b"\n")
         answers.flush()
 
 
 if __name__ == "__main__":
-    requests, answers = child_processes.taken()
+    requests, answers = take_streams()
     end_with(int(sys.argv[1]))
     import onnxruntime  # while nobody waits for it
 
     onnxruntime.disable_telemetry_events()
-    main(io.TextIOWrapper(requests, "utf-8"), io.TextIOWrapper(answers, "utf-8"))
+    main(requests, answers)

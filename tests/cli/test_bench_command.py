@@ -15,6 +15,7 @@ from ortopt.analysis.providers import CUDA, usable
 from ortopt.benchmarking import benchmark
 from ortopt.benchmarking.benchmark import Effort, Version, compare
 from ortopt.errors import InvalidModelError
+from ortopt.system import child_processes
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -134,7 +135,7 @@ def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch:
     assert "no file.npz" in benchmark._measured(version, files / "no file.npz", Effort())["error"]
     late = benchmark._measured(version, files / "x.npz", Effort(patience=0.01))
     assert late["error"] == "it took longer than 0 s"
-    monkeypatch.setattr(benchmark.sys, "executable", "/bin/false")
+    monkeypatch.setattr(child_processes.sys, "executable", "/bin/false")
     assert benchmark._measured(version, files / "x.npz", Effort())["error"] == "its process died (1)"
 
 

@@ -11,8 +11,12 @@ import pytest
 from ortopt.analysis.shapes import infer_model
 from ortopt.errors import UsageError
 from ortopt.evaluation import evaluate as evaluate_module
-from ortopt.evaluation.evaluate import count_nodes, evaluate, run_model, session
+from ortopt.evaluation import execution
+from ortopt.evaluation.call import ElsewhereError, HazardError
+from ortopt.evaluation.evaluate import evaluate
+from ortopt.evaluation.execution import run_model
 from ortopt.evaluation.numpy_kernels import KERNELS, Call, Operand, compute
+from ortopt.evaluation.sessions import count_nodes, session
 
 
 def is_random(node):
@@ -51,8 +55,8 @@ def no_ort(monkeypatch):
     def refuse(*arguments, **keywords):
         raise AssertionError("a session was made")
 
-    monkeypatch.setattr(evaluate_module, "session", refuse)
-    monkeypatch.setattr(evaluate_module, "_run_in_child", refuse)
+    monkeypatch.setattr(execution, "session", refuse)
+    monkeypatch.setattr(evaluate_module, "run_in_child", refuse)
 
 
 INTEGERS = (
@@ -157,7 +161,7 @@ def exact():
 def test_numpy_gives_onnxruntimes_bits(call, dtype, exact, monkeypatch):
     model = parsed(f"r = {call}", f"{dtype}[] r", CONSTANTS)
     expected = exact[call]
-    monkeypatch.setattr(evaluate_module, "session", None)
+    monkeypatch.setattr(execution, "session", None)
     got = evaluated(model)["r"]
     assert got.dtype == expected.dtype
     assert tuple(got.shape) == tuple(expected.shape)
@@ -241,8 +245,8 @@ def test_results_that_are_too_large_are_not_computed():
 
 def test_floats_go_to_one_session(monkeypatch):
     made = []
-    original = evaluate_module.session
-    monkeypatch.setattr(evaluate_module, "session", lambda *a, **k: made.append(1) or original(*a, **k))
+    original = execution.session
+    monkeypatch.setattr(execution, "session", lambda *a, **k: made.append(1) or original(*a, **k))
     body = " ".join(f"t{i} = Exp (x) u{i} = Sigmoid (t{i}) r{i} = Add (u{i}, y)" for i in range(30))
     model = parsed(body, ", ".join(f"float[] r{i}" for i in range(30)), FLOATS)
     expected = by_ort(model)
@@ -265,7 +269,7 @@ def test_nodes_that_fail_are_found_and_left_out():
 
 
 def test_ops_without_a_kernel_cost_no_session(monkeypatch):
-    monkeypatch.setattr(evaluate_module, "session", None)
+    monkeypatch.setattr(execution, "session", None)
     model = parsed("b = Cast <to = 16> (h) r = Exp (b)", "bfloat16[] r", "bfloat16[2] h = {1, 2}")
     assert evaluated(model) == {}
 
@@ -531,7 +535,7 @@ def test_every_numpy_kernel_survives_nonsense():
             call = Call(node, [None if one is None else Operand(one) for one in picks], 17, 1 << 20)
             try:
                 compute(call)
-            except (evaluate_module.ElsewhereError, evaluate_module.HazardError):
+            except (ElsewhereError, HazardError):
                 continue
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from ortopt import optimize
 from ortopt.errors import OutputError
-from ortopt.evaluation.child import save_array
+from ortopt.evaluation.raw_tensors import save_array
 from ortopt.system.temporary_files import is_lack_of_room, said, temporary_folder
 
 MODEL = """<ir_version: 9, opset_import: ["" : 20]>

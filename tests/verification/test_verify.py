@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.errors import UsageError
+from ortopt.system import child_processes
 from ortopt.system.child_processes import GREETING
 from ortopt.verification import process, worker
-from ortopt.verification import start as verification_start
 from ortopt.verification import verify as verify_module
 from ortopt.verification.comparison import TOLERANCES, Comparison, tolerances
 from ortopt.verification.verify import Verification, draw_inputs, verify
@@ -20,15 +20,15 @@ class Thread:
     """A worker in this process, where it starts sooner."""
 
     def __init__(self, *_, **__):
-        requests, self.stdin = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
-        self.stdout, answers = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
+        requests, self.stdin = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+        self.stdout, answers = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
         self._thread = threading.Thread(target=self._serve, args=(requests, answers))
         self._thread.start()
 
     @staticmethod
     def _serve(*arguments):
         with arguments[-2], arguments[-1]:
-            arguments[-1].write(GREETING.decode())
+            arguments[-1].write(GREETING)
             worker.main(*arguments)
 
     def kill(self):
@@ -42,7 +42,7 @@ class Thread:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch, request):
     if "processes" not in request.keywords:
-        monkeypatch.setattr(verification_start.subprocess, "Popen", Thread)
+        monkeypatch.setattr(child_processes.subprocess, "Popen", Thread)
 
 
 def parsed(text, opset=17):

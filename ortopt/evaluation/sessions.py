@@ -1,0 +1,164 @@
+"""Sessions of ONNX Runtime as ortopt makes them: quiet, without optimization unless asked for, on one thread pool."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import onnx_ir as ir
+
+from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+BIG_GRAPH: Final = 2_000
+"""From this many nodes on, ORT's memory planner (quadratic) is turned off."""
+
+_process_pool: list[tuple[int, int]] = []
+
+
+def shares_threads() -> bool:
+    """Whether every session of this process must use ONNX Runtime's global thread pool: it has been set up."""
+    return bool(_process_pool)
+
+
+def use_one_thread(options: onnxruntime.SessionOptions) -> None:
+    """Let a session have no threads of its own; where the process shares a pool, that pool, without a warning."""
+    options.use_per_session_threads = not shares_threads()
+    if not shares_threads():
+        options.intra_op_num_threads = 1
+
+
+def share_threads(intra: int, inter: int) -> None:
+    """Set up ONNX Runtime's global thread pool; from then on every session of the process must use it.
+
+    Args:
+        intra: Threads within an op, 0 for as many as there are cores.
+        inter: Threads across ops.
+
+    Raises:
+        UsageError: It was set up with other sizes: it cannot be resized.
+    """
+    import onnxruntime
+
+    if not _process_pool:
+        onnxruntime.set_global_thread_pool_sizes(intra, inter)
+        _process_pool.append((intra, inter))
+    elif _process_pool[0] != (intra, inter):
+        raise UsageError(
+            f"the global thread pool has {_process_pool[0][0]} intra-op and {_process_pool[0][1]} inter-op threads"
+            f" already; it cannot be resized to {intra} and {inter}"
+        )
+
+
+def session(
+    model: bytes | os.PathLike[str] | str | ir.Model,
+    *,
+    optimize: bool = False,
+    providers: Sequence[str] = (CPU,),
+    threads: int | None = None,
+) -> onnxruntime.InferenceSession:
+    """A session of ONNX Runtime that says nothing on stderr.
+
+    Args:
+        model: A path, a serialized model, or a model of less than 2 GB.
+        optimize: Whether ORT optimizes the graph itself; otherwise it runs as it is.
+        providers: Full names, in order of preference; the CPU provider is always the last resort.
+        threads: Threads within an op; None leaves it to ORT.
+
+    Raises:
+        UsageError: A provider does not work on this machine.
+    """
+    for provider in providers:
+        works, reason = usable(provider)
+        if not works:
+            raise UsageError(f"{provider} does not work here: {reason}")
+    check_distributions()
+    import onnxruntime
+
+    if isinstance(model, ir.Model):
+        nodes = sum(1 for _ in model.graph.all_nodes())
+        model = bytes(ir.to_proto(model).SerializeToString())
+    else:
+        nodes = count_nodes(model)
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not shares_threads()
+    options.log_severity_level = 4
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    if nodes > BIG_GRAPH:
+        options.enable_mem_reuse = False
+        options.enable_mem_pattern = False
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    names = list(dict.fromkeys((*providers, CPU)))
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options, names)
+
+
+def count_nodes(model: bytes | os.PathLike[str] | str, token: CancellationToken = NEVER) -> int:
+    """The nodes of a serialized model's main graph, read off the wire format: weights are stepped over.
+
+    Answers 0 where it is not a model; whoever loads it says what is wrong.
+
+    Args:
+        model: The model, or its path.
+        token: Cancellation token.
+    """
+    if isinstance(model, bytes):
+        return _count_nodes(model, token)
+    try:
+        with Path(model).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return _count_nodes(mapped, token)
+    except (OSError, ValueError):
+        return 0
+
+
+def _count_nodes(data: bytes | mmap.mmap, token: CancellationToken) -> int:
+    return sum(
+        1
+        for number, start, end in _fields(data, 0, len(data))
+        if number == 7
+        for inner, _, _ in token.checked(_fields(data, start, end))
+        if inner == 1
+    )
+
+
+def _fields(data: bytes | mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The length-delimited fields of a protobuf message: number, start, end. Stops at what is malformed."""
+    while position < end:
+        tag, position = _varint(data, position, end)
+        kind = tag & 7
+        if kind == 0:
+            _, position = _varint(data, position, end)
+        elif kind == 2:
+            length, position = _varint(data, position, end)
+            if position + length > end:
+                return
+            yield tag >> 3, position, position + length
+            position += length
+        elif kind in (1, 5):
+            position += 8 if kind == 1 else 4
+        else:
+            return
+
+
+def _varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, int]:
+    result = 0
+    for shift in range(0, 70, 7):
+        if position >= end:
+            break
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+    return 0, end
+
+
+__all__ = ["BIG_GRAPH", "count_nodes", "session", "share_threads", "shares_threads", "use_one_thread"]
