@@ -32,8 +32,10 @@ from fuzzing.writer import Array
 from ortopt.errors import OrtoptError
 from ortopt.serialization.load import load
 from ortopt.system.child_processes import take_streams
-from ortopt.verification.comparison import Comparison, random_outputs, tolerances
+from ortopt.verification.comparison import Comparison
 from ortopt.verification.inputs import Interface, attempts
+from ortopt.verification.randomness import random_outputs
+from ortopt.verification.tolerances import tolerances
 
 WAYS: Final = (Way(0), Way(1, "onnx"), Way(1), Way(2), Way(3, "onnx"), Way(3), Way(4))
 

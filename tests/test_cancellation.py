@@ -46,9 +46,10 @@ from ortopt.serialization.validate import validate
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.verification import verify
-from ortopt.verification.comparison import random_outputs, tolerances
 from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, widened
+from ortopt.verification.randomness import random_outputs
+from ortopt.verification.tolerances import tolerances
 from ortopt.workspace import Workspace
 
 NODES = 2_500

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import json
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
-import onnx_ir as ir
 
 from ortopt.errors import UsageError
 from ortopt.graph.text import quoted
-from ortopt.system.temporary_files import said
+from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, further, thorough
 from ortopt.verification.numbers import FAR, FloatRange
 from ortopt.verification.process import Deadline, Worker, WorkerError
-from ortopt.verification.worker import restore, store
 
 _SECOND_SET_WITHIN: Final = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
 _TRIES_FOR_A_SECOND_SET: Final = 3
 _ENOUGH: Final = 2  # sets that say something; one more where a branch hangs on an input
 _MAX_POOR: Final = 3  # sets whose outputs say nothing
-MAX_DEATHS: Final = 5
+MAX_CRASHES: Final = 5
 """Processes that input sets may end."""
 
 _LARGE_ENOUGH: Final = 224  # what is tried where a process has ended: sizes were too small, most likely
@@ -37,47 +30,6 @@ _FURTHER_SECONDS: Final = 0.03  # that further sets, which show what the first m
 _THOROUGH_SECONDS: Final = 60.0  # that the original may take for all further sets where many are wanted
 _KINDS: Final = {"nan": "NaN is among the floats", "inf": "infinities are among the floats"}
 _FURTHER_SHARE: Final = 0.25  # of the time that the original took until then, if that is more
-
-
-class InputSet:
-    """An input set on disk, and what the original answered.
-
-    Attributes:
-        source: The folder of the inputs.
-        target: The folder of the outputs.
-        rows: How to find them there.
-        label: What is particular about the set, for people.
-        seconds: How long the original took.
-        elements: How many the inputs have.
-        signs: Whether the signs of zeros count.
-        extreme: Whether its numbers are such that results may differ legitimately, so that the original's own noise
-            decides on all that is not clearly right.
-    """
-
-    signs = True
-    extreme = False
-
-    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
-        self.source = source
-        self.target = target
-        self.rows = rows
-        self.label = label
-        self.seconds = seconds
-        self.elements = elements
-
-    @functools.cached_property
-    def says_something(self) -> bool:
-        """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
-        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
-
-    @functools.cached_property
-    def plain(self) -> tuple[bool, ...]:
-        """For each output that has floats, whether none is NaN or infinite."""
-        return tuple(bool(np.isfinite(one).all()) for one in self._floats())
-
-    def _floats(self) -> list[Any]:
-        arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
-        return [one for one in arrays if one.dtype.kind == "f" and one.size]
 
 
 class Search:
@@ -93,7 +45,7 @@ class Search:
 
     Attributes:
         error: Why the first set that failed did.
-        deaths: How many processes have been ended by a set; another `run`, in a new one, may find more.
+        crashes: How many processes have been ended by a set; another `run`, in a new one, may find more.
     """
 
     def __init__(
@@ -107,7 +59,7 @@ class Search:
         thorough: bool = False,
     ) -> None:
         self.error: WorkerError | UsageError | None = None
-        self.deaths = 0
+        self.crashes = 0
         self._interface = interface
         self._draw = draw
         self._attempt = attempt
@@ -138,7 +90,7 @@ class Search:
         """
         loaded = worker.seconds
         for how in attempts():
-            if self.deaths and max(how.size or 0, how.length or 0) < _LARGE_ENOUGH:
+            if self.crashes and max(how.size or 0, how.length or 0) < _LARGE_ENOUGH:
                 continue
             if not self._try(worker, how):
                 break
@@ -148,11 +100,11 @@ class Search:
                     break
         if not self._found and not self._poor:
             raise self.error or WorkerError("no inputs")
-        if not self._found and not self.deaths:
+        if not self._found and not self.crashes:
             self._try_others(worker)
         some = self._found or self._poor[:1]
         sets = list(some)
-        if self.deaths:  # whatever else is tried may end the process again
+        if self.crashes:  # whatever else is tried may end the process again
             return sets
         if self._took < _SECOND_SET_WITHIN:
             sets += self._try_nothing(worker)
@@ -206,7 +158,7 @@ class Search:
             if not isinstance(self.error, WorkerError):
                 self.error = error
             if error.died or error.late:
-                self.deaths += not error.late
+                self.crashes += not error.late
                 raise
             return True
         self._add(one, how)
@@ -316,39 +268,6 @@ class Search:
         return drawn
 
 
-def store_inputs(inputs: Inputs, folder: Path) -> None:
-    """Write inputs into a new folder."""
-    with said(str(folder.parent)):
-        folder.mkdir()
-        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
-
-
-def inputs_from(folder: Path) -> Inputs:
-    """Stored inputs as they were given."""
-    rows = json.loads((folder / "values.json").read_bytes())
-    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
-
-
-def _typed(value: Any, row: Any) -> Any:
-    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
-    exotic = row.get("exotic") if row else 0
-    return value.view(ir.DataType(exotic).numpy()) if exotic else in_memory(value)
-
-
-def in_memory(value: Any) -> Any:
-    """An array that no longer hangs on its file; or a list of them."""
-    if isinstance(value, list):
-        return [in_memory(one) for one in value]
-    return np.array(value) if isinstance(value, np.memmap) else value
-
-
-def elements(inputs: Inputs) -> int:
-    """How many elements there are, at least 1."""
-    arrays = (one for value in inputs.values() for one in (value if isinstance(value, list) else [value]))
-    return max(sum(int(np.size(one)) for one in arrays), 1)
-
-
 def _digest(value: Any) -> Any:
     """What tells drawn inputs apart."""
     if isinstance(value, list):
@@ -357,4 +276,4 @@ def _digest(value: Any) -> Any:
     return value.shape, zlib.crc32(data)
 
 
-__all__ = ["MAX_DEATHS", "InputSet", "Search", "elements", "in_memory", "inputs_from", "store_inputs"]
+__all__ = ["MAX_CRASHES", "Search"]

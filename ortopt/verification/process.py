@@ -200,7 +200,7 @@ class Worker:
         return WorkerError(f"its process ended with status {status}", died=True)
 
 
-class Here(Worker):
+class InProcessWorker(Worker):
     """A session of one model in this process."""
 
     def __init__(self, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
@@ -249,4 +249,4 @@ class Here(Worker):
         return rows
 
 
-__all__ = ["PATIENCE", "Deadline", "Here", "Worker", "WorkerError"]
+__all__ = ["PATIENCE", "Deadline", "InProcessWorker", "Worker", "WorkerError"]

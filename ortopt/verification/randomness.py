@@ -24,7 +24,6 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.serialization.load import load
-from ortopt.verification.comparison import random_outputs
 
 Signature: TypeAlias = tuple[str, ...]
 
@@ -33,6 +32,22 @@ _ALLOWZERO: Final = 14
 _CASTLIKE: Final = 15
 _STEPS: Final = 1 << 16  # different numbers: exact in any float, and in a wider one the same
 _FLOAT: Final = ir.DataType.FLOAT
+
+
+def random_outputs(model: ir.Model, token: CancellationToken = NEVER) -> frozenset[str]:
+    """The outputs that depend on a random op, at any depth. Linear in the nodes.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    random: set[ir.Value] = set()
+    for node in token.checked(model.graph):
+        below = (inner for graph in scope.nested(node) for inner in graph)
+        inputs = (value for inner in (node, *below) for value in inner.inputs)
+        if (random and any(value in random for value in inputs)) or semantics.is_random(node, model.functions):
+            random.update(node.outputs)
+    return frozenset(value.name or "" for value in model.graph.outputs if value in random)
 
 
 class GivenValues:
@@ -265,4 +280,4 @@ _MADE: Final = {
     "Dropout": _dropout,
 }
 
-__all__ = ["GivenValues"]
+__all__ = ["GivenValues", "random_outputs"]

@@ -11,9 +11,10 @@ import pytest
 
 from ortopt.errors import UsageError
 from ortopt.testing import parse
-from ortopt.verification.input_search import InputSet, Search
+from ortopt.verification.input_search import Search
+from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, draw_inputs
-from ortopt.verification.process import Here, Worker, WorkerError
+from ortopt.verification.process import InProcessWorker, Worker, WorkerError
 from ortopt.verification.verify import verify
 
 WRONG_IN = """main (float[N] x, {condition}) => (float[N] y) {{
@@ -131,5 +132,5 @@ def test_a_set_that_cannot_be_drawn_does_not_end_the_search() -> None:
     interface = Interface(parse("main (float[N] x) => (float[N] y) { y = Identity (x) }"))
     search = Search(interface, draw, attempt, fine=True, given={})
     with pytest.raises(WorkerError, match="it does not run"):
-        search.run(Here([]))
+        search.run(InProcessWorker([]))
     assert tried == [1, 2, 8, 16, 32, 64, 128, 224]

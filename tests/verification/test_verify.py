@@ -10,10 +10,11 @@ import pytest
 from ortopt.errors import UsageError
 from ortopt.system import child_processes
 from ortopt.system.child_processes import GREETING
-from ortopt.verification import process, worker
-from ortopt.verification import verify as verify_module
-from ortopt.verification.comparison import TOLERANCES, Comparison, tolerances
-from ortopt.verification.verify import Verification, draw_inputs, verify
+from ortopt.verification import process, result_comparison, worker
+from ortopt.verification.comparison import Comparison
+from ortopt.verification.inputs import draw_inputs
+from ortopt.verification.tolerances import TOLERANCES, tolerances
+from ortopt.verification.verify import Verification, verify
 
 
 class Thread:
@@ -165,9 +166,9 @@ def test_by_default_too(monkeypatch):
 @pytest.mark.processes
 @pytest.mark.parametrize(("times", "status"), [(20, "differs"), (1e9, "impossible")])
 def test_an_endless_result_differs_if_the_original_was_quick(monkeypatch, times, status):
-    deadline = verify_module.Deadline
-    monkeypatch.setattr(verify_module, "Deadline", lambda _: deadline(1))  # the result's, after the original's time
-    monkeypatch.setattr(verify_module, "_TIMES_THE_ORIGINAL", times)
+    deadline = result_comparison.Deadline
+    monkeypatch.setattr(result_comparison, "Deadline", lambda _: deadline(1))  # the result's, after the original's time
+    monkeypatch.setattr(result_comparison, "_TIMES_THE_ORIGINAL", times)
     found = verify(parsed("main (float[2] x) => (float[2] y) { y = Add (x, x) }"), parsed(ENDLESS))
     assert found.status == status
     assert "the result: it took longer than 1 s" in found.reason
@@ -176,7 +177,7 @@ def test_an_endless_result_differs_if_the_original_was_quick(monkeypatch, times,
 def test_patience_grows_with_the_model(monkeypatch):
     asked = []
     deadline = process.Deadline
-    for module in (process, verify_module):
+    for module in (process, result_comparison):
         monkeypatch.setattr(module, "Deadline", lambda seconds: asked.append(seconds) or deadline(seconds))
     body = " ".join(f"v{i + 1} = Neg (v{i})" for i in range(500))
     model = parsed(f"main (float[2] v0) => (float[2] v500) {{ {body} }}")

@@ -15,7 +15,8 @@ from ortopt.errors import UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
-from ortopt.verification.comparison import Comparison, settled
+from ortopt.verification.comparison import Comparison
+from ortopt.verification.doubtful_outputs import decide_by_noise
 from ortopt.verification.inputs import Draw, Interface, further, thorough
 from ortopt.verification.verify import Reference, verify
 from tests.verification.wrong_passes import (
@@ -292,9 +293,9 @@ def test_an_uneven_output_is_compared_with_what_is_around(expected: Any) -> None
     row = Comparison().of("y", "tensor(float)", expected, got)
     assert (row.agrees, row.doubtful) == (True, True), "the noise of the model decides"
     assert row.local > 0.1
-    assert not settled(row, 1e-7, 1e-7).agrees
-    assert "around it" in settled(row, 1e-7, 1e-7).detail
-    assert settled(row, 1e-7, 1e-7, local=0.5).agrees
+    assert not decide_by_noise(row, 1e-7, 1e-7).agrees
+    assert "around it" in decide_by_noise(row, 1e-7, 1e-7).detail
+    assert decide_by_noise(row, 1e-7, 1e-7, local=0.5).agrees
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
