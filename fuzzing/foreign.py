@@ -33,7 +33,8 @@ from ortopt.errors import OrtoptError
 from ortopt.serialization.load import load
 from ortopt.system.child_processes import take_streams
 from ortopt.verification.comparison import Comparison
-from ortopt.verification.inputs import Interface, attempts
+from ortopt.verification.draws import initial_draws
+from ortopt.verification.inputs import Interface
 from ortopt.verification.randomness import random_outputs
 from ortopt.verification.tolerances import tolerances
 
@@ -157,7 +158,7 @@ def _drawn(model: bytes) -> list[dict[str, Array]]:
     """Inputs as verification draws them."""
     try:
         interface = Interface(load(model))
-        ways = [how for how, _ in zip(attempts(), range(_DRAWS), strict=False)]
+        ways = [how for how, _ in zip(initial_draws(), range(_DRAWS), strict=False)]
         return [dict(interface.draw(seed=seed, how=how)) for seed, how in enumerate(ways)]
     except Exception:  # what cannot be drawn is looked at without numbers
         return []

@@ -426,7 +426,7 @@ def test_who_waits_for_a_verification_can_be_cancelled() -> None:
         timer.start()
         with pytest.raises(OptimizationCancelled):
             reference.compare(model)
-        worker = reference._run._idle
+        worker = reference._runner._idle
         assert worker is None or worker._process.wait(30) != 0
     timer.join()
     for thread in threading.enumerate():

@@ -36,7 +36,7 @@ def drawn_of(
         rng: What is drawn from.
         dtype: Their dtype.
         shape: Of the array.
-        floats: As `ortopt.verification.inputs.Draw` has it.
+        floats: As `ortopt.verification.draws.Draw` has it.
         octaves: Likewise.
     """
     if dtype == ir.DataType.STRING:
@@ -87,7 +87,7 @@ def integers_of(
         rng: What is drawn from.
         dtype: Their dtype.
         shape: Of the array.
-        integers: As `ortopt.verification.inputs.Draw` has it.
+        integers: As `ortopt.verification.draws.Draw` has it.
         name: The input's.
         below: The size of the smallest table that they are indices into.
         sizes: Whether they may be sizes, counts or positions of something.

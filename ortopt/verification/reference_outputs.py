@@ -13,9 +13,10 @@ from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph.text import quoted
 from ortopt.verification.comparison import Comparison
+from ortopt.verification.draws import Draw
 from ortopt.verification.input_search import MAX_CRASHES, Search
 from ortopt.verification.input_sets import InputSet
-from ortopt.verification.inputs import Draw, Inputs, Interface, Recorded
+from ortopt.verification.inputs import Inputs, Interface, Recorded
 from ortopt.verification.process import WorkerError
 from ortopt.verification.randomness import random_outputs
 from ortopt.verification.runner import ModelRunner, Source

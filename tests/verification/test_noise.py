@@ -12,7 +12,8 @@ import pytest
 
 from ortopt.verification.comparison import Comparison, OutputRow
 from ortopt.verification.doubtful_outputs import decide_by_matches, decide_by_noise, zeros_cancel_out
-from ortopt.verification.inputs import Draw, Interface, further
+from ortopt.verification.draws import Draw, additional_draws
+from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, jittered_inputs, widened, widened_inputs
 from ortopt.verification.tolerances import LIMITS, TOLERANCES
 from ortopt.verification.verify import Verification, verify
@@ -337,7 +338,9 @@ def test_half_precision_is_given_no_large_numbers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     interface = Interface(parsed("main (float16[N] x) => (float16[N] y) { y = Neg (x) }"))
     for wide in (False, True):
-        largest = max(float(np.abs(interface.draw(how=how)["x"]).max()) for how in further(fine=wide, symbols=1))
+        largest = max(
+            float(np.abs(interface.draw(how=how)["x"]).max()) for how in additional_draws(fine=wide, symbols=1)
+        )
         assert (largest > 4) is wide
     cube = "main (float16[N] x) => (float16[N] y) { s = Mul (x, x) c = Mul (s, s) d = Mul (c, c) y = Mul (d, d) }"
     found = compared(cube, cube)

@@ -17,7 +17,8 @@ from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
 from ortopt.verification.comparison import Comparison
 from ortopt.verification.doubtful_outputs import decide_by_noise
-from ortopt.verification.inputs import Draw, Interface, further, thorough
+from ortopt.verification.draws import Draw, additional_draws, thorough_draws
+from ortopt.verification.inputs import Interface
 from ortopt.verification.verify import Reference, verify
 from tests.verification.wrong_passes import (
     MergedRandomness,
@@ -341,13 +342,15 @@ def test_overflow_and_chaos_at_large_numbers_are_no_differences(original: str, r
 
 def test_floats_are_drawn_on_a_log_scale() -> None:
     interface = Interface(parse("main (float[N,4] x) => (float[N,4] y) { y = Abs (x) }"))
-    drawn = [interface.draw(how=how, sizes={"N": 9})["x"] for how in further(fine=True, symbols=1, floating=True)]
+    drawn = [
+        interface.draw(how=how, sizes={"N": 9})["x"] for how in additional_draws(fine=True, symbols=1, floating=True)
+    ]
     assert max(float(np.nanmax(one)) for one in drawn) == 2**14
     assert min(float(np.nanmin(one)) for one in drawn) == -(2**14)
     assert min(float(np.abs(one[one != 0]).min()) for one in drawn) < 2**-13
     assert any(np.isnan(one).sum() == 1 for one in drawn)
     assert any((one > 0).all() for one in drawn)
-    for how in (*further(fine=False, symbols=2, floating=True), *thorough(fine=False, symbols=2)):
+    for how in (*additional_draws(fine=False, symbols=2, floating=True), *thorough_draws(fine=False, symbols=2)):
         one = interface.draw(how=how, sizes={"N": 9})["x"]
         assert np.abs(one[np.isfinite(one)]).max(initial=0) <= 16, "half precision is given no large numbers"
 
