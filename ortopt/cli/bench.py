@@ -13,8 +13,8 @@ from ortopt.cli.limits import memory_option
 from ortopt.cli.numbers import THREADS, Finite
 
 if TYPE_CHECKING:
-    from ortopt.benchmarking.benchmark import Effort, Figures, Spread, Version
     from ortopt.cli.models import ModelArgument
+    from ortopt.measurement.in_turns import Effort, Figures, Spread, Version
 
 
 @click.command("bench", short_help="Time a model against what levels make of it.")
@@ -45,6 +45,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     from ortopt.cli import files, models
     from ortopt.cli.optimize import commas
     from ortopt.errors import UsageError
+    from ortopt.measurement.in_turns import Effort
     from ortopt.serialization.load import load
 
     for option in ("inputs", "trace_file"):
@@ -55,7 +56,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     if model_names.count(files.STREAM) > 1:
         raise UsageError("only one of the models can come from stdin")
     levels = _levels(given["levels"])
-    effort = benchmark.Effort(
+    effort = Effort(
         given["rounds"],
         given["repeat"],
         given["seconds"],
@@ -75,7 +76,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     rows = []
     for argument in arguments:
         found = _compared(argument, levels, effort, given)
-        rows.append({"model": argument.label, "versions": [one.as_dict() for one in found]})
+        rows.append({"model": argument.label, "versions": [benchmark.as_row(one) for one in found]})
         if not as_json:
             _show(argument.label, found)
     if as_json:
@@ -129,17 +130,17 @@ def _accepted(
     """
     import numpy as np
 
-    from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays
     from ortopt.errors import InvalidModelError, UsageError
+    from ortopt.measurement.in_turns import Failure, attempt
 
-    first: benchmark.Failure | None = None
+    first: Failure | None = None
     for feeds, drawn in candidates:
         for name, value in feeds.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
                 raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
         path.write_bytes(arrays.archive(feeds))
-        found = benchmark.attempt(original, path, effort)
+        found = attempt(original, path, effort)
         if found is None:
             return dict(feeds)
         if not drawn and found.kind in arrays.UNFIT:
@@ -153,27 +154,27 @@ def _accepted(
 
 def _original(argument: ModelArgument, folder: Path) -> Version:
     """The model as it is: its file, or one for what came through a stream."""
-    from ortopt.benchmarking.benchmark import Version
+    from ortopt.benchmarking.benchmark import version_of
     from ortopt.serialization.save import save
 
     if isinstance(argument.source, Path):
-        return Version(0, argument.source)
+        return version_of(0, argument.source)
     save(argument.source, folder / "original.onnx")
-    return Version(0, folder / "original.onnx")
+    return version_of(0, folder / "original.onnx")
 
 
 def _optimized(
     argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
 ) -> Version:
     from ortopt import api
-    from ortopt.benchmarking.benchmark import Version
+    from ortopt.benchmarking.benchmark import version_of
 
     path = folder / f"level{level}.onnx"
     made = api.optimize(
         argument.source, level=level, providers=effort.providers, verify=verify, inputs=feeds, strict=False
     )
     made.save(path)
-    return Version(level, path)
+    return version_of(level, path)
 
 
 def _show(label: str, found: list[Figures]) -> None:

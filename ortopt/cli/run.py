@@ -99,8 +99,8 @@ class _Run:
 
     def __init__(self, argument: ModelArgument, providers: tuple[str, ...], given: dict[str, Any]) -> None:
         from ortopt.errors import InvalidModelError, OrtoptError
+        from ortopt.evaluation.sessions import quiet_options
         from ortopt.runtime.session import InferenceSession
-        from ortopt.runtime.settings import quiet_options
 
         options, self._quiet = quiet_options(given["threads"])
         self._label = argument.label

@@ -6,7 +6,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BIG_GRAPH: Final = 2_000
 """From this many nodes on, ORT's memory planner (quadratic) is turned off."""
+
+_FATAL: Final = 4  # ONNX Runtime's number of that severity
 
 _process_pool: list[tuple[int, int]] = []
 
@@ -57,6 +59,22 @@ def share_threads(intra: int, inter: int) -> None:
         )
 
 
+def quiet_options(threads: int = 0) -> tuple[Any, Any]:
+    """``onnxruntime.SessionOptions`` and ``RunOptions`` under which ONNX Runtime logs nothing: its errors are raised.
+
+    Args:
+        threads: Intra-op threads; 0 leaves ONNX Runtime's default.
+    """
+    import onnxruntime
+
+    session_options, run_options = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    for options in (session_options, run_options):
+        options.log_severity_level = _FATAL
+    session_options.intra_op_num_threads = threads
+    onnxruntime.set_default_logger_severity(_FATAL)
+    return session_options, run_options
+
+
 def session(
     model: bytes | os.PathLike[str] | str | ir.Model,
     *,
@@ -64,7 +82,7 @@ def session(
     providers: Sequence[str] = (CPU,),
     threads: int | None = None,
 ) -> onnxruntime.InferenceSession:
-    """A session of ONNX Runtime that says nothing on stderr.
+    """A session of ONNX Runtime that prints nothing on stderr.
 
     Args:
         model: A path, a serialized model, or a model of less than 2 GB.
@@ -89,7 +107,7 @@ def session(
         nodes = count_nodes(model)
     options = onnxruntime.SessionOptions()
     options.use_per_session_threads = not shares_threads()
-    options.log_severity_level = 4
+    options.log_severity_level = _FATAL
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     if nodes > BIG_GRAPH:
@@ -161,4 +179,4 @@ def _varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, int]
     return 0, end
 
 
-__all__ = ["BIG_GRAPH", "count_nodes", "session", "share_threads", "shares_threads", "use_one_thread"]
+__all__ = ["BIG_GRAPH", "count_nodes", "quiet_options", "session", "share_threads", "shares_threads", "use_one_thread"]
