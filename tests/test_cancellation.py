@@ -432,7 +432,7 @@ def test_who_waits_for_a_verification_can_be_cancelled() -> None:
     for thread in threading.enumerate():
         if thread.name == "ortopt-verify-end":
             thread.join(30)
-    assert not reference._folder.exists()
+    assert not reference._runner.folder.exists()
 
 
 def test_a_verification_that_is_cancelled_leaves_the_model_as_it_came(tmp_path: Path) -> None:

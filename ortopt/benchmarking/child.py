@@ -1,7 +1,7 @@
 """The process in which one version of a model is measured, once, under ONNX Runtime or in groups, traced or not.
 
-``python -m ortopt.benchmarking.child PARENT`` answers as `ortopt.measurement.child` does. An order has two more entries:
-``grouped`` chooses `ortopt.InferenceSession`, and ``trace`` is the file that a timeline is written to, or None.
+``python -m ortopt.benchmarking.child PARENT`` answers as `ortopt.measurement.child` does. An order also holds:
+``grouped`` chooses `ortopt.InferenceSession`, and ``trace`` is the file for a timeline, or None.
 """
 
 from __future__ import annotations
