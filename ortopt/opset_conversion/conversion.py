@@ -97,10 +97,10 @@ def _signature(op_type: str, version: int) -> tuple[object, ...]:
     """What a schema says of inputs, outputs and attributes, their types apart."""
     schema = _schema(op_type, version)
     assert schema is not None
-    slots = tuple((one.name, one.option) for one in (*schema.inputs, *schema.outputs))
+    slots = tuple((formal.name, formal.option) for formal in (*schema.inputs, *schema.outputs))
     attributes = (
-        (name, one.type, one.required, one.default_value.SerializeToString())
-        for name, one in sorted(schema.attributes.items())
+        (name, attribute.type, attribute.required, attribute.default_value.SerializeToString())
+        for name, attribute in sorted(schema.attributes.items())
     )
     return slots, tuple(attributes)
 
@@ -142,13 +142,13 @@ def _sort_out(
 def _alike(op_type: str, have: int, version: int) -> bool:
     """Whether an operator's versions differ in nothing but the types that they take."""
     low, high = sorted((have, version))
-    return len({_signature(op_type, one) for one in range(low, high + 1)}) == 1
+    return len({_signature(op_type, opset) for opset in range(low, high + 1)}) == 1
 
 
 def _check_types(node: ir.Node, have: int, version: int) -> None:
     """A node whose operator took fewer types before is what it was if its own are among these."""
     schema = onnx.defs.get_schema(node.op_type, version)
-    constraints = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    constraints = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     for values, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
         for i, value in enumerate(values):
             formal = formals[min(i, len(formals) - 1)]
@@ -254,11 +254,11 @@ def _typed(name: str, value: ir.Value) -> onnx.ValueInfoProto:
     if value.shape is not None:
         info.type.tensor_type.shape.SetInParent()
         for dim in value.shape:
-            one = info.type.tensor_type.shape.dim.add()
+            entry = info.type.tensor_type.shape.dim.add()
             if isinstance(dim, int):
-                one.dim_value = dim
+                entry.dim_value = dim
             elif dim.value is not None:
-                one.dim_param = dim.value
+                entry.dim_param = dim.value
     return info
 
 
@@ -277,10 +277,10 @@ def _model(cases: Iterable[_Case], have: int) -> bytes:
         node.output.extend(name and f"{case.number}.{name}" for name in case.node.output)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
         for mine, theirs in ((case.inputs, graph.input), (case.constants, graph.initializer)):
-            for one in mine:
+            for item in mine:
                 copy = theirs.add()
-                copy.CopyFrom(one)
-                copy.name = f"{case.number}.{one.name}"
+                copy.CopyFrom(item)
+                copy.name = f"{case.number}.{item.name}"
     data: bytes = model.SerializeToString(deterministic=True)
     return data
 
@@ -344,15 +344,15 @@ def _split(cases: Sequence[_Case], answer: bytes, have: int, version: int, token
         if len(last) != 1 or None in last:
             raise _refuse(first, have, version, "onnx's converter does not give its results by one node")
         part: set[int] = set()
-        pending = [one for one in last if one is not None]
+        pending = [position for position in last if position is not None]
         used: dict[str, None] = {}
         while pending:
-            one = pending.pop()
-            if one not in part:
-                part.add(one)
-                used.update(dict.fromkeys(graph.node[one].input))
-                pending.extend(producers[name] for name in graph.node[one].input if name in producers)
-        case.answer = [graph.node[one] for one in sorted(part)]
+            position = pending.pop()
+            if position not in part:
+                part.add(position)
+                used.update(dict.fromkeys(graph.node[position].input))
+                pending.extend(producers[name] for name in graph.node[position].input if name in producers)
+        case.answer = [graph.node[position] for position in sorted(part)]
         case.added = [constants[name] for name in used if name in constants and not _OWN_NAME.fullmatch(name)]
         if list(case.answer[-1].output)[: len(outputs)] != outputs:
             raise _refuse(first, have, version, "onnx's converter changes the order of its outputs")
@@ -371,11 +371,11 @@ def _mend(case: _Case, have: int, version: int) -> str:
         return "its scale and bias are per group before opset 21 and per channel since, and onnx's converter keeps them"
     if resize.op_type != "Resize" or have >= _COORDINATES_SINCE or version < _COORDINATES_SINCE:
         return ""
-    old = {one.name: onnx.helper.get_attribute_value(one) for one in case.node.attribute}
+    old = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in case.node.attribute}
     resize.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
     if old.get("mode", b"nearest") != b"nearest":
         return ""
-    constants = [onnx.numpy_helper.to_array(one) for one in case.constants if one.name == "i1"]
+    constants = [onnx.numpy_helper.to_array(tensor) for tensor in case.constants if tensor.name == "i1"]
     scales = np.asarray(old["scales"]) if "scales" in old else (constants[0] if constants else None)
     if scales is None or ((scales < 1).any() and (scales > 1).any()):
         return "whether it enlarges or shrinks is not known, and since opset 11 it must say how it rounds"
@@ -443,7 +443,7 @@ def _replace(node: ir.Node, case: _Case, names: _Names) -> None:
     attributes = _attributes(last, node)
     node.op_type = last.op_type
     node.attributes.clear()
-    node.attributes.update({one.name: one for one in attributes})
+    node.attributes.update({attribute.name: attribute for attribute in attributes})
     node.resize_inputs(len(last.input))
     for i, name in enumerate(last.input):
         node.replace_input_with(i, values[name])
@@ -453,15 +453,15 @@ def _replace(node: ir.Node, case: _Case, names: _Names) -> None:
 
 def _attributes(proto: onnx.NodeProto, node: ir.Node) -> list[ir.Attr]:
     """The answer's attributes; graphs, of which the converter has seen none, are the node's own."""
-    found = []
+    attributes = []
     for attribute in proto.attribute:
         if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-            found.append(node.attributes[attribute.name])
+            attributes.append(node.attributes[attribute.name])
         elif attribute.type == onnx.AttributeProto.TENSOR:
-            found.append(ir.AttrTensor(attribute.name, _tensor(attribute.t)))
+            attributes.append(ir.AttrTensor(attribute.name, _tensor(attribute.t)))
         else:
-            found.append(ir.serde.deserialize_attribute(attribute))
-    return found
+            attributes.append(ir.serde.deserialize_attribute(attribute))
+    return attributes
 
 
 def _tensor(proto: onnx.TensorProto) -> ir.TensorProtocol:

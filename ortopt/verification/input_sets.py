@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.system.temporary_files import said
+from ortopt.system.temporary_files import room_errors
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.worker import restore, store
 
@@ -58,7 +58,7 @@ class InputSet:
 
 def store_inputs(inputs: Inputs, folder: Path) -> None:
     """Write inputs into a new folder."""
-    with said(str(folder.parent)):
+    with room_errors(str(folder.parent)):
         folder.mkdir()
         rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
         (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")

@@ -90,7 +90,7 @@ def jittered_inputs(
 
     def moved(value: Any) -> Any:
         if isinstance(value, list):
-            return [moved(one) for one in value]
+            return [moved(item) for item in value]
         array = np.asarray(value)
         bits = next((bits for dtype, bits in _FLOATS.items() if array.dtype == dtype.numpy()), None)
         return (
@@ -118,7 +118,7 @@ def widened_inputs(inputs: Mapping[str, Any], model: ir.Model) -> dict[str, Any]
 
     def cast(value: Any, dtype: ir.DataType | None) -> Any:
         if isinstance(value, list):
-            return [cast(one, dtype) for one in value]
+            return [cast(item, dtype) for item in value]
         array = np.asarray(value)
         floating = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
         return array.astype(dtype.numpy()) if floating and dtype is not None else value

@@ -226,7 +226,7 @@ class InProcessWorker(Worker):
         except Exception as error:
             raise WorkerError(str(error)) from error
         self.seconds = time.perf_counter() - started
-        return [(one.name, one.type) for one in self._session.get_outputs()]
+        return [(output.name, output.type) for output in self._session.get_outputs()]
 
     def stop(self) -> None:
         """Nothing can stop it."""
