@@ -9,14 +9,12 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.analysis.shapes import infer_model
-from ortopt.errors import UsageError
 from ortopt.evaluation import evaluate as evaluate_module
 from ortopt.evaluation import execution
 from ortopt.evaluation.call import ElsewhereError, HazardError
 from ortopt.evaluation.evaluate import evaluate
 from ortopt.evaluation.execution import run_model
 from ortopt.evaluation.numpy_kernels import KERNELS, Call, Operand, compute
-from ortopt.evaluation.sessions import count_nodes, session
 
 
 def is_random(node):
@@ -491,26 +489,6 @@ def test_each_node_of_a_long_chain_is_computed_once(monkeypatch):
     got = evaluate(nodes, [value], opset_imports={"": 17}, is_random=is_random)
     assert got[value].numpy().tolist() == [5_001]
     assert len(computed) == 5_000
-
-
-def test_sessions_of_big_graphs_turn_the_planner_off():
-    body = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(2_500))
-    text = f'<ir_version: 9, opset_import: ["": 17]> main (float[1] v0) => (float[1] v2500) {{ {body} }}'
-    proto = onnx.parser.parse_model(text)
-    assert count_nodes(proto.SerializeToString()) == 2_500
-    made = session(proto.SerializeToString(), threads=1)
-    assert not made.get_session_options().enable_mem_reuse
-    assert made.run(None, {"v0": np.array([-1], np.float32)})[0].tolist() == [0]
-
-
-@pytest.mark.parametrize("junk", [b"", b"\x00", b"\xff" * 100, b":\x05ab", b"a" * 1000])
-def test_counting_nodes_survives_junk(junk):
-    assert count_nodes(junk) == 0
-
-
-def test_a_provider_that_does_not_work_is_an_error():
-    with pytest.raises(UsageError, match="does not work here"):
-        session(b"", providers=["DmlExecutionProvider"])
 
 
 def test_evaluate_alone_does_not_import_onnxruntime():
