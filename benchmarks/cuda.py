@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("--models", default="", help="names by commas (default all)")
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu is a dry run")
     parser.add_argument("--json", type=Path, default=Path("bench-out/cuda.json"), help="write the figures to this file")
-    given = parser.parse_args()
-    if given.provider == "cuda":
+    options = parser.parse_args()
+    if options.provider == "cuda":
         from ortopt.analysis.providers import usable
 
         works, reason = usable(CUDA)
@@ -74,23 +74,23 @@ def main() -> None:
     facts: dict[str, Any] = {
         "machine": {**machine(), "gpu": gpu()},
         "versions": {name: _version(name) for name in ("ortopt", "onnxruntime-gpu", "onnx")},
-        "provider": given.provider,
-        "rounds": given.rounds,
+        "provider": options.provider,
+        "rounds": options.rounds,
         "models": {},
     }
     print(headline(facts))
-    names = given.models.split(",") if given.models else list(models())
+    names = options.models.split(",") if options.models else list(models())
     with tempfile.TemporaryDirectory(prefix="ortopt-bench-") as folder:
         for name in names:
             path = Path(folder, f"{name}.onnx")
             model, feeds = models()[name]()
             onnx.save(model, path)
             np.savez(path.with_suffix(".npz"), **feeds)  # type: ignore[arg-type]  # allow_pickle is no name of ours
-            rounds = _measure(path, given.provider, given.rounds, given.seconds)
+            rounds = _measure(path, options.provider, options.rounds, options.seconds)
             facts["models"][name] = rounds
             print(f"\n{name}\n\n{table(rounds)}")
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def headline(facts: Mapping[str, Any]) -> str:
@@ -142,12 +142,12 @@ def _measure(path: Path, provider: str, rounds: int, seconds: float) -> list[dic
     """What every way takes, by rounds."""
     _child("expect", path, provider, seconds)
     ways = [way for way in WAYS if way != "plain-graph" or not path.stem.startswith("mixed")]
-    found = []
+    measured = []
     for i in range(rounds):
         order = ways[i % len(ways) :] + ways[: i % len(ways)]
         by_way = {way: _child(way, path, provider, seconds) for way in order}
-        found.append({way: by_way[way] for way in ways})
-    return found
+        measured.append({way: by_way[way] for way in ways})
+    return measured
 
 
 def _child(way: str, path: Path, provider: str, seconds: float) -> dict[str, float]:
