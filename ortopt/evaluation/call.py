@@ -20,7 +20,7 @@ class ElsewhereError(Exception):
 
 
 class HazardError(Exception):
-    """Nobody should compute this: it kills the process, is undefined, or asks for more memory than allowed."""
+    """This must not be computed: it kills the process, is undefined, or asks for more memory than allowed."""
 
 
 class Operand:

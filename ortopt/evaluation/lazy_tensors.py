@@ -1,4 +1,4 @@
-"""Large weights that are moved or cast: known by shape and dtype at once, computed when somebody reads them."""
+"""Large weights that are moved or cast: known by shape and dtype at once, computed when they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ortopt.evaluation.numpy_kernels import (
 
 
 def on_demand(call: Call, from_bytes: int = LAZY_BYTES) -> list[Operand] | None:
-    """Large weights that are moved or cast: known by shape and dtype, computed when somebody reads them.
+    """Large weights that are moved or cast: known by shape and dtype, computed when they are read.
 
     Args:
         call: What would be computed.

@@ -18,7 +18,7 @@ from ortopt.analysis.slice_bounds import taken
 from ortopt.evaluation.call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
 
 LAZY_BYTES = 1 << 20
-"""From this size on a moved or cast weight is not computed before somebody asks for its contents."""
+"""From this size on a moved or cast weight is computed when its contents are read."""
 
 
 def compute(call: Call) -> tuple[Array, ...]:

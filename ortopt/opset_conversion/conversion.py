@@ -394,7 +394,7 @@ def _apply(model: ir.Model, cases: Iterable[_Case], token: CancellationToken) ->
 
 
 class _Names:
-    """Names that nobody has."""
+    """Names that are not used yet."""
 
     def __init__(self, model: ir.Model, token: CancellationToken) -> None:
         self._taken: set[str | None] = set()

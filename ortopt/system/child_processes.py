@@ -98,7 +98,7 @@ def run(
                 else:
                     return Outcome(answers_in(output or b""), child.returncode)
         finally:
-            child.kill()  # nobody waits for it any more
+            child.kill()  # its answer is of no use any more
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -128,7 +128,7 @@ def answers_in(output: bytes) -> bytes:
 
 
 def take_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The parent's requests, and where answers go; nobody else in this process reads or writes them from now on."""
+    """The parent's requests, and where answers go; nothing else in this process reads or writes them from now on."""
     requests, answers = (os.dup(number) for number in (0, 1))  # not inherited by processes that a library starts
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -141,7 +141,7 @@ def take_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent has gone: nobody else ends a model that runs for ever.
+    """End this process when its parent has gone: a model may run for ever.
 
     Args:
         parent: The id of the process that started this one.

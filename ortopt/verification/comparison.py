@@ -66,14 +66,14 @@ class OutputRow:
         index: Where the worst element stands.
         expected: What it should be.
         got: What it is.
-        noise: The model's own noise, as `worst` is measured; None where nobody asked for it.
+        noise: The model's own noise, as `worst` is measured; None where it was not measured.
         zeros: How many zeros have the other sign.
         first_zero: Where the first of them stands.
         doubtful: Whether the model's own noise decides.
         local: The greatest error relative to the scale of its surroundings, where the output is uneven and one is
             greater than is usual.
         local_detail: That one, in words.
-        shown: Whether it tells anything: NaN everywhere does not.
+        shown: Whether it shows anything: an output that is NaN everywhere does not.
     """
 
     name: str
@@ -225,7 +225,7 @@ def _exact(name: str, expected: Array, got: Array) -> OutputRow:
 
 
 def _shown(element: Any) -> str:
-    """An element for people; strings come out of files that nobody vouches for."""
+    """An element for people; strings come from untrusted files."""
     return quoted(element) if isinstance(element, str | bytes) else str(element)
 
 

@@ -126,7 +126,7 @@ def accept_explained_infinities(expected: Any, got: Any, others: Sequence[Any]) 
 
 
 def _kinds(array: Array) -> Array:
-    """Finite numbers, NaN and either infinity as what tells them apart."""
+    """The kind of each number: finite, NaN, or one of the infinities."""
     return np.where(np.isnan(array), 2, np.where(np.isinf(array), np.sign(array), 3))
 
 

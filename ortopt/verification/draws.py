@@ -90,7 +90,7 @@ def additional_draws(
 
 
 def thorough_draws(*, fine: bool, symbols: int) -> Iterator[Draw]:
-    """Many more ways, for who asks for them.
+    """Many more ways, for a thorough verification.
 
     Args:
         fine: As `additional_draws` takes it.

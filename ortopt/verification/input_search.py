@@ -270,7 +270,7 @@ class Search:
 
 
 def _digest(value: Any) -> Any:
-    """What tells drawn inputs apart."""
+    """A key by which drawn inputs are compared."""
     if isinstance(value, list):
         return tuple(_digest(item) for item in value)
     data = repr(value.tolist()).encode() if value.dtype.kind == "O" else value.tobytes()

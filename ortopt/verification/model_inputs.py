@@ -83,7 +83,7 @@ def _denotations(value: ir.Value) -> list[str | None]:
 
 
 def _integers(value: ir.Value) -> tuple[int | None, int | None]:
-    """The smallest table that an input's integers are indices into, and what tells them apart; None for neither."""
+    """The size of the smallest table that an input's integers index, and an integer that satisfies a condition on them."""
     smallest: int | None = None
     satisfying: int | None = None
     seen: set[ir.Value] = {value}

@@ -49,7 +49,7 @@ def drawn_of(
         return np.asarray(_of_all_magnitudes(rng, shape, octaves, signed=floats == "wide")).astype(dtype.numpy())
     drawn = np.asarray(rng.random(shape) if floats == "unit" else rng.standard_normal(shape))
     if floats == "coarse":
-        drawn = np.round(drawn * 2) / 2 + 0.0  # no zero is negative: which sign one has is often the kernels' whim
+        drawn = np.round(drawn * 2) / 2 + 0.0  # no zero is negative: its sign often depends on the kernel
     drawn = drawn.astype(dtype.numpy())
     if floats in ("nan", "inf") and drawn.size:
         places = drawn.reshape(-1)

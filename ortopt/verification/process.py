@@ -1,4 +1,4 @@
-"""Child processes that run models to verify them (`ortopt.verification.worker`), and their time limits."""
+"""Workers run models to verify them, in a child process (`ortopt.verification.worker`) or in this one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
 
 class WorkerError(Exception):
-    """A model that could not be loaded or run; ``died`` if its process did too, ``late`` if it took too long."""
+    """A model could not be loaded or run; ``died`` if its process ended, ``late`` if it took too long."""
 
     def __init__(self, message: str, *, died: bool = False, late: bool = False) -> None:
         self.died = died
@@ -37,7 +37,7 @@ class WorkerError(Exception):
 
 
 class Deadline:
-    """Some seconds from now."""
+    """A point in time, some seconds from now."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -45,12 +45,12 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds; never quite 0."""
+        """Seconds until then; never quite 0."""
         return max(self._end - time.monotonic(), 0.001)
 
     @property
     def is_over(self) -> bool:
-        """Whether they have passed."""
+        """Whether it has passed."""
         return time.monotonic() >= self._end
 
 
@@ -59,13 +59,13 @@ class Worker:
 
     Args:
         providers: Full names.
-        token: Who may end the process while it is waited for.
+        token: Cancellation token; the process is ended when it is set.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
         deadline: When it is ended.
-        seconds: How long the last session took to be made, or the last run: without the way to the process and back.
-        dead: Whether it was found dead, or late.
+        seconds: Seconds of the last opening of a session, or of the last run, measured in the process itself.
+        dead: Whether the process has ended, or was ended because it was late.
     """
 
     dead = False
@@ -161,14 +161,14 @@ class Worker:
     def _answer(self) -> dict[str, Any]:
         late, answered = threading.Event(), threading.Event()
 
-        def watch() -> None:
+        def end_in_time() -> None:
             while not answered.wait(min(self.deadline.left, _BETWEEN_LOOKS)):
                 if self._token.is_cancelled or self.deadline.is_over:
                     late.set()
                     self._process.kill()
                     return
 
-        threading.Thread(target=watch, name="ortopt-patience", daemon=True).start()
+        threading.Thread(target=end_in_time, name="ortopt-patience", daemon=True).start()
         try:
             assert self._process.stdout is not None
             if not self._greeted:

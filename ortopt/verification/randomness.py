@@ -1,10 +1,10 @@
 """Given values in the place of random ones, so that what depends on them can be compared.
 
 A random op gives other numbers in each run, and an optimizer may neither merge nor move nor drop it. So the original
-and its results are verified as copies in which each random op has become ops that always give the same numbers, of the
-same shape, dtype and range; which ones depends on the name of the op's output, by which a result's op is told to be the
-original's (or, where names have changed, on its place among ops with the same attributes). Two ops that were merged,
-exchanged or duplicated give other numbers than before, and that is seen.
+and its results are verified as copies, in which each random op is replaced by ops that always give the same numbers, of
+the same shape, dtype and range. The numbers depend on the name of the op's output, by which an op of the result is
+matched with one of the original (or, where names have changed, on its place among ops with the same attributes). Two
+ops that were merged, exchanged or duplicated give other numbers than before, and that is a difference.
 
 What has no such copy (random ops in local functions, of ONNX Runtime's own domain, before opset 11, a Dropout of which
 only a run knows whether it trains) stays random.

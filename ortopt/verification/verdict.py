@@ -16,9 +16,9 @@ class Verification:
     """How a result compares with its original.
 
     Attributes:
-        status: ``not shown`` where both run and no output tells anything: NaN everywhere, or random; ``impossible``
-            where the original cannot be run here.
-        reason: Why it differs or is impossible, and which outputs tell nothing; one line.
+        status: ``not shown`` where both run and no output shows anything: each is NaN everywhere, or random;
+            ``impossible`` where the original cannot be run here.
+        reason: Why it differs or is impossible, and which outputs show nothing; one line.
         worst: The worst error of all outputs, relative to the output's scale.
         worst_output: The name of that output.
         outputs: A row for each output.
