@@ -83,7 +83,10 @@ def _denotations(value: ir.Value) -> list[str | None]:
 
 
 def _integers(value: ir.Value) -> tuple[int | None, int | None]:
-    """The size of the smallest table that an input's integers index, and an integer that satisfies a condition on them."""
+    """The size of the smallest table that an input's integers index, and an integer that satisfies a condition on them.
+
+    Either is None where there is none.
+    """
     smallest: int | None = None
     satisfying: int | None = None
     seen: set[ir.Value] = {value}
