@@ -32,7 +32,7 @@ from ortopt.graph import onnx_ir_internals, scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.order import in_order, is_sorted
-from ortopt.opset_conversion import conversion
+from ortopt.opset_conversion import converter
 from ortopt.options import Options
 from ortopt.partition import exemplars, motions
 from ortopt.partition.groups import groups_of
@@ -393,7 +393,7 @@ def assert_gone(pid: Path) -> None:
 
 
 def test_who_waits_for_a_conversion_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "_MODULE", "endless_child")
+    monkeypatch.setattr(converter, "_MODULE", "endless_child")
     source = to_bytes(parse("main (float[4] x) => (float[4] y) { y = Relu (x) }"))
     assert wait_and_cancel(lambda token: optimize(source, opset=7, verify=False, cancellation=token), endless) < 2
     assert_gone(endless)
