@@ -16,14 +16,16 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, BinaryIO, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
+
+if TYPE_CHECKING:
+    import subprocess
 
 GREETING: Final = b"\x1eortopt answers from here on\x1e\n"
 """Ends the line after which all is the child's own."""
@@ -54,6 +56,8 @@ def spawn(module: str, *arguments: str, connected: bool = True) -> subprocess.Po
         arguments: Further arguments.
         connected: Whether standard input and output are pipes to this process; otherwise both are the null device.
     """
+    import subprocess  # which children need not
+
     stream = subprocess.PIPE if connected else subprocess.DEVNULL
     return subprocess.Popen(
         [sys.executable, "-m", module, str(os.getpid()), *arguments],
@@ -80,6 +84,8 @@ def run(
         OptimizationCancelled: The token was set.
         OSError: No process can be started.
     """
+    import subprocess
+
     deadline = time.monotonic() + seconds
     pause = math.inf if token is NEVER else BETWEEN_LOOKS
     with spawn(module, *arguments, connected=request is not None) as child:

@@ -224,6 +224,12 @@ def test_memory_is_limited(child: Child, kind: str) -> None:
     assert run(module, seconds=60).status == 42
 
 
+def test_children_load_no_more_than_they_need(child: Child) -> None:
+    module = child("take_streams()[1].write(' '.join(sys.modules).encode())")
+    loaded = set(run(module, request=b"", seconds=60).answer.decode().split())
+    assert not {"subprocess", "numpy", "onnx", "onnx_ir", "onnxruntime"} & loaded
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that have been started."""

@@ -1,4 +1,5 @@
 import os
+import subprocess
 import threading
 
 import numpy as np
@@ -7,7 +8,6 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.errors import UsageError
-from ortopt.system import child_processes
 from ortopt.system.child_processes import GREETING
 from ortopt.verification import process, result_comparison, worker
 from ortopt.verification.inputs import draw_inputs
@@ -40,7 +40,7 @@ class Thread:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch, request):
     if "processes" not in request.keywords:
-        monkeypatch.setattr(child_processes.subprocess, "Popen", Thread)
+        monkeypatch.setattr(subprocess, "Popen", Thread)
 
 
 def parsed(text, opset=17):
