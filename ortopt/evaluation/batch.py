@@ -79,9 +79,9 @@ class Batch:
 
     def name(self, value: ir.Value) -> str:
         """The value's name in the model: new, since names of several graphs may collide, unless subgraphs use it."""
-        found = self._names.get(value)
-        if found is not None:
-            return found
+        known = self._names.get(value)
+        if known is not None:
+            return known
         name = (value.name or "") if self._keep_names else f"v{len(self._names)}"
         if not name or (self._keep_names and name in self._names.values()):
             raise HazardError("a subgraph uses a value without a name of its own")
@@ -100,7 +100,7 @@ class Batch:
         self.feeds[name] = constant.array
 
     def _add_functions(self, functions: Iterable[ir.Function]) -> None:
-        imported = {one.domain for one in self._proto.opset_import}
+        imported = {opset.domain for opset in self._proto.opset_import}
         for function in functions:
             self._proto.functions.add().CopyFrom(ir.serde.serialize_function(function))
             for domain, version in {function.domain: 1, **function.opset_imports}.items():
@@ -112,15 +112,15 @@ class Batch:
         """Types and shapes of the constants and of all results, inferred from the constants alone."""
         graph = onnx.shape_inference.infer_shapes(self._proto, data_prop=True).graph
         by_name = {}
-        for one in (*graph.input, *graph.value_info):
-            if not one.type.HasField("tensor_type") or not one.type.tensor_type.elem_type:
+        for info in (*graph.input, *graph.value_info):
+            if not info.type.HasField("tensor_type") or not info.type.tensor_type.elem_type:
                 continue
-            tensor = one.type.tensor_type
+            tensor = info.type.tensor_type
             dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
             known = tensor.HasField("shape") and min(dims, default=0) >= 0
-            by_name[one.name] = Inferred(ir.DataType(tensor.elem_type), tuple(dims) if known else None)
-        for one in graph.initializer:
-            by_name[one.name] = Inferred(ir.DataType(one.data_type), tuple(one.dims))
+            by_name[info.name] = Inferred(ir.DataType(tensor.elem_type), tuple(dims) if known else None)
+        for initializer in graph.initializer:
+            by_name[initializer.name] = Inferred(ir.DataType(initializer.data_type), tuple(initializer.dims))
         return {value: by_name[name] for value, name in self._names.items() if name in by_name}
 
     def model(self, fetch: Sequence[ir.Value]) -> bytes:

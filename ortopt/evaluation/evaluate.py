@@ -145,12 +145,12 @@ class _Evaluation:
                 break
             gone = set(batch)
             todo = self._sweep([node for node in todo if node not in gone])
-        found = {}
+        results = {}
         for value in wanted:
             operand = self._operand(value)
             if operand is not None:
-                found[value] = operand.tensor if operand.tensor is not None else tensor_of(operand.array)
-        return found
+                results[value] = operand.tensor if operand.tensor is not None else tensor_of(operand.array)
+        return results
 
     # What is there to do
 
@@ -254,7 +254,7 @@ class _Evaluation:
     def _hopeless_with(self, node: ir.Node, types: Mapping[ir.Value, Inferred]) -> bool:
         """Whether ONNX Runtime has no kernel for these types, or the result is too large, in a child process too."""
         outputs = [types.get(value) for value in node.outputs if value.name != ""]
-        if any(one is not None and one.shape is not None and one.nbytes > self._limit for one in outputs):
+        if any(output is not None and output.shape is not None and output.nbytes > self._limit for output in outputs):
             return True
         inputs = [None if value is None else _type_string(types.get(value)) for value in node.inputs]
         results = [None if value.name == "" else _type_string(types.get(value)) for value in node.outputs]
@@ -265,27 +265,34 @@ class _Evaluation:
     def _can_run_here(self, node: ir.Node, types: Mapping[ir.Value, Inferred]) -> bool:
         inputs = [types.get(value) for value in node.inputs if value is not None]
         outputs = [types.get(value) for value in node.outputs if value.name != ""]
-        for one in inputs:
+        for operand in inputs:
             # Zero elements: a mean of integers divides by their number.
-            if one is None or one.shape is None or 0 in one.shape:
+            if operand is None or operand.shape is None or 0 in operand.shape:
                 return False
         if inputs and inputs[0] is not None and (node.op_type, _kind(inputs[0].dtype)) in ONLY_HERE:
             return False
-        if any(one is not None and one.dtype == ir.DataType.STRING for one in inputs) and self._has_long_strings(node):
+        if any(
+            operand is not None and operand.dtype == ir.DataType.STRING for operand in inputs
+        ) and self._has_long_strings(node):
             return False
         block: int = node.attributes.get_int("block_size", 0)
         if block < 0:
             return False
         if node.op_type in _BOUNDED_BY_INPUT:
-            return all(one is not None and one.nbytes * 16 <= self._limit for one in inputs)
-        return all(one is not None and one.shape is not None for one in outputs)
+            return all(operand is not None and operand.nbytes * 16 <= self._limit for operand in inputs)
+        return all(output is not None and output.shape is not None for output in outputs)
 
     def _has_long_strings(self, node: ir.Node) -> bool:
         """Whether a string is longer than it is counted: sizes of results would be underestimated."""
         operands = (self._operand(value) for value in node.inputs if value is not None)
-        tensors = (one.tensor for one in operands if one is not None and one.dtype == ir.DataType.STRING)
+        tensors = (
+            operand.tensor for operand in operands if operand is not None and operand.dtype == ir.DataType.STRING
+        )
         return any(
-            len(text) > STRING_BYTES for one in tensors if one is not None for text in strings_of(one).reshape(-1)
+            len(text) > STRING_BYTES
+            for tensor in tensors
+            if tensor is not None
+            for text in strings_of(tensor).reshape(-1)
         )
 
     def _here(self, batch: Batch, fetch: Sequence[ir.Value]) -> dict[ir.Value, ir.TensorProtocol]:
@@ -303,17 +310,17 @@ class _Evaluation:
     def _ready_together(self, todo: list[ir.Node]) -> list[ir.Node]:
         """The nodes that can run now, and those that wait for no more than their lists, which leave no session."""
         lists: set[ir.Value] = set()
-        found = []
+        together = []
         for node in todo:
             alone = has_subgraphs(node)
             if not self._ready(node) and (
                 alone or any(v is not None and v not in lists and self._operand(v) is None for v in node.inputs)
             ):
                 continue
-            found.append(node)
+            together.append(node)
             if not alone:
                 lists.update(v for v in node.outputs if v.type is not None and not isinstance(v.type, ir.TensorType))
-        return found
+        return together
 
     def _run_children(self, ready: list[ir.Node], todo: list[ir.Node]) -> None:
         """Nodes with subgraphs go alone: the names inside must stay as they are."""

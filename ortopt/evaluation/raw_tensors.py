@@ -107,7 +107,8 @@ def raw_of(value: Any) -> Raw | None:
     if dtype == STRING:
         coded = np.empty(shape, object)
         coded.reshape(-1)[:] = [
-            one.encode(errors="surrogateescape") if isinstance(one, str) else one for one in value.numpy().reshape(-1)
+            text.encode(errors="surrogateescape") if isinstance(text, str) else text
+            for text in value.numpy().reshape(-1)
         ]
         return Raw(dtype, shape, coded)
     if dtype not in _BITS:

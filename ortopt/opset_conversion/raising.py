@@ -96,7 +96,7 @@ def least_ir_version(version: int) -> int:
 
 def _bodies(model: ir.Model) -> list[tuple[ir.Graph, dict[str, int]]]:
     functions = (function for function in model.functions.values() if function.domain != GROUP_DOMAIN)
-    return [(model.graph, model.opset_imports), *((one.graph, one.opset_imports) for one in functions)]
+    return [(model.graph, model.opset_imports), *((function.graph, function.opset_imports) for function in functions)]
 
 
 def _step(node: ir.Node, have: int, version: int) -> _Change | _Refusal | None:
@@ -138,7 +138,7 @@ def _difference(old: Any, new: Any) -> str:
     for had, has in ((old.inputs, new.inputs), (old.outputs, new.outputs)):
         if len(has) < len(had) or any(a.option != b.option for a, b in zip(had, has, strict=False)):
             return "its inputs or outputs changed"
-        if any(one.option != onnx.defs.OpSchema.FormalParameterOption.Optional for one in has[len(had) :]):
+        if any(formal.option != onnx.defs.OpSchema.FormalParameterOption.Optional for formal in has[len(had) :]):
             return "it has an input or output more"
     for name, attribute in old.attributes.items():
         other = new.attributes.get(name)
@@ -146,7 +146,7 @@ def _difference(old: Any, new: Any) -> str:
             return f"its attribute {name!r} changed"
         if other.default_value != attribute.default_value or (other.required and not attribute.required):
             return f"the default of its attribute {name!r} changed"
-    if any(one.required for name, one in new.attributes.items() if name not in old.attributes):
+    if any(attribute.required for name, attribute in new.attributes.items() if name not in old.attributes):
         return "it has a required attribute more"
     return ""
 

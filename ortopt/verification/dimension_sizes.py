@@ -17,18 +17,18 @@ class DimensionSizes:
 
     Args:
         inputs: All.
-        given: Sizes that the caller has chosen, by the symbol's name or a denotation.
+        chosen: Sizes that the caller has chosen, by the symbol's name or a denotation.
         how: How the others are chosen.
         known: What they are instead, as far as that is known.
     """
 
     def __init__(
-        self, inputs: list[ModelInput], given: dict[str, int], how: Draw, known: Mapping[str, int] | None = None
+        self, inputs: list[ModelInput], chosen: dict[str, int], how: Draw, known: Mapping[str, int] | None = None
     ) -> None:
         self._how = how
-        self._given = given
+        self._chosen = chosen
         names = list(dict.fromkeys(symbols_of(inputs)))
-        self.sizes: dict[str, int] = _by_denotation(inputs, given) | given
+        self.sizes: dict[str, int] = _by_denotation(inputs, chosen) | chosen
         wanted = {
             name: known[name] if known and name in known else _wanted(name, i, how) for i, name in enumerate(names)
         }
@@ -61,8 +61,8 @@ class DimensionSizes:
         for axis, dim in enumerate(model_input.dims):
             size = symbolic.substitute(dim, {name: self.sizes[name] for name in symbolic.symbols(dim)})
             denotation = model_input.denotations[axis]
-            if not isinstance(size, int) and denotation is not None and denotation in self._given:
-                size = self._given[denotation]
+            if not isinstance(size, int) and denotation is not None and denotation in self._chosen:
+                size = self._chosen[denotation]
             if not isinstance(size, int):
                 size = self._open(axis, axis == len(model_input.dims) - 1)
             shape.append(max(size, 0))
@@ -83,14 +83,14 @@ def symbols_of(inputs: list[ModelInput]) -> Iterator[str]:
     return (name for each in inputs for dim in each.dims for name in sorted(symbolic.symbols(dim)))
 
 
-def _by_denotation(inputs: list[ModelInput], given: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of symbols whose dimensions have a denotation that the caller has given a size."""
+def _by_denotation(inputs: list[ModelInput], chosen: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of symbols whose dimensions have a denotation for which the caller has chosen a size."""
     sizes: dict[str, int] = {}
     for each in inputs:
         for dim, denotation in zip(each.dims, each.denotations, strict=True):
-            if denotation is not None and denotation in given:
+            if denotation is not None and denotation in chosen:
                 names = symbolic.symbols(dim)
-                sizes.update({name: given[denotation] for name in names if symbolic.substitute(dim, {name: 7}) == 7})
+                sizes.update({name: chosen[denotation] for name in names if symbolic.substitute(dim, {name: 7}) == 7})
     return sizes
 
 

@@ -150,8 +150,8 @@ def decide_by_distance(row: OutputRow, expected: Any, got: Any, others: Sequence
     return dataclasses.replace(row, worst=0.0, agrees=True, detail="", doubtful=False)
 
 
-def _distance(one: Array, other: Array) -> float:
-    return float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+def _distance(array: Array, other: Array) -> float:
+    return float(np.abs(array.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
 
 
 __all__ = [

@@ -44,16 +44,16 @@ class InputSet:
     @functools.cached_property
     def says_something(self) -> bool:
         """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
-        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
+        return all(float(np.isnan(array).mean()) <= 0.5 for array in self._floats())
 
     @functools.cached_property
     def plain(self) -> tuple[bool, ...]:
         """For each output that has floats, whether none is NaN or infinite."""
-        return tuple(bool(np.isfinite(one).all()) for one in self._floats())
+        return tuple(bool(np.isfinite(array).all()) for array in self._floats())
 
     def _floats(self) -> list[Any]:
-        arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
-        return [one for one in arrays if one.dtype.kind == "f" and one.size]
+        arrays = [array for row in self.rows if isinstance(array := restore(self.target, row), np.ndarray)]
+        return [array for array in arrays if array.dtype.kind == "f" and array.size]
 
 
 def store_inputs(inputs: Inputs, folder: Path) -> None:
@@ -79,14 +79,14 @@ def _typed(value: Any, row: Any) -> Any:
 def in_memory(value: Any) -> Any:
     """An array that no longer hangs on its file; or a list of them."""
     if isinstance(value, list):
-        return [in_memory(one) for one in value]
+        return [in_memory(item) for item in value]
     return np.array(value) if isinstance(value, np.memmap) else value
 
 
 def elements(inputs: Inputs) -> int:
     """How many elements there are, at least 1."""
-    arrays = (one for value in inputs.values() for one in (value if isinstance(value, list) else [value]))
-    return max(sum(int(np.size(one)) for one in arrays), 1)
+    arrays = (array for value in inputs.values() for array in (value if isinstance(value, list) else [value]))
+    return max(sum(int(np.size(array)) for array in arrays), 1)
 
 
 __all__ = ["InputSet", "elements", "in_memory", "inputs_from", "store_inputs"]

@@ -111,12 +111,12 @@ def _sizes_something(value: ir.Value) -> bool:
     if value.type is None or not value.type.dtype.is_integer():
         return False
     assert isinstance(value.graph, ir.Graph)
-    given = set(value.graph.outputs)
+    outputs = set(value.graph.outputs)
     seen: set[ir.Value] = {value}
     pending = [value]
     while pending:
         current = pending.pop()
-        of_a_body = current.is_graph_output() and current not in given  # which may tell how often something is done
+        of_a_body = current.is_graph_output() and current not in outputs  # which may tell how often something is done
         if len(seen) > _STEPS or of_a_body:
             return True
         for node, index in current.uses():
