@@ -536,7 +536,7 @@ def test_a_clone_is_onnx_irs() -> None:
 
 
 def test_what_a_pause_has_made_is_not_walked_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "MANY", 1_000)
+    monkeypatch.setattr(garbage_collection, "MAX_NEW_OBJECTS", 1_000)
     collected: list[int] = []
 
     def seen(phase: str, info: dict[str, int]) -> None:
