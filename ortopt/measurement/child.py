@@ -16,8 +16,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ortopt.analysis.providers import usable
-from ortopt.evaluation.sessions import quiet_options
 from ortopt.system.child_processes import end_with, take_streams
 
 Order: TypeAlias = dict[str, Any]
@@ -50,6 +48,9 @@ def measure(
         record: Called with the category, the name, the start and the end of each timed step.
         batched: Whether short calls are timed several at a time.
     """
+    from ortopt.analysis.providers import usable
+    from ortopt.evaluation.sessions import quiet_options
+
     options, quiet = quiet_options(order["threads"])
     for provider in order["providers"]:
         usable(provider)  # loads the libraries that the provider looks for
