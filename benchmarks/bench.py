@@ -269,7 +269,7 @@ def latency_table(rows: Sequence[Row]) -> str:
 
 def more_nodes(rows: Sequence[Row]) -> str:
     """Where `ortopt_onnx1` leaves more nodes than the best of the peers and ONNX Runtime's basic level."""
-    found = []
+    lines = []
     looked_at = 0
     for model, by_tool in _by_model(rows).items():
         ours = by_tool.get("ortopt_onnx1")
@@ -279,15 +279,15 @@ def more_nodes(rows: Sequence[Row]) -> str:
             continue
         looked_at += 1
         if ours.nodes > best.nodes:
-            found.append(f"- {model}: {ours.nodes} nodes, {best.nodes} by {best.tool}\n")
-    if found:
-        return "More nodes left at -O1 --target onnx than by the best of the others:\n\n" + "".join(found)
+            lines.append(f"- {model}: {ours.nodes} nodes, {best.nodes} by {best.tool}\n")
+    if lines:
+        return "More nodes left at -O1 --target onnx than by the best of the others:\n\n" + "".join(lines)
     return f"At -O1 --target onnx no more nodes left than by the best of the others, on all {looked_at} models.\n"
 
 
 def harm(rows: Sequence[Row]) -> str:
     """Where ONNX Runtime ends with more nodes, or fewer fused ones, because of what ortopt did."""
-    found = []
+    lines = []
     looked_at = 0
     for model, by_tool in _by_model(rows).items():
         before = by_tool["original"]
@@ -297,13 +297,13 @@ def harm(rows: Sequence[Row]) -> str:
                 continue
             looked_at += 1
             if row.nodes_after_ort is None or row.fused_after_ort is None:
-                found.append(f"- {model}, {tool}: ONNX Runtime cannot load the result\n")
+                lines.append(f"- {model}, {tool}: ONNX Runtime cannot load the result\n")
             elif row.nodes_after_ort > before.nodes_after_ort:
-                found.append(f"- {model}, {tool}: {row.nodes_after_ort} nodes, {before.nodes_after_ort} without it\n")
+                lines.append(f"- {model}, {tool}: {row.nodes_after_ort} nodes, {before.nodes_after_ort} without it\n")
             elif tool == "ortopt_onnx1" and row.fused_after_ort < before.fused_after_ort:
-                found.append(f"- {model}, {tool}: {row.fused_after_ort} fused, {before.fused_after_ort} without it\n")
+                lines.append(f"- {model}, {tool}: {row.fused_after_ort} fused, {before.fused_after_ort} without it\n")
     return (
-        "Harm done downstream:\n\n" + "".join(found) if found else f"No harm done downstream in {looked_at} results.\n"
+        "Harm done downstream:\n\n" + "".join(lines) if lines else f"No harm done downstream in {looked_at} results.\n"
     )
 
 
@@ -358,21 +358,21 @@ def main() -> None:
     parser.add_argument("--latency", action=argparse.BooleanOptionalAction, default=True, help="run the results too")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds that a tool may take (default 600)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out", help="folder of bench.json and bench.md")
-    given = parser.parse_args()
-    wanted = tuple(given.tools.split(","))
+    options = parser.parse_args()
+    wanted = tuple(options.tools.split(","))
     unknown = sorted(set(wanted) - set(tools.ALL))
-    if unknown or given.repeat < 1:
+    if unknown or options.repeat < 1:
         parser.error(f"no tool is named {', '.join(unknown)}" if unknown else "--repeat is at least 1")
     everything = zoo.names()
     light = tuple(filter(_is_light, everything))
     groups = {"all": everything, "light": light, "skeletons": tuple(name for name in everything if name not in light)}
-    models = groups.get(given.models) or tuple(given.models.split(","))
+    models = groups.get(options.models) or tuple(options.models.split(","))
     for name in models:
         zoo.skeleton(name)  # refuses what it does not know before an hour is spent
     whole = tuple(name for name in models if not _is_light(name))
     light = tuple(filter(_is_light, models))
-    run(Plan(whole, wanted, given.repeat, given.latency, given.timeout, light), given.out.resolve())
-    print((given.out / "bench.md").read_text(encoding="utf-8"))
+    run(Plan(whole, wanted, options.repeat, options.latency, options.timeout, light), options.out.resolve())
+    print((options.out / "bench.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("--models", default="", help="names by commas (default all)")
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu is a dry run")
     parser.add_argument("--json", type=Path, default=Path("bench-out/cuda.json"), help="write the figures to this file")
-    given = parser.parse_args()
-    if given.provider == "cuda":
+    options = parser.parse_args()
+    if options.provider == "cuda":
         from ortopt.analysis.providers import usable
 
         works, reason = usable(CUDA)
@@ -74,23 +74,23 @@ def main() -> None:
     facts: dict[str, Any] = {
         "machine": {**machine(), "gpu": gpu()},
         "versions": {name: _version(name) for name in ("ortopt", "onnxruntime-gpu", "onnx")},
-        "provider": given.provider,
-        "rounds": given.rounds,
+        "provider": options.provider,
+        "rounds": options.rounds,
         "models": {},
     }
     print(headline(facts))
-    names = given.models.split(",") if given.models else list(models())
+    names = options.models.split(",") if options.models else list(models())
     with tempfile.TemporaryDirectory(prefix="ortopt-bench-") as folder:
         for name in names:
             path = Path(folder, f"{name}.onnx")
             model, feeds = models()[name]()
             onnx.save(model, path)
             np.savez(path.with_suffix(".npz"), **feeds)  # type: ignore[arg-type]  # allow_pickle is no name of ours
-            rounds = _measure(path, given.provider, given.rounds, given.seconds)
+            rounds = _measure(path, options.provider, options.rounds, options.seconds)
             facts["models"][name] = rounds
             print(f"\n{name}\n\n{table(rounds)}")
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def headline(facts: Mapping[str, Any]) -> str:
@@ -142,12 +142,12 @@ def _measure(path: Path, provider: str, rounds: int, seconds: float) -> list[dic
     """What every way takes, by rounds."""
     _child("expect", path, provider, seconds)
     ways = [way for way in WAYS if way != "plain-graph" or not path.stem.startswith("mixed")]
-    found = []
+    measured = []
     for i in range(rounds):
         order = ways[i % len(ways) :] + ways[: i % len(ways)]
         by_way = {way: _child(way, path, provider, seconds) for way in order}
-        found.append({way: by_way[way] for way in ways})
-    return found
+        measured.append({way: by_way[way] for way in ways})
+    return measured
 
 
 def _child(way: str, path: Path, provider: str, seconds: float) -> dict[str, float]:
@@ -184,72 +184,112 @@ def decode_step(*, layers: int, width: int, heads: int, length: int) -> tuple[on
     Returns:
         The model, opset 17, all shapes fixed, and arguments for it.
     """
-    generator = np.random.default_rng(0)
-    size, vocabulary = width // heads, 1000
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
-    info = make.make_tensor_value_info
-    inputs = [info("token", onnx.TensorProto.INT64, [1, 1])]
-    outputs = [info("logits", onnx.TensorProto.FLOAT, [1, 1, vocabulary])]
-    feeds: Feeds = {"token": np.array([[7]])}
-
-    def weight(name: str, *dims: int, scale: float | None = None) -> str:
-        array = generator.standard_normal(dims) * (scale if scale is not None else dims[0] ** -0.5)
-        weights.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
-        return name
-
-    def constant(name: str, values: list[int] | float) -> str:
-        array = np.array(values, np.float32 if isinstance(values, float) else np.int64)
-        weights.append(onnx.numpy_helper.from_array(array, name))
-        return name
-
-    def add(op: str, operands: list[str], name: str, **attributes: Any) -> str:
-        nodes.append(make.make_node(op, operands, [name], name=name, **attributes))
-        return name
-
-    def normal(value: str, name: str) -> str:
-        scale = constant_vector(f"{name}_scale", 1.0)
-        return add("LayerNormalization", [value, scale, constant_vector(f"{name}_bias", 0.0)], name, axis=-1)
-
-    def constant_vector(name: str, value: float) -> str:
-        weights.append(onnx.numpy_helper.from_array(np.full(width, value, np.float32), name))
-        return name
-
-    split = constant("by_head", [1, 1, heads, size])
-    joined = constant("joined", [1, 1, width])
-    root = constant("root", float(size) ** -0.5)
-    half, one, root_2 = constant("half", 0.5), constant("one", 1.0), constant("root_2", 2.0**0.5)
-    state = add("Gather", [weight("embedding", vocabulary, width, scale=1.0), "token"], "embedded")
+    decoder = _Decoder(width, heads, length)
+    state = decoder.embedded()
     for i in range(layers):
-        before = normal(state, f"norm_a{i}")
-        parts = {}
-        for part in "qkv":
-            flat = add("MatMul", [before, weight(f"w{part}{i}", width, width)], f"{part}{i}")
-            shaped = add("Reshape", [flat, split], f"{part}{i}_heads")
-            parts[part] = add("Transpose", [shaped], f"{part}{i}_first", perm=[0, 2, 1, 3])
+        state = decoder.attention(state, i)
+        state = decoder.feed_forward(state, i)
+    return decoder.model(state)
+
+
+class _Decoder:
+    """Writes a decoder-only transformer, with random weights and arguments.
+
+    Args:
+        width: Of the hidden state.
+        heads: Of the attention.
+        length: Tokens in the cache.
+    """
+
+    vocabulary = 1000
+
+    def __init__(self, width: int, heads: int, length: int) -> None:
+        self._width = width
+        self._heads, self._size = heads, width // heads
+        self._length = length
+        self._generator = np.random.default_rng(0)
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: list[onnx.TensorProto] = []
+        self._inputs = [make.make_tensor_value_info("token", onnx.TensorProto.INT64, [1, 1])]
+        self._outputs = [make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [1, 1, self.vocabulary])]
+        self._feeds: Feeds = {"token": np.array([[7]])}
+        self._split = self._constant("by_head", np.array([1, 1, heads, self._size]))
+        self._joined = self._constant("joined", np.array([1, 1, width]))
+        self._root = self._constant("root", np.float32(float(self._size) ** -0.5))
+        self._half = self._constant("half", np.float32(0.5))
+        self._one = self._constant("one", np.float32(1.0))
+        self._root_2 = self._constant("root_2", np.float32(2.0**0.5))
+
+    def embedded(self) -> str:
+        """The token's embedding."""
+        return self._add(
+            "Gather", [self._weight("embedding", self.vocabulary, self._width, scale=1.0), "token"], "embedded"
+        )
+
+    def attention(self, state: str, i: int) -> str:
+        """Attention over the cache and the token, added to the hidden state."""
+        add, width = self._add, self._width
+        before = self._normal(state, f"norm_a{i}")
+        parts = {part: self._by_head(before, part, i) for part in "qkv"}
         for part in "kv":
-            past, present = f"past_{part}{i}", f"new_{part}{i}"
-            inputs.append(info(past, onnx.TensorProto.FLOAT, [1, heads, length, size]))
-            feeds[past] = generator.standard_normal((1, heads, length, size)).astype(np.float32)
-            outputs.append(info(present, onnx.TensorProto.FLOAT, [1, heads, 1, size]))
-            add("Identity", [parts[part]], present)
-            parts[part] = add("Concat", [past, parts[part]], f"all_{part}{i}", axis=2)
+            parts[part] = self._with_past(parts[part], part, i)
         keys = add("Transpose", [parts["k"]], f"keys{i}", perm=[0, 1, 3, 2])
-        scores = add("Mul", [add("MatMul", [parts["q"], keys], f"scores{i}"), root], f"scaled{i}")
+        scores = add("Mul", [add("MatMul", [parts["q"], keys], f"scores{i}"), self._root], f"scaled{i}")
         mixed_in = add("MatMul", [add("Softmax", [scores], f"share{i}", axis=-1), parts["v"]], f"mixed{i}")
         back = add("Transpose", [mixed_in], f"back{i}", perm=[0, 2, 1, 3])
-        out = add("MatMul", [add("Reshape", [back, joined], f"flat{i}"), weight(f"wo{i}", width, width)], f"out{i}")
-        state = add("Add", [state, out], f"state_a{i}")
-        wide = add("MatMul", [normal(state, f"norm_b{i}"), weight(f"up{i}", width, 4 * width)], f"wide{i}")
-        error = add("Erf", [add("Div", [wide, root_2], f"over{i}")], f"erf{i}")
-        gated = add("Mul", [wide, add("Add", [error, one], f"shift{i}")], f"gated{i}")
-        active = add("Mul", [gated, half], f"active{i}")
-        state = add(
-            "Add", [state, add("MatMul", [active, weight(f"down{i}", 4 * width, width)], f"low{i}")], f"state{i}"
-        )
-    add("MatMul", [normal(state, "last"), weight("head", width, vocabulary)], "logits")
-    graph = make.make_graph(nodes, "decode", inputs, outputs, weights)
-    return make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=10), feeds
+        flat = add("Reshape", [back, self._joined], f"flat{i}")
+        out = add("MatMul", [flat, self._weight(f"wo{i}", width, width)], f"out{i}")
+        return add("Add", [state, out], f"state_a{i}")
+
+    def feed_forward(self, state: str, i: int) -> str:
+        """Two layers with a Gelu between them, added to the hidden state."""
+        add, width = self._add, self._width
+        before = self._normal(state, f"norm_b{i}")
+        wide = add("MatMul", [before, self._weight(f"up{i}", width, 4 * width)], f"wide{i}")
+        error = add("Erf", [add("Div", [wide, self._root_2], f"over{i}")], f"erf{i}")
+        gated = add("Mul", [wide, add("Add", [error, self._one], f"shift{i}")], f"gated{i}")
+        active = add("Mul", [gated, self._half], f"active{i}")
+        low = add("MatMul", [active, self._weight(f"down{i}", 4 * width, width)], f"low{i}")
+        return add("Add", [state, low], f"state{i}")
+
+    def model(self, state: str) -> tuple[onnx.ModelProto, Feeds]:
+        """The model, and arguments for it."""
+        normal = self._normal(state, "last")
+        self._add("MatMul", [normal, self._weight("head", self._width, self.vocabulary)], "logits")
+        graph = make.make_graph(self._nodes, "decode", self._inputs, self._outputs, self._weights)
+        return make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=10), self._feeds
+
+    def _by_head(self, state: str, part: str, i: int) -> str:
+        flat = self._add("MatMul", [state, self._weight(f"w{part}{i}", self._width, self._width)], f"{part}{i}")
+        shaped = self._add("Reshape", [flat, self._split], f"{part}{i}_heads")
+        return self._add("Transpose", [shaped], f"{part}{i}_first", perm=[0, 2, 1, 3])
+
+    def _with_past(self, value: str, part: str, i: int) -> str:
+        """Keys or values after those of the cache; the new ones are an output."""
+        past, present = f"past_{part}{i}", f"new_{part}{i}"
+        dims, info = (1, self._heads, self._length, self._size), make.make_tensor_value_info
+        self._inputs.append(info(past, onnx.TensorProto.FLOAT, dims))
+        self._feeds[past] = self._generator.standard_normal(dims).astype(np.float32)
+        self._outputs.append(info(present, onnx.TensorProto.FLOAT, [1, self._heads, 1, self._size]))
+        self._add("Identity", [value], present)
+        return self._add("Concat", [past, value], f"all_{part}{i}", axis=2)
+
+    def _normal(self, value: str, name: str) -> str:
+        scale = self._constant(f"{name}_scale", np.full(self._width, 1.0, np.float32))
+        bias = self._constant(f"{name}_bias", np.full(self._width, 0.0, np.float32))
+        return self._add("LayerNormalization", [value, scale, bias], name, axis=-1)
+
+    def _weight(self, name: str, *dims: int, scale: float | None = None) -> str:
+        array = self._generator.standard_normal(dims) * (scale if scale is not None else dims[0] ** -0.5)
+        return self._constant(name, array.astype(np.float32))
+
+    def _constant(self, name: str, array: Any) -> str:
+        self._weights.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def _add(self, op: str, operands: list[str], name: str, **attributes: Any) -> str:
+        self._nodes.append(make.make_node(op, operands, [name], name=name, **attributes))
+        return name
 
 
 def mixed(*, blocks: int, width: int) -> tuple[onnx.ModelProto, Feeds]:

@@ -1,4 +1,4 @@
-"""Latency of several versions of one model, run in turns so that the machine's moods meet all of them alike.
+"""Latency of several versions of one model, run in turns so that changes of the machine's speed affect all alike.
 
 `python -m benchmarks.latency ROUNDS SECONDS INPUTS.npz MODEL...` prints a JSON list: for each model the seconds of each
 round, or a line that says why it does not run. Sessions have ONNX Runtime's defaults.

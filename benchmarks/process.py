@@ -52,7 +52,7 @@ def measure(command: Sequence[str | Path], timeout: float = 600.0) -> Run:
         return Run(outcome, facts["seconds"], facts["peak"])
 
 
-def _outcome(facts: dict[str, int], said: str, timeout: float) -> str:
+def _outcome(facts: dict[str, int], errors: str, timeout: float) -> str:
     status = facts["status"]
     if facts["timed_out"]:
         return f"timed out after {timeout:g} s"
@@ -60,7 +60,7 @@ def _outcome(facts: dict[str, int], said: str, timeout: float) -> str:
         return "ok"
     if status < 0:
         return f"crashed: {signal.Signals(-status).name}"
-    return f"exit {status}: {_last_line(said)}"
+    return f"exit {status}: {_last_line(errors)}"
 
 
 def _last_line(text: str) -> str:

@@ -204,23 +204,23 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each tool on each model (default 3)")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds that a run may take (default 1800)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out", help="folder of scale.json and scale.md")
-    given = parser.parse_args()
-    if given.repeat < 1:
+    options = parser.parse_args()
+    if options.repeat < 1:
         parser.error("--repeat is at least 1")
-    sizes = [int(size) for size in given.sizes.split(",") if size]
-    used = tuple(given.tools.split(",")) if given.tools else None
-    shapes = [int(size) for size in given.shapes.split(",") if size]
+    sizes = [int(size) for size in options.sizes.split(",") if size]
+    used = tuple(options.tools.split(",")) if options.tools else None
+    shapes = [int(size) for size in options.shapes.split(",") if size]
     runs = [
-        generated(GENERATORS, sizes, used or SCALE_TOOLS, given.repeat, given.timeout),
-        generated(SHAPES, shapes, used or SHAPE_TOOLS, given.repeat, given.timeout),
+        generated(GENERATORS, sizes, used or SCALE_TOOLS, options.repeat, options.timeout),
+        generated(SHAPES, shapes, used or SHAPE_TOOLS, options.repeat, options.timeout),
     ]
-    if given.big:
-        runs.append(heavy(int(given.big * 1e9), used or BIG_TOOLS, given.repeat, given.timeout))
+    if options.big:
+        runs.append(heavy(int(options.big * 1e9), used or BIG_TOOLS, options.repeat, options.timeout))
     points: list[Point] = []
     for point in chain.from_iterable(runs):
         points.append(point)
-        write(points, given.repeat, given.out)  # what has been measured is never lost
-    print((given.out / "scale.md").read_text(encoding="utf-8"))
+        write(points, options.repeat, options.out)  # what has been measured is never lost
+    print((options.out / "scale.md").read_text(encoding="utf-8"))
     if steep := too_steep(points):
         sys.exit(f"with an exponent above {MAX_EXPONENT}, or not done: {', '.join(steep)}")
 

@@ -54,58 +54,80 @@ def main() -> None:
 
 
 def _measure(folder: Path, pairs: int) -> dict[str, Any]:
-    figures: dict[str, Any] = {"whole": [], "further": [], "memory": [], "activations": []}
+    return {
+        "whole": _whole(folder, pairs),
+        "further": _further(folder, pairs),
+        "memory": _memory_and_creation(folder, pairs),
+        "activations": _activations(folder, pairs),
+    }
+
+
+def _whole(folder: Path, pairs: int) -> list[dict[str, Any]]:
     print("\na model that is one group: microseconds a call (allowed: 2 % or 15 us)")
+    rows = []
     for label, path in _whole_models(folder):
         plain, ours = _pairs(("call-plain", path), ("call-ours", path), pairs)
         row = {"model": label, "plain": plain["us"], "ours": ours["us"], "more": _difference(plain, ours, "us")}
-        figures["whole"].append(row)
+        rows.append(row)
         print(f"  {label:24} plain {row['plain']:10.1f}   ours {row['ours']:10.1f}   more {row['more']:8.1f}")
+    return rows
+
+
+def _further(folder: Path, pairs: int) -> list[dict[str, Any]]:
     print(
         f"\na further group: microseconds over its own prepared session call, of {CHAIN} (allowed: 10 + 1 an argument)"
     )
+    rows = []
     for count in ARGUMENTS:
         path = folder / f"chain{count}.onnx"
         onnx.save(chain(CHAIN, count), path)
         prepared, ours = _pairs(("prepared", path), ("plan", path), pairs)
         more = _difference(prepared, ours, "us") / CHAIN
         row = {"arguments": count, "prepared": prepared["us"] / CHAIN, "ours": ours["us"] / CHAIN, "more": more}
-        figures["further"].append(row)
+        rows.append(row)
         print(
             f"  {count:3} arguments   prepared {row['prepared']:8.2f}   in a plan {row['ours']:8.2f}"
             f"   more {more:8.2f}   allowed {10 + count}"
         )
+    return rows
+
+
+def _memory_and_creation(folder: Path, pairs: int) -> list[dict[str, Any]]:
     print(
         f"\nmemory in MB and creation in s, {LAYERS} layers of {WIDTH} x {WIDTH} (allowed: 1.05; creation 1.2 to 2.0)"
     )
+    rows = []
     for count in GROUPS:
         path = folder / f"layers{count}.onnx"
         onnx.save(layers(count), path)
         modes = ("create-plain", path), ("create-ours", path)
         plain, ours = _pairs(*modes, pairs)
         held = _pairs(*modes, min(pairs, 3), _FIXED_THRESHOLD)
-        for one, memory in zip((plain, ours), held, strict=True):
-            one.update({key: memory[key] for key in ("anonymous", "peak")})
-        row = {"groups": count, "plain": plain, "ours": ours}
-        figures["memory"].append(row)
-        ratios = {key: ours[key] / plain[key] for key in ("anonymous", "peak", "seconds")}
-        print(
-            f"  {count:3} groups   "
-            + "   ".join(f"{key} {plain[key]:8.2f} -> {ours[key]:8.2f} ({ratio:.2f})" for key, ratio in ratios.items())
-        )
+        for figures, memory in zip((plain, ours), held, strict=True):
+            figures.update({key: memory[key] for key in ("anonymous", "peak")})
+        rows.append({"groups": count, "plain": plain, "ours": ours})
+        print(_ratios(count, plain, ours, ("anonymous", "peak", "seconds")))
+    return rows
+
+
+def _activations(folder: Path, pairs: int) -> list[dict[str, Any]]:
     print(f"\nmemory in MB after {HELD_CALLS} calls, {LAYERS} nodes that pass on {ELEMENTS >> 18} MB (allowed: 1.1)")
+    rows = []
     for count in GROUPS:
         path = folder / f"activations{count}.onnx"
         onnx.save(activations(count), path)
         plain, ours = _pairs(("hold-plain", path), ("hold-ours", path), min(pairs, 3), _FIXED_THRESHOLD)
-        figures["activations"].append({"groups": count, "plain": plain, "ours": ours})
-        ratios = {key: ours[key] / plain[key] for key in ("anonymous", "peak")}
-        print(
-            f"  {count:3} groups   "
-            + "   ".join(f"{key} {plain[key]:8.2f} -> {ours[key]:8.2f} ({ratio:.2f})" for key, ratio in ratios.items())
-            + f"   after the session {plain['left']:.2f} -> {ours['left']:.2f}"
-        )
-    return figures
+        rows.append({"groups": count, "plain": plain, "ours": ours})
+        left = f"   after the session {plain['left']:.2f} -> {ours['left']:.2f}"
+        print(_ratios(count, plain, ours, ("anonymous", "peak")) + left)
+    return rows
+
+
+def _ratios(count: int, plain: Mapping[str, Any], ours: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    """A line of figures side by side."""
+    return f"  {count:3} groups   " + "   ".join(
+        f"{key} {plain[key]:8.2f} -> {ours[key]:8.2f} ({ours[key] / plain[key]:.2f})" for key in keys
+    )
 
 
 def _pairs(

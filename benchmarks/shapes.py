@@ -78,7 +78,7 @@ def unused_domains(nodes: int) -> onnx.ModelProto:
 
 
 def ifs(nodes: int) -> onnx.ModelProto:
-    """A row of Ifs whose condition nobody knows."""
+    """A row of Ifs whose condition is not known."""
 
     def step(x: str, place: int) -> NodeProto:
         return helper.make_node(
@@ -98,7 +98,7 @@ def _branch(op: str, x: str, name: str, before: Sequence[NodeProto] = ()) -> onn
 
 
 def loops(nodes: int) -> onnx.ModelProto:
-    """A row of Loops of which nobody knows how often they run."""
+    """A row of Loops of which it is not known how often they run."""
 
     def step(x: str, place: int) -> NodeProto:
         body = helper.make_graph(

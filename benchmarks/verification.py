@@ -1,7 +1,7 @@
 """What verification adds to a run: `python -m benchmarks.verification`, on the zoo, whole processes.
 
-Beside it stands one session of the original, without optimization, and two runs of it, in a process of its own: what
-anybody pays who tries the original once and looks at the result twice.
+Beside it stands one session of the original, without optimization, and two runs of it, in a process of its own: that
+is the least that a comparison of the two can cost.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from fuzzing.campaign import campaign, work
-from ortopt.system.child_processes import taken
+from ortopt.system.child_processes import take_streams
 
 
 def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, out = sys.argv[2:5]
-        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+        with io.TextIOWrapper(take_streams()[1], "utf-8") as answers:
             work(int(first), int(count), 1, Path(out) if out else None, answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing", description=__doc__)

@@ -202,8 +202,6 @@ def _one_worker(
         command.of(first, count),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
         env=os.environ,
     )
     end = None if seconds is None else time.monotonic() + seconds
@@ -243,7 +241,7 @@ def _ends_well(command: _Command, seed: int) -> bool:
     return True
 
 
-def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """What a worker says; it is ended when it says nothing for long."""
     assert process.stdout is not None
     greeted = False

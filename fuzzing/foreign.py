@@ -31,9 +31,12 @@ from fuzzing.oracle import Failure, Oracle, Rejected, Way, optimized, session
 from fuzzing.writer import Array
 from ortopt.errors import OrtoptError
 from ortopt.serialization.load import load
-from ortopt.system.child_processes import taken
-from ortopt.verification.comparison import Comparison, random_outputs, tolerances
-from ortopt.verification.inputs import Interface, attempts
+from ortopt.system.child_processes import take_streams
+from ortopt.verification.comparison import Comparison
+from ortopt.verification.draws import initial_draws
+from ortopt.verification.inputs import Interface
+from ortopt.verification.randomness import random_outputs
+from ortopt.verification.tolerances import tolerances
 
 WAYS: Final = (Way(0), Way(1, "onnx"), Way(1), Way(2), Way(3, "onnx"), Way(3), Way(4))
 
@@ -155,7 +158,7 @@ def _drawn(model: bytes) -> list[dict[str, Array]]:
     """Inputs as verification draws them."""
     try:
         interface = Interface(load(model))
-        ways = [how for how, _ in zip(attempts(), range(_DRAWS), strict=False)]
+        ways = [how for how, _ in zip(initial_draws(), range(_DRAWS), strict=False)]
         return [dict(interface.draw(seed=seed, how=how)) for seed, how in enumerate(ways)]
     except Exception:  # what cannot be drawn is looked at without numbers
         return []
@@ -291,7 +294,7 @@ def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, _, *paths = sys.argv[2:]
-        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+        with io.TextIOWrapper(take_streams()[1], "utf-8") as answers:
             work(int(first), int(count), [Path(path) for path in paths], answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.foreign", description=__doc__)

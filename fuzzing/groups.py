@@ -35,7 +35,7 @@ from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.system.child_processes import taken
+from ortopt.system.child_processes import take_streams
 
 _PROVIDERS: Final = (("cpu",), ("cuda", "cpu"), ("cuda", "cpu"), ("dml", "cuda", "cpu"))
 _LIMITS: Final = (3, 8, 128)
@@ -261,7 +261,7 @@ def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
         first, count, out = sys.argv[2:5]
-        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+        with io.TextIOWrapper(take_streams()[1], "utf-8") as answers:
             work(int(first), int(count), Path(out) if out else None, answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.groups", description=__doc__)

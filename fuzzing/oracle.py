@@ -27,7 +27,9 @@ from ortopt.instrumentation.explanation import Explanation
 from ortopt.options import Numerics
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.verification.comparison import Comparison, OutputRow, random_outputs, tolerances
+from ortopt.verification.comparison import Comparison, OutputRow
+from ortopt.verification.randomness import random_outputs
+from ortopt.verification.tolerances import tolerances
 
 _COARSE: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SLOW: Final = 20.0

@@ -36,13 +36,13 @@ from fuzzing.campaign import Tally, campaign
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
-from ortopt.evaluation import evaluate
-from ortopt.evaluation.child import Raw, raw_of
+from ortopt.evaluation.lazy_tensors import on_demand
 from ortopt.evaluation.numpy_kernels import KERNELS, ElsewhereError, HazardError, Operand, compute, tensor_of
 from ortopt.evaluation.numpy_kernels import Call as Folding
+from ortopt.evaluation.raw_tensors import Raw, raw_of
 from ortopt.graph.facts import all_contents
 from ortopt.graph.symbolic import Dim, substitute
-from ortopt.system.child_processes import taken
+from ortopt.system.child_processes import take_streams
 
 CALLS: Final = tuple(sorted(DRAWINGS))
 """Domain and type of every op that is drawn; a seed takes the next one."""
@@ -174,7 +174,7 @@ def folded(call: Drawn, model: onnx.ModelProto) -> list[list[ir.TensorProtocol]]
     made: list[list[ir.TensorProtocol]] = []
     folding = Folding(node, operands, call.opset, _LIMIT)
     ways: list[Callable[[], list[Operand] | None]] = [lambda: [Operand(array) for array in compute(folding)]]
-    ways.append(lambda: evaluate.on_demand(folding, from_bytes=0))
+    ways.append(lambda: on_demand(folding, from_bytes=0))
     for way in ways:
         try:
             results = way()
@@ -310,7 +310,7 @@ def work(first: int, count: int, answers: IO[str]) -> None:
 def main() -> int:
     """Run from the command line."""
     if sys.argv[1:2] == ["--worker"]:
-        with io.TextIOWrapper(taken()[1], "utf-8") as answers:
+        with io.TextIOWrapper(take_streams()[1], "utf-8") as answers:
             work(int(sys.argv[2]), int(sys.argv[3]), answers)
         return 0
     parser = argparse.ArgumentParser(prog="python -m fuzzing.shapes", description=__doc__)

@@ -25,7 +25,7 @@ LAYERS = (
     "patterns transpose partition opset_conversion",
     "transformers",
     "registry rule_batch batch_runner manager instrumentation",
-    "verification",
+    "verification measurement",
     "optimization",
     "api",
     "runtime",
@@ -127,7 +127,7 @@ def test_contents_are_written_in_one_place() -> None:
 
 
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
-    allowed = {"evaluation", "verification", "runtime", "benchmarking"}
+    allowed = {"evaluation", "verification", "measurement", "runtime", "benchmarking"}
     own_processes = {"ortopt.evaluation.child", "ortopt.verification.worker"}
     for path in modules():
         if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):

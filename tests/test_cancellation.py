@@ -26,12 +26,12 @@ from ortopt.analysis import shapes
 from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
-from ortopt.evaluation import evaluate
+from ortopt.evaluation import execution
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.order import in_order, is_sorted
-from ortopt.opset_conversion import conversion
+from ortopt.opset_conversion import converter
 from ortopt.options import Options
 from ortopt.partition import preparation, shape_only_outputs
 from ortopt.partition.groups import groups_of
@@ -46,9 +46,10 @@ from ortopt.serialization.scan import count_nodes
 from ortopt.system import garbage_collection
 from ortopt.testing import parse
 from ortopt.verification import verify
-from ortopt.verification.comparison import random_outputs, tolerances
 from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, widened
+from ortopt.verification.randomness import random_outputs
+from ortopt.verification.tolerances import tolerances
 from ortopt.workspace import Workspace
 
 NODES = 2_500
@@ -392,14 +393,14 @@ def assert_gone(pid: Path) -> None:
 
 
 def test_who_waits_for_a_conversion_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "_MODULE", "endless_child")
+    monkeypatch.setattr(converter, "_MODULE", "endless_child")
     source = to_bytes(parse("main (float[4] x) => (float[4] y) { y = Relu (x) }"))
     assert wait_and_cancel(lambda token: optimize(source, opset=7, verify=False, cancellation=token), endless) < 2
     assert_gone(endless)
 
 
 def test_who_waits_for_an_evaluation_can_be_cancelled(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "_MODULE", "endless_child")
+    monkeypatch.setattr(execution, "_MODULE", "endless_child")
     source = to_bytes(parse(UNSAFE))
     assert wait_and_cancel(lambda token: optimize(source, verify=False, cancellation=token), endless) < 2
     assert_gone(endless)
@@ -411,7 +412,7 @@ def test_a_session_that_computes_a_constant_can_be_cancelled() -> None:
 
     def run(token: CancellationToken) -> None:
         with pytest.raises(Exception, match="terminate"):
-            evaluate.run_model(model, feeds, ["y"], 60, token)
+            execution.run_model(model, feeds, ["y"], 60, token)
         token.check()
 
     assert wait_and_cancel(run) < 2
@@ -425,13 +426,13 @@ def test_who_waits_for_a_verification_can_be_cancelled() -> None:
         timer.start()
         with pytest.raises(OptimizationCancelled):
             reference.compare(model)
-        worker = reference._run._idle
+        worker = reference._runner._idle
         assert worker is None or worker._process.wait(30) != 0
     timer.join()
     for thread in threading.enumerate():
         if thread.name == "ortopt-verify-end":
             thread.join(30)
-    assert not reference._folder.exists()
+    assert not reference._runner.folder.exists()
 
 
 def test_a_verification_that_is_cancelled_leaves_the_model_as_it_came(tmp_path: Path) -> None:
@@ -535,7 +536,7 @@ def test_a_clone_is_onnx_irs() -> None:
 
 
 def test_what_a_pause_has_made_is_not_walked_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "MANY", 1_000)
+    monkeypatch.setattr(garbage_collection, "MAX_NEW_OBJECTS", 1_000)
     collected: list[int] = []
 
     def seen(phase: str, info: dict[str, int]) -> None:

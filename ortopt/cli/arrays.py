@@ -39,7 +39,8 @@ def candidates(
     """
     from ortopt.cli import models
     from ortopt.errors import UsageError
-    from ortopt.verification.inputs import Interface, attempts
+    from ortopt.verification.draws import initial_draws
+    from ortopt.verification.inputs import Interface
 
     interface = Interface(model)
     check_sizes(interface, sizes, path)
@@ -51,7 +52,7 @@ def candidates(
 
         yield zoo.inputs(argument.zoo, seed, sizes=sizes), True
     if argument.zoo is None or sizes:
-        for i, how in enumerate(attempts()):
+        for i, how in enumerate(initial_draws()):
             try:
                 drawn = interface.draw(seed=seed, sizes=sizes, how=how)
             except UsageError:

@@ -14,8 +14,8 @@ from ortopt.cli.numbers import THREADS, Finite
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
-    from ortopt.benchmarking.benchmark import Effort, Figures, Spread, Version
     from ortopt.cli.models import ModelArgument
+    from ortopt.measurement.in_turns import Effort, Figures, Spread, Version
 
 
 @click.command("bench", short_help="Time a model against what levels make of it.")
@@ -45,6 +45,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     from ortopt.benchmarking import benchmark
     from ortopt.cli import files, models
     from ortopt.errors import UsageError
+    from ortopt.measurement.in_turns import Effort
     from ortopt.option_kinds import commas
     from ortopt.serialization.load import load
 
@@ -56,7 +57,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     if model_names.count(files.STREAM) > 1:
         raise UsageError("only one of the models can come from stdin")
     levels = _levels(flags["levels"])
-    effort = benchmark.Effort(
+    effort = Effort(
         flags["rounds"],
         flags["repeat"],
         flags["seconds"],
@@ -76,7 +77,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     rows = []
     for argument in arguments:
         figures = _compared(argument, levels, effort, flags)
-        rows.append({"model": argument.label, "versions": [version.as_dict() for version in figures]})
+        rows.append({"model": argument.label, "versions": [benchmark.as_row(version) for version in figures]})
         if not as_json:
             _show(argument.label, figures)
     if as_json:
@@ -132,17 +133,17 @@ def _accepted(
     """
     import numpy as np
 
-    from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays
     from ortopt.errors import InvalidModelError, UsageError
+    from ortopt.measurement.in_turns import Failure, attempt
 
-    first: benchmark.Failure | None = None
+    first: Failure | None = None
     for feeds, drawn in candidates:
         for name, value in feeds.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
                 raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
         path.write_bytes(arrays.archive(feeds))
-        failure = benchmark.attempt(original, path, effort)
+        failure = attempt(original, path, effort)
         if failure is None:
             return dict(feeds)
         if not drawn and failure.kind in arrays.UNFIT:
@@ -156,27 +157,27 @@ def _accepted(
 
 def _original(argument: ModelArgument, folder: Path) -> Version:
     """The model as it is: its file, or one for what came through a stream."""
-    from ortopt.benchmarking.benchmark import Version
+    from ortopt.benchmarking.benchmark import version_of
     from ortopt.serialization.save import save
 
     if isinstance(argument.source, Path):
-        return Version(0, argument.source)
+        return version_of(0, argument.source)
     save(argument.source, folder / "original.onnx")
-    return Version(0, folder / "original.onnx")
+    return version_of(0, folder / "original.onnx")
 
 
 def _optimized(
     argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
 ) -> Version:
     from ortopt import api
-    from ortopt.benchmarking.benchmark import Version
+    from ortopt.benchmarking.benchmark import version_of
 
     path = folder / f"level{level}.onnx"
     result = api.optimize(
         argument.source, level=level, providers=effort.providers, verify=verify, inputs=feeds, strict=False
     )
     result.save(path)
-    return Version(level, path)
+    return version_of(level, path)
 
 
 def _show(label: str, versions: list[Figures]) -> None:

@@ -104,7 +104,7 @@ class _Run:
 
     def __init__(self, argument: ModelArgument, providers: tuple[str, ...], flags: dict[str, Any]) -> None:
         from ortopt.errors import InvalidModelError, OrtoptError
-        from ortopt.runtime.run_settings import quiet_options
+        from ortopt.evaluation.sessions import quiet_options
         from ortopt.runtime.session import InferenceSession
 
         options, self._quiet = quiet_options(flags["threads"])

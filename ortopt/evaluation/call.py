@@ -20,7 +20,7 @@ class ElsewhereError(Exception):
 
 
 class HazardError(Exception):
-    """Nobody should compute this: it kills the process, is undefined, or asks for more memory than allowed."""
+    """This must not be computed: it kills the process, is undefined, or asks for more memory than allowed."""
 
 
 class Operand:
@@ -87,7 +87,7 @@ class Call:
         array = self.array(index)
         if array.dtype.kind not in "iu":
             raise HazardError(f"input {index} of {self.node.op_type} is not of integers")
-        return [int(one) for one in array.reshape(-1)]
+        return [int(number) for number in array.reshape(-1)]
 
     def allow(self, shape: Sequence[int], itemsize: int) -> None:
         """Refuse a result that is too large, before it is allocated."""
@@ -126,10 +126,10 @@ def _is_allowed(
     schema = defs.get_schema(op, opset, "")
     if not schema.min_input <= len(dtypes) <= schema.max_input or outputs > schema.max_output:
         return False
-    required = {name for name, one in schema.attributes.items() if one.required}
+    required = {name for name, attribute in schema.attributes.items() if attribute.required}
     if not required <= set(attributes) <= set(schema.attributes):
         return False
-    constraints = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    constraints = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     bound: dict[str, ir.DataType] = {}
     for index, dtype in enumerate(dtypes):
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]

@@ -19,7 +19,7 @@ from ortopt.evaluation.call import Array, Call, ElsewhereError, HazardError, Ope
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BOUNDS_ARE_INPUTS_FROM, SIZES_ARE_AN_INPUT_FROM
 
 LAZY_BYTES = 1 << 20
-"""From this size on a moved or cast weight is not computed before somebody asks for its contents."""
+"""From this size on a moved or cast weight is computed when its contents are read."""
 
 
 def compute(call: Call) -> tuple[Array, ...]:
@@ -230,13 +230,13 @@ def _split(call: Call) -> tuple[Array, ...]:
     if call.opset >= SIZES_ARE_AN_INPUT_FROM["Split"]:
         parts = call.integers(1) if call.has(1) else None
     else:
-        given = call.attributes.get_ints("split")
-        parts = None if given is None else list(given)
+        split = call.attributes.get_ints("split")
+        parts = None if split is None else list(split)
     if parts is None:
         if call.opset < 18 and size % count:
             raise HazardError("Split into unequal parts")
-        one = -(-size // count)
-        parts = [one] * (count - 1) + [size - one * (count - 1)]
+        part = -(-size // count)
+        parts = [part] * (count - 1) + [size - part * (count - 1)]
         if (call.opset >= 18 and parts[-1] < 1) or call.attributes.get_int("num_outputs", count) != count:
             raise HazardError(f"Split of {size} into {count}")
     if len(parts) != count or any(part < 0 for part in parts) or sum(parts) != size:
@@ -257,9 +257,9 @@ def _tile(call: Call) -> tuple[Array, ...]:
     if call.opset < 6:
         raise ElsewhereError("Tile-1")
     data, repeats = call.array(0), call.integers(1)
-    if len(repeats) != data.ndim or any(one < 0 for one in repeats):
+    if len(repeats) != data.ndim or any(repeat < 0 for repeat in repeats):
         raise HazardError("Tile with repeats that do not fit")
-    call.allow([dim * one for dim, one in zip(data.shape, repeats, strict=True)], data.itemsize)
+    call.allow([dim * repeat for dim, repeat in zip(data.shape, repeats, strict=True)], data.itemsize)
     return (np.tile(data, repeats),)
 
 
@@ -306,7 +306,7 @@ def _non_zero(call: Call) -> tuple[Array, ...]:
 
 # Casts
 
-_NATIVE = {np.dtype(one) for one in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")}
+_NATIVE = {np.dtype(code) for code in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")}
 
 
 def cast(array: Array, target: np.dtype[Any]) -> Array:
@@ -416,7 +416,7 @@ def _largest(array: Array) -> int:
 def _modulo(call: Call) -> tuple[Array, ...]:
     a, b = _pair(call, "iu")
     _guard_division(a, b)
-    if call.attributes.get_int("fmod", 0) and not all(_is_exact_in_double(one) for one in (a, b)):
+    if call.attributes.get_int("fmod", 0) and not all(_is_exact_in_double(operand) for operand in (a, b)):
         raise HazardError("fmod of integers is computed in double")
     return (np.asarray(np.fmod(a, b) if call.attributes.get_int("fmod", 0) else np.mod(a, b)),)
 

@@ -7,9 +7,10 @@ serialized model, and answers each with a flag, a length and the converted model
 from __future__ import annotations
 
 import struct
+import sys
 from typing import BinaryIO, Final
 
-from ortopt.system.child_processes import taken
+from ortopt.system.child_processes import end_with, take_streams
 
 REQUEST: Final = struct.Struct("<II")
 ANSWER: Final = struct.Struct("<?I")
@@ -43,6 +44,7 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    requests, answers = taken()  # the converter prints
+    requests, answers = take_streams()  # the converter prints
+    end_with(int(sys.argv[1]))
     with answers:
         main(requests, answers)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from ortopt.evaluation.evaluate import use_one_thread
+from ortopt.evaluation.sessions import use_one_thread
 from ortopt.runtime.onnxruntime_internals import NativeSession, open_native_session
 
 

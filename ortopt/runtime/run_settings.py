@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ortopt.errors import UsageError
 
@@ -16,7 +16,6 @@ PREFIX: Final = "ORTOPT_"
 DEFAULT_ENTRIES: Final = 64
 DEFAULT_BYTES: Final = 1 << 30
 DUMP_FOLDER: Final = Path("ortopt-dump")
-_FATAL: Final = 4  # ONNX Runtime's number of that severity
 
 
 class RunType(enum.Enum):
@@ -85,22 +84,6 @@ def read_settings(
         DUMP_FOLDER if dump_folder is None else Path(dump_folder),
         dump_folder is not None or graph or groups or values,
     )
-
-
-def quiet_options(threads: int = 0) -> tuple[Any, Any]:
-    """``onnxruntime.SessionOptions`` and ``RunOptions`` under which ONNX Runtime says nothing: its errors are raised.
-
-    Args:
-        threads: Intra-op threads; 0 leaves ONNX Runtime's default.
-    """
-    import onnxruntime
-
-    pair = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
-    for options in pair:
-        options.log_severity_level = _FATAL
-    pair[0].intra_op_num_threads = threads
-    onnxruntime.set_default_logger_severity(_FATAL)
-    return pair
 
 
 def _run_type(argument: str | None, environment: Mapping[str, str]) -> RunType:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
-from ortopt.evaluation.evaluate import share_threads
+from ortopt.evaluation.sessions import share_threads
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:

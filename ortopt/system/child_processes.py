@@ -1,22 +1,140 @@
-"""What a child process and its parent say to each other, kept apart from what libraries print.
+"""Child processes: how ``python -m MODULE`` is started and ended, and how it and its parent exchange bytes.
+
+The parent starts a child with `spawn`, or with `run` where it waits for one answer; `end` ends what `spawn` started. A
+child calls `end_with` first, so that it does not outlive its parent, and `limit_memory` where it may take too much.
 
 ONNX Runtime, its providers and their drivers print to standard output when they like, and what Python loads at its
-start may, too. So a child that talks to its parent takes the descriptors of standard input and output for itself
-(`taken`), and says with a `GREETING` where its answers begin: what was printed before counts for nothing, and what is
-printed later goes nowhere. Nothing but the standard library is imported here.
+start may, too. So a child that answers its parent takes the descriptors of standard input and output for itself
+(`take_streams`), and writes a `GREETING` where its answers begin: what was printed before it is skipped, and what is
+printed later is discarded.
+
+Only the standard library is imported here: a child must start quickly, and so must the command that starts one early.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from typing import IO, BinaryIO, Final
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
+
+if TYPE_CHECKING:
+    import subprocess
 
 GREETING: Final = b"\x1eortopt answers from here on\x1e\n"
 """Ends the line after which all is the child's own."""
 
+_BETWEEN_PARENT_CHECKS: Final = 0.5  # seconds
 
-def taken() -> tuple[BinaryIO, BinaryIO]:
-    """The parent's requests, and where answers go; nobody else in this process reads or writes them from now on."""
+
+# -- in the parent
+
+
+class Outcome(NamedTuple):
+    """How a child process ended.
+
+    Attributes:
+        answer: What it had answered until then.
+        status: Its exit status, negative for a signal; None where it was ended because it took too long.
+    """
+
+    answer: bytes
+    status: int | None
+
+
+def spawn(module: str, *arguments: str, connected: bool = True) -> subprocess.Popen[bytes]:
+    """Start ``python -m MODULE PARENT ARGUMENTS``, which imports what this process would import.
+
+    Args:
+        module: The child's module; it is given the id of this process (`end_with`) before the other arguments.
+        arguments: Further arguments.
+        connected: Whether standard input and output are pipes to this process; otherwise both are the null device.
+    """
+    import subprocess  # which children need not
+
+    stream = subprocess.PIPE if connected else subprocess.DEVNULL
+    return subprocess.Popen(
+        [sys.executable, "-m", module, str(os.getpid()), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
+        stdin=stream,
+        stdout=stream,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def run(
+    module: str, *arguments: str, request: bytes | None = None, seconds: float, token: CancellationToken = NEVER
+) -> Outcome:
+    """Start a child, send it a request, and wait for its end; it is ended, at the latest, when this returns.
+
+    Args:
+        module: As `spawn` takes it.
+        arguments: As `spawn` takes them.
+        request: What the child reads from its standard input; None leaves it unconnected.
+        seconds: Seconds after which it is ended.
+        token: Cancellation token.
+
+    Raises:
+        OptimizationCancelled: The token was set.
+        OSError: No process can be started.
+    """
+    import subprocess
+
+    deadline = time.monotonic() + seconds
+    pause = math.inf if token is NEVER else BETWEEN_LOOKS
+    with spawn(module, *arguments, connected=request is not None) as child:
+        try:
+            while True:
+                token.check()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    child.kill()
+                    output, _ = child.communicate()
+                    return Outcome(answers_in(output or b""), None)
+                try:
+                    output, _ = child.communicate(request, min(pause, left))
+                except subprocess.TimeoutExpired:
+                    request = None  # it is on its way
+                else:
+                    return Outcome(answers_in(output or b""), child.returncode)
+        finally:
+            child.kill()  # its answer is of no use any more
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a child process, wait for its end, and close its pipes."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):  # what was not written has nowhere to go
+                stream.close()
+
+
+def skip_to_answers(stream: IO[bytes]) -> bool:
+    """Read what was printed before a child took its descriptors; whether it has taken them."""
+    while line := stream.readline():
+        if line.endswith(GREETING):
+            return True
+    return False
+
+
+def answers_in(output: bytes) -> bytes:
+    """What a child that has ended answered, of all that came by its standard output."""
+    return output.partition(GREETING)[2]
+
+
+# -- in the child
+
+
+def take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The parent's requests, and where answers go; nothing else in this process reads or writes them from now on."""
     requests, answers = (os.dup(number) for number in (0, 1))  # not inherited by processes that a library starts
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -28,18 +146,49 @@ def taken() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(requests, "rb"), own
 
 
-def skip_to_answers(stream: IO[str]) -> bool:
-    """Read what was printed before a child took its descriptors; whether it has."""
-    greeting = GREETING.decode()
-    while line := stream.readline():
-        if line.endswith(greeting):
-            return True
-    return False
+def end_with(parent: int) -> None:
+    """End this process when its parent has gone: a model may run for ever.
+
+    Args:
+        parent: The id of the process that started this one.
+    """
+    if sys.platform == "win32" or os.getppid() != parent:  # there, or here, another process stands in between
+        return
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_BETWEEN_PARENT_CHECKS)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="ortopt-parent", daemon=True).start()
 
 
-def answers_in(output: bytes) -> bytes:
-    """What a child that has ended answered, of all that came by its standard output."""
-    return output.partition(GREETING)[2]
+def limit_memory(*, space: int | None = None, data: int | None = None) -> None:
+    """Limit the memory of this process, where the system can do that, and let it write no core file.
+
+    Args:
+        space: Bytes of address space, mapped files and libraries included.
+        data: Bytes of private writable memory.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows; the time limit holds there too
+        return
+    for kind, nbytes in ((resource.RLIMIT_AS, space), (resource.RLIMIT_DATA, data), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(kind)[1]
+        if nbytes is not None:
+            resource.setrlimit(kind, (nbytes if hard == resource.RLIM_INFINITY else min(nbytes, hard), hard))
 
 
-__all__ = ["GREETING", "answers_in", "skip_to_answers", "taken"]
+__all__ = [
+    "GREETING",
+    "Outcome",
+    "answers_in",
+    "end",
+    "end_with",
+    "limit_memory",
+    "run",
+    "skip_to_answers",
+    "spawn",
+    "take_streams",
+]

@@ -1,4 +1,4 @@
-"""Which file a name stands for."""
+"""Whether two paths name the same file."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from pathlib import Path
 
 
-def same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether two names stand for one file: by links of either kind, or by another spelling.
+def same_file(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two paths name one file: by links of either kind, or by another spelling.
 
     Args:
-        one: A path; a device or a pipe is no file.
-        other: Another one.
+        path: A path; a device or a pipe is no file.
+        other: Another path.
     """
-    if Path(one).exists() and not Path(one).is_file():
+    if Path(path).exists() and not Path(path).is_file():
         return False
     try:
-        return Path(one).samefile(other)  # a file system may tell no capitals from small letters
-    except OSError:  # what is not there yet can only be meant
-        return os.path.normcase(os.path.realpath(one)) == os.path.normcase(os.path.realpath(other))
+        return Path(path).samefile(other)  # a file system may ignore case
+    except OSError:  # one of them does not exist yet: only its name is known
+        return os.path.normcase(os.path.realpath(path)) == os.path.normcase(os.path.realpath(other))
 
 
 __all__ = ["same_file"]

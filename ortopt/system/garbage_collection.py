@@ -1,4 +1,4 @@
-"""Python's garbage collector, switched off where it can find nothing."""
+"""Pauses of Python's garbage collector, where many objects are made and none becomes garbage."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-MANY: Final = 200_000
-"""So many new objects are not walked at once when the collector is switched on again: that takes tenths of seconds."""
+MAX_NEW_OBJECTS: Final = 200_000
+"""New objects above which none is visited when the collector is switched on again: that takes tenths of seconds."""
 
 _PYTHONS_OWN: Final = 1_000
-"""CPython 3.12 starts with hundreds of frozen objects; who freezes an application has thousands, and wants them so."""
+"""CPython 3.12 starts with hundreds of frozen objects; an application that freezes its own has thousands."""
 
 
 class _Pauses:
-    """The pauses of all threads: the collector is one."""
+    """The pauses of all threads, which share one collector."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class _Pauses:
             self._depth -= 1
             if self._depth or not self._was_enabled:
                 return
-            if gc.get_count()[0] > MANY and gc.get_freeze_count() < _PYTHONS_OWN:
+            if gc.get_count()[0] > MAX_NEW_OBJECTS and gc.get_freeze_count() < _PYTHONS_OWN:
                 gc.freeze()  # both take no time: all objects go to the permanent generation,
                 gc.unfreeze()  # and from there to the oldest one, which is not walked for each young object
                 self._left = True
@@ -55,9 +55,9 @@ _pauses = _Pauses()
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Collect nothing meanwhile: among millions of new objects and no garbage, it would only count, again and again.
+    """Switch the collector off meanwhile: with millions of new objects and no garbage it only costs time.
 
-    Nor at the end, where somebody may wait who has cancelled (see `collect_left`).
+    Nothing is collected at the end either, for a caller that has cancelled must not wait for it (see `collect_left`).
     """
     _pauses.begin()
     try:
@@ -67,7 +67,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def collect_left() -> None:
-    """Collect once what became of the objects that pauses have made old unseen: a large model, before the next one."""
+    """Collect the garbage among the objects of earlier pauses: of a large model, before the next one is loaded."""
     _pauses.collect()
 
 

@@ -1,7 +1,7 @@
-"""How much memory this process and its children may take.
+"""Memory: how much the machine has, and how much this process and its children may use.
 
-The limit is that on private writable memory (Linux's RLIMIT_DATA): what is mapped from files, as weights are, does not
-count, for it costs nothing that cannot be given back. Where a system has no such limit, nothing holds.
+The limit is that of private writable memory (Linux's RLIMIT_DATA). Memory that is mapped from files, as weights are,
+does not count: the system can take it back at any time. A system without such a limit enforces nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 SHARE: Final = 0.75
-"""The share of the machine's memory that a run may take if nobody says otherwise."""
+"""The share of the machine's memory that a run may use by default."""
 
 LEAST: Final = 512 << 20
-"""With less than this many bytes not even an empty model can be optimized and verified."""
+"""Bytes without which not even an empty model can be optimized and verified."""
 
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -24,25 +24,25 @@ _bound: list[int] = []
 
 
 def machine() -> int | None:
-    """The bytes of memory of the machine, or of the container if that has less; None where nothing tells."""
-    found = []
+    """The bytes of memory of the machine, or of the container if that has less; None if unknown."""
+    totals = []
     with contextlib.suppress(ValueError, OSError, AttributeError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        totals.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _CGROUPS:
         with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-            found.append(int(Path(path).read_text(encoding="ascii")))
-    return min(found, default=None)
+            totals.append(int(Path(path).read_text(encoding="ascii")))
+    return min(totals, default=None)
 
 
 def default_limit() -> int | None:
-    """What a run may take if nobody says otherwise; None where nothing is known of the machine."""
+    """The bytes that a run may use by default; None where nothing is known of the machine."""
     total = machine()
     return None if total is None else max(int(total * SHARE), LEAST)
 
 
 @contextlib.contextmanager
 def bounded(nbytes: int | None) -> Iterator[None]:
-    """Hold this process, and those that it starts, to so many bytes; more is a MemoryError.
+    """Limit this process, and those that it starts, to a number of bytes; above it, MemoryError is raised.
 
     Args:
         nbytes: None is no limit.
@@ -60,18 +60,18 @@ def bounded(nbytes: int | None) -> Iterator[None]:
 
 
 def limit() -> int | None:
-    """The bytes that this process is held to, or None."""
+    """The limit of this process in bytes, or None."""
     return _bound[-1] if _bound else None
 
 
 def remaining() -> int | None:
-    """What a child may take beside what this process has; None is no limit."""
+    """The bytes that a child may use beside those of this process; None is no limit."""
     bound = limit()
     return None if bound is None else max(bound - _taken(), LEAST)
 
 
 def _taken() -> int:
-    """Bytes of private writable memory of this process; 0 where nothing tells."""
+    """Bytes of private writable memory of this process; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmData:"):
@@ -80,7 +80,7 @@ def _taken() -> int:
 
 
 def _soft_limit(nbytes: int) -> int | None:
-    """Set the limit; what it was, or None where that cannot be."""
+    """Set the limit; the limit before, or None where it cannot be set."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""Temporary files: where there is no room for them, that is said in one line."""
+"""Temporary files, and one line for the user where there is no room for them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ def is_lack_of_room(error: OSError) -> bool:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[str]:
-    """A new folder that goes with its contents.
+    """A new folder, which is removed with its contents at the end.
 
     Args:
-        prefix: How its name begins.
+        prefix: The beginning of its name.
 
     Raises:
         OutputError: If there is none, or if what was written into it has no room there.
     """
     with contextlib.ExitStack() as stack:
-        with said():
+        with room_errors():
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
-        with said(name):
+        with room_errors(name):
             yield name
 
 
 @contextlib.contextmanager
-def said(folder: str = "") -> Iterator[None]:
-    """Say where temporary files cannot be written.
+def room_errors(folder: str = "") -> Iterator[None]:
+    """Turn errors of the system into one line where temporary files cannot be written.
 
     Args:
-        folder: The folder that they go to; empty where it is being made.
+        folder: The folder that they are written to; empty where it does not exist yet.
 
     Raises:
-        OutputError: If so.
+        OutputError: They cannot be written.
     """
     try:
         yield
@@ -53,8 +53,8 @@ def said(folder: str = "") -> Iterator[None]:
 
 
 def no_room(reason: object) -> OutputError:
-    """What to raise where temporary files cannot be written."""
+    """The error to raise where temporary files cannot be written."""
     return OutputError(f"cannot write temporary files: {reason} (TMPDIR says where they go)")
 
 
-__all__ = ["is_lack_of_room", "no_room", "said", "temporary_folder"]
+__all__ = ["is_lack_of_room", "no_room", "room_errors", "temporary_folder"]

@@ -1,33 +1,27 @@
-"""The search for input sets on which an original runs: nobody says what a model takes."""
+"""The search for input sets on which an original runs: a model does not say which inputs it accepts."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import json
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import onnx_ir as ir
-
 from ortopt.errors import UsageError
-from ortopt.system.temporary_files import said
 from ortopt.terminal_text import quoted
-from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, further, thorough
+from ortopt.verification.draws import Draw, additional_draws, initial_draws, thorough_draws
+from ortopt.verification.input_sets import InputSet
+from ortopt.verification.inputs import Inputs, Interface
 from ortopt.verification.numbers import FAR, FloatRange
 from ortopt.verification.process import Deadline, Worker, WorkerError
-from ortopt.verification.worker import restore, store
 
 _SECOND_SET_WITHIN: Final = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
 _TRIES_FOR_A_SECOND_SET: Final = 3
 _ENOUGH: Final = 2  # sets that say something; one more where a branch hangs on an input
 _MAX_POOR: Final = 3  # sets whose outputs say nothing
-MAX_DEATHS: Final = 5
+MAX_CRASHES: Final = 5
 """Processes that input sets may end."""
 
 _LARGE_ENOUGH: Final = 224  # what is tried where a process has ended: sizes were too small, most likely
@@ -39,47 +33,6 @@ _KINDS: Final = {"nan": "NaN is among the floats", "inf": "infinities are among 
 _FURTHER_SHARE: Final = 0.25  # of the time that the original took until then, if that is more
 
 
-class InputSet:
-    """An input set on disk, and what the original answered.
-
-    Attributes:
-        source: The folder of the inputs.
-        target: The folder of the outputs.
-        rows: How to find them there.
-        label: What is particular about the set, for people.
-        seconds: How long the original took.
-        elements: How many the inputs have.
-        signs: Whether the signs of zeros count.
-        extreme: Whether its numbers are such that results may differ legitimately, so that the original's own noise
-            decides on all that is not clearly right.
-    """
-
-    signs = True
-    extreme = False
-
-    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
-        self.source = source
-        self.target = target
-        self.rows = rows
-        self.label = label
-        self.seconds = seconds
-        self.elements = elements
-
-    @functools.cached_property
-    def says_something(self) -> bool:
-        """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
-        return all(float(np.isnan(one).mean()) <= 0.5 for one in self._floats())
-
-    @functools.cached_property
-    def plain(self) -> tuple[bool, ...]:
-        """For each output that has floats, whether none is NaN or infinite."""
-        return tuple(bool(np.isfinite(one).all()) for one in self._floats())
-
-    def _floats(self) -> list[Any]:
-        arrays = [one for row in self.rows if isinstance(one := restore(self.target, row), np.ndarray)]
-        return [one for one in arrays if one.dtype.kind == "f" and one.size]
-
-
 class Search:
     """Tries input sets until enough are found; it goes on in another process where one has been ended by a set.
 
@@ -88,12 +41,12 @@ class Search:
         draw: Draws inputs.
         attempt: Runs them in a process; the text says what is particular about them.
         fine: Whether nothing is computed in less than single precision, which large numbers would overflow.
-        given: Sizes that the caller has chosen.
+        given: Sizes of symbols that the caller has chosen.
         thorough: Whether many more sets are wanted, however long that takes.
 
     Attributes:
         error: Why the first set that failed did.
-        deaths: How many processes have been ended by a set; another `run`, in a new one, may find more.
+        crashes: How many processes have been ended by a set; another `run`, in a new one, may find more.
     """
 
     def __init__(
@@ -107,27 +60,27 @@ class Search:
         thorough: bool = False,
     ) -> None:
         self.error: WorkerError | UsageError | None = None
-        self.deaths = 0
+        self.crashes = 0
         self._interface = interface
         self._draw = draw
         self._attempt = attempt
         self._fine = fine
         self._given = given
         self._thorough = thorough
-        self._found: list[InputSet] = []
+        self._good: list[InputSet] = []
         self._poor: list[InputSet] = []
         self._seen: set[tuple[Any, ...]] = set()
         self._tries = 0
         self._wanted = _ENOUGH
         self._first = Draw()
-        self._took = 0.0
+        self._last_seconds = 0.0
         self._begun = time.monotonic()
 
     def run(self, worker: Worker) -> list[InputSet]:
         """Input sets on which the original runs.
 
         The first that works, one of other sizes, and, if the model takes them, one of no elements and, if it is quick,
-        some `further` ones.
+        some of `additional_draws`.
 
         Args:
             worker: Where the original has been loaded.
@@ -137,36 +90,36 @@ class Search:
             UsageError: None can be drawn.
         """
         loaded = worker.seconds
-        for how in attempts():
-            if self.deaths and max(how.size or 0, how.length or 0) < _LARGE_ENOUGH:
+        for how in initial_draws():
+            if self.crashes and max(how.size or 0, how.length or 0) < _LARGE_ENOUGH:
                 continue
             if not self._try(worker, how):
                 break
-            if self._found and self._wanted == _ENOUGH and self._interface.tells:
+            if self._good and self._wanted == _ENOUGH and self._interface.has_conditions:
                 self._wanted += 1
-                if not self._try(worker, dataclasses.replace(how, told=False)):
+                if not self._try(worker, dataclasses.replace(how, conditions_hold=False)):
                     break
-        if not self._found and not self._poor:
+        if not self._good and not self._poor:
             raise self.error or WorkerError("no inputs")
-        if not self._found and not self.deaths:
+        if not self._good and not self.crashes:
             self._try_others(worker)
-        some = self._found or self._poor[:1]
+        some = self._good or self._poor[:1]
         sets = list(some)
-        if self.deaths:  # whatever else is tried may end the process again
+        if self.crashes:  # whatever else is tried may end the process again
             return sets
-        if self._took < _SECOND_SET_WITHIN:
-            sets += self._try_nothing(worker)
+        if self._last_seconds < _SECOND_SET_WITHIN:
+            sets += self._try_empty(worker)
         if not worker.dead:
-            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(one.seconds for one in some)))
-            pace = min(one.seconds / one.elements for one in some)
+            budget = max(_FURTHER_SECONDS, _FURTHER_SHARE * (loaded + sum(input_set.seconds for input_set in some)))
+            pace = min(input_set.seconds / input_set.elements for input_set in some)
             sets += self._try_further(worker, budget, pace, some[0].plain)
         return sets
 
     def _try_others(self, worker: Worker) -> None:
         """Numbers of other kinds, where what was tried gives hardly any: of a logarithm, say, or of a threshold."""
         floats: tuple[FloatRange, ...] = ("positive", "unit", "wide")
-        for one in floats if self._took < _SECOND_SET_WITHIN else floats[:1]:
-            how = dataclasses.replace(self._first, floats=one, octaves=FAR)
+        for kind in floats if self._last_seconds < _SECOND_SET_WITHIN else floats[:1]:
+            how = dataclasses.replace(self._first, floats=kind, octaves=FAR)
             try:
                 drawn = self._fresh(how)
                 if drawn is not None:
@@ -176,14 +129,14 @@ class Search:
             except WorkerError as error:
                 if error.died or error.late:
                     return
-            if self._found:
+            if self._good:
                 return
 
-    def _add(self, one: InputSet, how: Draw) -> None:
-        one.extreme = how.is_extreme
-        if not self._found and (one.says_something or not self._poor):
+    def _add(self, input_set: InputSet, how: Draw) -> None:
+        input_set.extreme = how.is_extreme
+        if not self._good and (input_set.says_something or not self._poor):
             self._first = how
-        (self._found if one.says_something else self._poor).append(one)
+        (self._good if input_set.says_something else self._poor).append(input_set)
 
     def _try(self, worker: Worker, how: Draw) -> bool:
         """Draw and run a set unless it has been; whether others are worth trying."""
@@ -194,24 +147,24 @@ class Search:
             return True
         if drawn is None:
             return True
-        if self._found and self._tries >= _TRIES_FOR_A_SECOND_SET:
+        if self._good and self._tries >= _TRIES_FOR_A_SECOND_SET:
             return False
         if self.error is not None and time.monotonic() - self._begun > _FAILING_FOR:
             return False
-        self._tries += bool(self._found)
+        self._tries += bool(self._good)
         start = time.monotonic()
         try:
-            one = self._attempt(worker, drawn, "")
+            input_set = self._attempt(worker, drawn, "")
         except WorkerError as error:
             if not isinstance(self.error, WorkerError):
                 self.error = error
             if error.died or error.late:
-                self.deaths += not error.late
+                self.crashes += not error.late
                 raise
             return True
-        self._add(one, how)
-        self._took = time.monotonic() - start
-        if len(self._found) == self._wanted or (self._found and self._took >= _SECOND_SET_WITHIN):
+        self._add(input_set, how)
+        self._last_seconds = time.monotonic() - start
+        if len(self._good) == self._wanted or (self._good and self._last_seconds >= _SECOND_SET_WITHIN):
             return False
         return len(self._poor) <= _MAX_POOR
 
@@ -228,7 +181,7 @@ class Search:
         interface = self._interface
         symbols = len(interface.symbols)
         ways = list(
-            further(
+            additional_draws(
                 fine=self._fine,
                 symbols=symbols,
                 floating=interface.has_floats,
@@ -238,28 +191,28 @@ class Search:
         )
         if self._thorough:
             budget = _THOROUGH_SECONDS
-            ways += thorough(fine=self._fine, symbols=symbols)
+            ways += thorough_draws(fine=self._fine, symbols=symbols)
         while ways:
             way = ways.pop(0)
             if sets and way.size is not None and not self._thorough:
                 break
             try:
-                one = self._further_set(worker, way, budget, pace)
+                input_set = self._further_set(worker, way, budget, pace)
             except UsageError:
                 continue
             except WorkerError as error:
                 if error.died or error.late:
                     break
-                one = None
+                input_set = None
                 if way.milder is not None:
                     ways.insert(0, way.milder)
-            if one is None:
+            if input_set is None:
                 continue
-            budget -= one.seconds
+            budget -= input_set.seconds
             if way.floats in ("nan", "inf") or not any(
-                is_plain and not now for is_plain, now in zip(plain, one.plain, strict=False)
+                is_plain and not now for is_plain, now in zip(plain, input_set.plain, strict=False)
             ):
-                sets.append(one)
+                sets.append(input_set)
             elif way.milder is not None:
                 ways.insert(0, way.milder)
         return sets
@@ -277,21 +230,21 @@ class Search:
         if drawn is None:
             return None
         sizes = interface.sizes(self._given, how).items()
-        said = [f"{quoted(name)} is {size}" for name, size in sizes]
-        said += [_KINDS[way.floats]] if way.floats in _KINDS else []
-        said += ["integers are at the bounds of their dtype"] if way.integers == "extreme" else []
-        one = self._attempt(worker, drawn, " and ".join(said))
-        one.signs = way.floats != "coarse"
-        one.extreme = way.is_extreme
-        return one
+        parts = [f"{quoted(name)} is {size}" for name, size in sizes]
+        parts += [_KINDS[way.floats]] if way.floats in _KINDS else []
+        parts += ["integers are at the bounds of their dtype"] if way.integers == "extreme" else []
+        input_set = self._attempt(worker, drawn, " and ".join(parts))
+        input_set.signs = way.floats != "coarse"
+        input_set.extreme = way.is_extreme
+        return input_set
 
-    def _try_nothing(self, worker: Worker) -> list[InputSet]:
+    def _try_empty(self, worker: Worker) -> list[InputSet]:
         """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.
 
         A model that does not take the first is asked for the others all the same: failing is quick.
         """
         symbols = [symbol for symbol in self._interface.free_symbols if symbol not in self._given]
-        if not symbols or not self._interface.takes_nothing:
+        if not symbols or not self._interface.takes_empty:
             return []
         sets: list[InputSet] = []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
@@ -316,45 +269,12 @@ class Search:
         return drawn
 
 
-def store_inputs(inputs: Inputs, folder: Path) -> None:
-    """Write inputs into a new folder."""
-    with said(str(folder.parent)):
-        folder.mkdir()
-        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
-
-
-def inputs_from(folder: Path) -> Inputs:
-    """Stored inputs as they were given."""
-    rows = json.loads((folder / "values.json").read_bytes())
-    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
-
-
-def _typed(value: Any, row: Any) -> Any:
-    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
-    exotic = row.get("exotic") if row else 0
-    return value.view(ir.DataType(exotic).numpy()) if exotic else in_memory(value)
-
-
-def in_memory(value: Any) -> Any:
-    """An array that no longer hangs on its file; or a list of them."""
-    if isinstance(value, list):
-        return [in_memory(one) for one in value]
-    return np.array(value) if isinstance(value, np.memmap) else value
-
-
-def elements(inputs: Inputs) -> int:
-    """How many elements there are, at least 1."""
-    arrays = (one for value in inputs.values() for one in (value if isinstance(value, list) else [value]))
-    return max(sum(int(np.size(one)) for one in arrays), 1)
-
-
 def _digest(value: Any) -> Any:
-    """What tells drawn inputs apart."""
+    """A key by which drawn inputs are compared."""
     if isinstance(value, list):
-        return tuple(_digest(one) for one in value)
+        return tuple(_digest(item) for item in value)
     data = repr(value.tolist()).encode() if value.dtype.kind == "O" else value.tobytes()
     return value.shape, zlib.crc32(data)
 
 
-__all__ = ["MAX_DEATHS", "InputSet", "Search", "elements", "in_memory", "inputs_from", "store_inputs"]
+__all__ = ["MAX_CRASHES", "Search"]

@@ -11,7 +11,7 @@ last place. So copies of the original run beside it, and what they differ by is 
   to a multiple of the jitter's spread only.
 
 Integers, booleans and strings that come from floats (an index where two logits are all but equal, a value between two
-steps of a quantization) are right if one of several copies, moved by up to `SHAKEN_BY` units, gives the same in that
+steps of a quantization) are right if one of several copies, moved by up to `PERTURBED_BY` units, gives the same in that
 place.
 """
 
@@ -37,7 +37,7 @@ LARGEST_COPY: Final = 1 << 29
 TRUSTED_TIMES: Final = 8
 """How many times the jitter's spread the spread by ONNX Runtime's optimizations may be and still count whole."""
 
-SHAKEN_BY: Final = 4
+PERTURBED_BY: Final = 4
 """Units in the last place by which copies are moved that show where an integer is undecided."""
 
 _PORTION: Final = 1 << 18
@@ -90,7 +90,7 @@ def jittered_inputs(
 
     def moved(value: Any) -> Any:
         if isinstance(value, list):
-            return [moved(one) for one in value]
+            return [moved(item) for item in value]
         array = np.asarray(value)
         bits = next((bits for dtype, bits in _FLOATS.items() if array.dtype == dtype.numpy()), None)
         return (
@@ -118,7 +118,7 @@ def widened_inputs(inputs: Mapping[str, Any], model: ir.Model) -> dict[str, Any]
 
     def cast(value: Any, dtype: ir.DataType | None) -> Any:
         if isinstance(value, list):
-            return [cast(one, dtype) for one in value]
+            return [cast(item, dtype) for item in value]
         array = np.asarray(value)
         floating = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
         return array.astype(dtype.numpy()) if floating and dtype is not None else value
@@ -212,7 +212,7 @@ def _portion_moved(plain: Array, bits: Any, rng: np.random.Generator, units: int
 
 __all__ = [
     "LARGEST_COPY",
-    "SHAKEN_BY",
+    "PERTURBED_BY",
     "TRUSTED_TIMES",
     "constant_bytes",
     "jittered",

@@ -36,7 +36,7 @@ def drawn_of(
         rng: What is drawn from.
         dtype: Their dtype.
         shape: Of the array.
-        floats: As `ortopt.verification.inputs.Draw` has it.
+        floats: As `ortopt.verification.draws.Draw` has it.
         octaves: Likewise.
     """
     if dtype == ir.DataType.STRING:
@@ -49,7 +49,7 @@ def drawn_of(
         return np.asarray(_of_all_magnitudes(rng, shape, octaves, signed=floats == "wide")).astype(dtype.numpy())
     drawn = np.asarray(rng.random(shape) if floats == "unit" else rng.standard_normal(shape))
     if floats == "coarse":
-        drawn = np.round(drawn * 2) / 2 + 0.0  # no zero is negative: which sign one has is often the kernels' whim
+        drawn = np.round(drawn * 2) / 2 + 0.0  # no zero is negative: its sign often depends on the kernel
     drawn = drawn.astype(dtype.numpy())
     if floats in ("nan", "inf") and drawn.size:
         places = drawn.reshape(-1)
@@ -87,7 +87,7 @@ def integers_of(
         rng: What is drawn from.
         dtype: Their dtype.
         shape: Of the array.
-        integers: As `ortopt.verification.inputs.Draw` has it.
+        integers: As `ortopt.verification.draws.Draw` has it.
         name: The input's.
         below: The size of the smallest table that they are indices into.
         sizes: Whether they may be sizes, counts or positions of something.

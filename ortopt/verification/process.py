@@ -1,4 +1,4 @@
-"""Child processes that run models to verify them (`ortopt.verification.worker`), and their time limits."""
+"""Workers run models to verify them, in a child process (`ortopt.verification.worker`) or in this one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.evaluation.evaluate import BIG_GRAPH
+from ortopt.evaluation.sessions import BIG_GRAPH
 from ortopt.serialization.scan import count_nodes
-from ortopt.system import memory
-from ortopt.system.child_processes import skip_to_answers
+from ortopt.system import child_processes, memory
 from ortopt.system.temporary_files import is_lack_of_room, no_room
 from ortopt.verification import start
 from ortopt.verification.worker import open_session, run_stored
@@ -30,7 +29,7 @@ _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
 
 class WorkerError(Exception):
-    """A model that could not be loaded or run; ``died`` if its process did too, ``late`` if it took too long."""
+    """A model could not be loaded or run; ``died`` if its process ended, ``late`` if it took too long."""
 
     def __init__(self, message: str, *, died: bool = False, late: bool = False) -> None:
         self.died = died
@@ -39,7 +38,7 @@ class WorkerError(Exception):
 
 
 class Deadline:
-    """Some seconds from now."""
+    """A point in time, some seconds from now."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -47,12 +46,12 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds; never quite 0."""
+        """Seconds until then; never quite 0."""
         return max(self._end - time.monotonic(), 0.001)
 
     @property
     def is_over(self) -> bool:
-        """Whether they have passed."""
+        """Whether it has passed."""
         return time.monotonic() >= self._end
 
 
@@ -61,13 +60,13 @@ class Worker:
 
     Args:
         providers: Full names.
-        token: Who may end the process while it is waited for.
+        token: Cancellation token; the process is ended when it is set.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
         deadline: When it is ended.
-        seconds: How long the last session took to be made, or the last run: without the way to the process and back.
-        dead: Whether it was found dead, or late.
+        seconds: Seconds of the last opening of a session, or of the last run, measured in the process itself.
+        dead: Whether the process has ended, or was ended because it was late.
     """
 
     dead = False
@@ -140,7 +139,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and let go of all that belongs to it."""
-        start.end(self._process)
+        child_processes.end(self._process)
 
     def run(self, source: Path, target: Path) -> list[Any]:
         """Run the inputs in one folder; the outputs are stored in the other."""
@@ -155,7 +154,7 @@ class Worker:
         stdin = self._process.stdin
         assert stdin is not None
         try:
-            stdin.write(json.dumps(request) + "\n")
+            stdin.write(json.dumps(request).encode() + b"\n")
             stdin.flush()
         except OSError as error:
             raise self._death() from error
@@ -163,18 +162,18 @@ class Worker:
     def _answer(self) -> dict[str, Any]:
         late, answered = threading.Event(), threading.Event()
 
-        def watch() -> None:
+        def end_in_time() -> None:
             while not answered.wait(min(self.deadline.left, _BETWEEN_LOOKS)):
                 if self._token.is_cancelled or self.deadline.is_over:
                     late.set()
                     self._process.kill()
                     return
 
-        threading.Thread(target=watch, name="ortopt-patience", daemon=True).start()
+        threading.Thread(target=end_in_time, name="ortopt-patience", daemon=True).start()
         try:
             assert self._process.stdout is not None
             if not self._greeted:
-                self._greeted = skip_to_answers(self._process.stdout)
+                self._greeted = child_processes.skip_to_answers(self._process.stdout)
             line = self._process.stdout.readline()
         finally:
             answered.set()
@@ -202,7 +201,7 @@ class Worker:
         return WorkerError(f"its process ended with status {status}", died=True)
 
 
-class Here(Worker):
+class InProcessWorker(Worker):
     """A session of one model in this process."""
 
     def __init__(self, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
@@ -228,7 +227,7 @@ class Here(Worker):
         except Exception as error:
             raise WorkerError(str(error)) from error
         self.seconds = time.perf_counter() - started
-        return [(one.name, one.type) for one in self._session.get_outputs()]
+        return [(output.name, output.type) for output in self._session.get_outputs()]
 
     def stop(self) -> None:
         """Nothing can stop it."""
@@ -251,4 +250,4 @@ class Here(Worker):
         return rows
 
 
-__all__ = ["PATIENCE", "Deadline", "Here", "Worker", "WorkerError"]
+__all__ = ["PATIENCE", "Deadline", "InProcessWorker", "Worker", "WorkerError"]

@@ -1,10 +1,10 @@
 """Given values in the place of random ones, so that what depends on them can be compared.
 
 A random op gives other numbers in each run, and an optimizer may neither merge nor move nor drop it. So the original
-and its results are verified as copies in which each random op has become ops that always give the same numbers, of the
-same shape, dtype and range; which ones depends on the name of the op's output, by which a result's op is told to be the
-original's (or, where names have changed, on its place among ops with the same attributes). Two ops that were merged,
-exchanged or duplicated give other numbers than before, and that is seen.
+and its results are verified as copies, in which each random op is replaced by ops that always give the same numbers, of
+the same shape, dtype and range. The numbers depend on the name of the op's output, by which an op of the result is
+matched with one of the original (or, where names have changed, on its place among ops with the same attributes). Two
+ops that were merged, exchanged or duplicated give other numbers than before, and that is a difference.
 
 What has no such copy (random ops in local functions, of ONNX Runtime's own domain, before opset 11, a Dropout of which
 only a run knows whether it trains) stays random.
@@ -24,7 +24,6 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.serialization.load import load
-from ortopt.verification.comparison import random_outputs
 
 Signature: TypeAlias = tuple[str, ...]
 
@@ -33,6 +32,22 @@ _ALLOWZERO: Final = 14
 _CASTLIKE: Final = 15
 _STEPS: Final = 1 << 16  # different numbers: exact in any float, and in a wider one the same
 _FLOAT: Final = ir.DataType.FLOAT
+
+
+def random_outputs(model: ir.Model, token: CancellationToken = NEVER) -> frozenset[str]:
+    """The outputs that depend on a random op, at any depth. Linear in the nodes.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    random: set[ir.Value] = set()
+    for node in token.checked(model.graph):
+        below = (inner for graph in scope.nested(node) for inner in graph)
+        inputs = (value for inner in (node, *below) for value in inner.inputs)
+        if (random and any(value in random for value in inputs)) or semantics.is_random(node, model.functions):
+            random.update(node.outputs)
+    return frozenset(value.name or "" for value in model.graph.outputs if value in random)
 
 
 class GivenValues:
@@ -49,13 +64,15 @@ class GivenValues:
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
         self._token = token
         self.original = load(model, token)
-        found = [(node, signature) for node, signature in self._random(self.original) if _has_copy(node, self.original)]
-        self._left_random = sum(1 for _ in self._random(self.original)) > len(found)
-        names = Counter(_name(node) for node, _ in found)
+        replaceable = [
+            (node, signature) for node, signature in self._random(self.original) if _has_copy(node, self.original)
+        ]
+        self._left_random = sum(1 for _ in self._random(self.original)) > len(replaceable)
+        names = Counter(_name(node) for node, _ in replaceable)
         self._named: dict[str, Signature] = {}
         self._others: dict[Signature, list[int]] = defaultdict(list)
         self._order: dict[Signature, list[str]] = defaultdict(list)
-        for place, (node, signature) in enumerate(found):
+        for place, (node, signature) in enumerate(replaceable):
             salt = zlib.crc32(_name(node).encode())
             if names[_name(node)] == 1:
                 self._named[_name(node)] = signature
@@ -89,14 +106,14 @@ class GivenValues:
             result: A result; it is not changed.
         """
         copy = load(result, self._token)
-        found = [(node, signature) for node, signature in self._random(copy) if _has_copy(node, copy)]
-        names = Counter(_name(node) for node, _ in found)
+        replaceable = [(node, signature) for node, signature in self._random(copy) if _has_copy(node, copy)]
+        names = Counter(_name(node) for node, _ in replaceable)
         strangers: dict[Signature, list[ir.Node]] = defaultdict(list)
         missing = {signature: [*salts] for signature, salts in self._others.items()}
         for signature, known in self._order.items():
             gone = [zlib.crc32(name.encode()) for name in known if names[name] != 1]
             missing.setdefault(signature, []).extend(gone)
-        for node, signature in found:
+        for node, signature in replaceable:
             name = _name(node)
             if names[name] == 1 and self._named.get(name) == signature:
                 _give(node, zlib.crc32(name.encode()), copy)
@@ -127,7 +144,7 @@ def _name(node: ir.Node) -> str:
 def _has_copy(node: ir.Node, model: ir.Model) -> bool:
     """Whether a random op can be replaced by ops that are not."""
     opset = model.opset_imports.get("", 0)
-    if node.domain or opset < _LEAST_OPSET or any(one.is_ref() for one in node.attributes.values()):
+    if node.domain or opset < _LEAST_OPSET or any(attribute.is_ref() for attribute in node.attributes.values()):
         return False
     if node.op_type == "Dropout":
         mode = semantics.constant_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -160,9 +177,9 @@ class _Writer:
         self._graph = node.graph
 
     def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        made = ir.node(op_type, list(inputs), attributes=attributes or None)
-        self._graph.insert_before(self.node, made)
-        return made.outputs[0]
+        new = ir.node(op_type, list(inputs), attributes=attributes or None)
+        self._graph.insert_before(self.node, new)
+        return new.outputs[0]
 
     def constant(self, value: Any, dtype: Any) -> ir.Value:
         return self("Constant", value=ir.Tensor(np.array(value, dtype)))
@@ -200,9 +217,9 @@ def _give(node: ir.Node, salt: int, model: ir.Model) -> None:
                 "Cast", write("Not", write("Equal", value[1], write.constant(0, np.float32))), to=ir.DataType.BOOL.value
             )
             output.replace_all_uses_with(mask)
-    given = write("CastLike", value[0], node.inputs[0]) if dtype is None else write.cast(value[0], dtype)
+    values = write("CastLike", value[0], node.inputs[0]) if dtype is None else write.cast(value[0], dtype)
     node.resize_inputs(1)
-    node.replace_input_with(0, given)
+    node.replace_input_with(0, values)
     node.resize_outputs(1)
     node.attributes.clear()
     node.op_type = "Identity"
@@ -265,4 +282,4 @@ _MADE: Final = {
     "Dropout": _dropout,
 }
 
-__all__ = ["GivenValues"]
+__all__ = ["GivenValues", "random_outputs"]

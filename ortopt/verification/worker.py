@@ -8,19 +8,18 @@ which this one ends.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortopt.evaluation.child import Array, Raw, end_with, limit_memory, raw_of, save_array
+from ortopt.evaluation.raw_tensors import Array, Raw, raw_of, save_array
 from ortopt.serialization.wire import field, integer
-from ortopt.system import child_processes
+from ortopt.system.child_processes import end_with, limit_memory, take_streams
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -46,13 +45,15 @@ def store(folder: Path, label: str, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, list | tuple):
-        return {"list": [store(folder, f"{label}.{i}", one) for i, one in enumerate(value)]}
+        return {"list": [store(folder, f"{label}.{i}", item) for i, item in enumerate(value)]}
     if isinstance(value, Mapping):
-        keys, values = list(value), [float(one) if isinstance(one, float) else one for one in value.values()]
-        return {"keys": keys, "values": values}
+        values = [float(number) if isinstance(number, float) else number for number in value.values()]
+        return {"keys": list(value), "values": values}
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
-        texts = [one.decode(errors="surrogateescape") if isinstance(one, bytes) else one for one in array.reshape(-1)]
+        texts = [
+            text.decode(errors="surrogateescape") if isinstance(text, bytes) else text for text in array.reshape(-1)
+        ]
         return {"texts": texts, "shape": array.shape}
     name = array.dtype.name.replace("_", "")
     if array.dtype.kind == "V" or name in _EXOTIC:
@@ -68,7 +69,7 @@ def restore(folder: Path, row: Any) -> Any:
     if row is None:
         return None
     if "list" in row:
-        return [restore(folder, one) for one in row["list"]]
+        return [restore(folder, item) for item in row["list"]]
     if "keys" in row:
         return dict(zip(row["keys"], row["values"], strict=True))
     if "texts" in row:
@@ -85,16 +86,18 @@ def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[An
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
     outputs = session.get_outputs()
-    types = [one.type.removeprefix("tensor(").removesuffix(")") for one in outputs]
-    given = {name: _value(array, exotic[name]) if name in exotic else array for name, array in feeds.items()}
-    coded = [name for name, type_ in zip((one.name for one in outputs), types, strict=True) if type_ in _EXOTIC]
+    types = [output.type.removeprefix("tensor(").removesuffix(")") for output in outputs]
+    taken = {name: _value(array, exotic[name]) if name in exotic else array for name, array in feeds.items()}
+    coded = [name for name, type_ in zip((output.name for output in outputs), types, strict=True) if type_ in _EXOTIC]
     if not coded:
-        return list(session.run([one.name for one in outputs], given, options))
-    values = {name: _held(value) for name, value in given.items()}
-    found = dict(zip(coded, session.run_with_ort_values(coded, values, options), strict=True))
-    others = [one.name for one in outputs if one.name not in found]
-    rest = dict(zip(others, session.run(others, given, options), strict=True)) if others else {}
-    return [_shaped(raw_of(found[one.name])) if one.name in found else rest[one.name] for one in outputs]
+        return list(session.run([output.name for output in outputs], taken, options))
+    values = {name: _held(value) for name, value in taken.items()}
+    results = dict(zip(coded, session.run_with_ort_values(coded, values, options), strict=True))
+    others = [output.name for output in outputs if output.name not in results]
+    rest = dict(zip(others, session.run(others, taken, options), strict=True)) if others else {}
+    return [
+        _shaped(raw_of(results[output.name])) if output.name in results else rest[output.name] for output in outputs
+    ]
 
 
 def _held(value: Any) -> Any:
@@ -114,7 +117,7 @@ def _strings(array: Array) -> Any:
     """An OrtValue of strings, which onnxruntime makes of no array: the result of a model that is that constant."""
     import onnxruntime
 
-    texts = [one.encode(errors="surrogateescape") if isinstance(one, str) else one for one in array.reshape(-1)]
+    texts = [text.encode(errors="surrogateescape") if isinstance(text, str) else text for text in array.reshape(-1)]
     dims = b"".join(integer(1, dim) for dim in array.shape)
     tensor = dims + integer(2, 8) + b"".join(field(6, text) for text in texts) + field(8, b"s")
     output = field(1, b"s") + field(2, field(1, integer(1, 8)))
@@ -191,7 +194,7 @@ def _lacks_room(error: Exception) -> bool:
     return is_lack_of_room(error)
 
 
-def main(requests: TextIO, answers: TextIO) -> None:
+def main(requests: BinaryIO, answers: BinaryIO) -> None:
     """Serve until there are no more requests."""
     session = None
     for line in requests:
@@ -205,19 +208,19 @@ def main(requests: TextIO, answers: TextIO) -> None:
                 session = open_session(
                     request["model"], request["providers"], request["quiet"], optimize=request["optimize"]
                 )
-                answer: dict[str, Any] = {"outputs": [[one.name, one.type] for one in session.get_outputs()]}
+                answer: dict[str, Any] = {"outputs": [[output.name, output.type] for output in session.get_outputs()]}
             else:
                 answer = {"rows": run_stored(session, *map(Path, request))}
         except Exception as error:
             answer = {"full" if _lacks_room(error) else "failed": str(error)}
-        answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}) + "\n")
+        answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}).encode() + b"\n")
         answers.flush()
 
 
 if __name__ == "__main__":
-    requests, answers = child_processes.taken()
+    requests, answers = take_streams()
     end_with(int(sys.argv[1]))
     import onnxruntime  # while nobody waits for it
 
     onnxruntime.disable_telemetry_events()
-    main(io.TextIOWrapper(requests, "utf-8"), io.TextIOWrapper(answers, "utf-8"))
+    main(requests, answers)

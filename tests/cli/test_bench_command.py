@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from ortopt.analysis.providers import CUDA, usable
-from ortopt.benchmarking import benchmark
-from ortopt.benchmarking.benchmark import Effort, Version, compare
+from ortopt.benchmarking.benchmark import compare, require_original, version_of
 from ortopt.errors import InvalidModelError
+from ortopt.measurement.in_turns import Effort, Figures
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -85,7 +85,7 @@ GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()
 
 def test_groups_are_on_the_trace(files: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
-    versions = [Version(4, files / "grouped.onnx")]
+    versions = [version_of(4, files / "grouped.onnx")]
     found, trace = compare(versions, tmp_path / "x.npz", Effort(rounds=1, repeat=2), tmp_path)
     assert trace is not None
     kinds = [(event.get("cat"), event["name"]) for event in trace["traceEvents"]]
@@ -94,48 +94,11 @@ def test_groups_are_on_the_trace(files: Path, tmp_path: Path) -> None:
     assert found[0].call is not None
 
 
-def answer(seconds: float) -> dict[str, Any]:
-    return {"open": 1.0, "first": 2.0, "calls": [seconds] * 3, "anonymous": None, "peak": 5}
-
-
-def test_versions_are_measured_in_turn_and_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[int] = []
-
-    def measured(version: Version, *_: Any) -> dict[str, Any]:
-        mood = len(order) // 3 + 1  # the machine gets slower from round to round: the ratio stays
-        order.append(version.level)
-        return answer(mood * (1.0, 0, 0, 0.5, 2.0)[version.level])
-
-    monkeypatch.setattr(benchmark, "_measured", measured)
-    found, trace = compare([Version(level, Path()) for level in (0, 3, 4)], Path(), Effort(rounds=4))
-    assert order == [0, 3, 4, 3, 4, 0, 4, 0, 3, 0, 3, 4]
-    assert trace is None
-    assert [one.ratio.median for one in found if one.ratio] == [1, 0.5, 2]
-    assert found[0].call is not None
-    assert (found[0].call.low, found[0].call.median, found[0].call.high) == (1.75, 2.5, 3.25)
-    assert found[0].anonymous is None
-
-
-def test_a_version_that_fails_is_a_line_and_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(version: Version, *_: Any) -> dict[str, Any]:
-        return {"error": "it is broken"} if version.level == 4 else answer(1)
-
-    monkeypatch.setattr(benchmark, "_measured", measured)
-    found, _ = compare([Version(0, Path()), Version(4, Path())], Path(), Effort(rounds=2))
-    assert found[1].error == "it is broken"
-    assert found[1].as_dict()["call"] is None
-    benchmark.require_original(found)
+def test_without_the_original_there_is_nothing_to_compare_with() -> None:
+    every = [Figures(version_of(level, Path()), error) for level, error in ((0, ""), (4, "it is broken"))]
+    require_original(every)
     with pytest.raises(InvalidModelError, match="-O4 does not run: it is broken"):
-        benchmark.require_original(found[1:])
-
-
-def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = Version(0, files / "plain.onnx")
-    assert "no file.npz" in benchmark._measured(version, files / "no file.npz", Effort())["error"]
-    late = benchmark._measured(version, files / "x.npz", Effort(patience=0.01))
-    assert late["error"] == "it took longer than 0 s"
-    monkeypatch.setattr(benchmark.sys, "executable", "/bin/false")
-    assert benchmark._measured(version, files / "x.npz", Effort())["error"] == "its process died (1)"
+        require_original(every[1:])
 
 
 def test_inputs_are_tried_until_the_model_runs(ortopt: Any, files: Path) -> None:

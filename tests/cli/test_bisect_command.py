@@ -15,8 +15,7 @@ import pytest
 from ortopt import GraphTransformer, registry
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification import process
-from ortopt.verification import verify as verify_module
+from ortopt.verification import process, runner
 from tests.verification.wrong_passes import (
     Nearly,
     Raises,
@@ -77,7 +76,7 @@ def _wrong(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         more.add(kind, "a test")
     monkeypatch.setattr(registry, "installed", lambda: more)
     if "does_not_run" not in request.node.name:  # quicker than a process each
-        monkeypatch.setattr(verify_module, "Worker", process.Here)
+        monkeypatch.setattr(runner, "Worker", process.InProcessWorker)
 
 
 def write(text: str, **dims: object) -> None:

@@ -9,11 +9,12 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.analysis.shapes import infer_model
-from ortopt.errors import UsageError
 from ortopt.evaluation import evaluate as evaluate_module
-from ortopt.evaluation.evaluate import evaluate, run_model, session
+from ortopt.evaluation import execution
+from ortopt.evaluation.call import ElsewhereError, HazardError
+from ortopt.evaluation.evaluate import evaluate
+from ortopt.evaluation.execution import run_model
 from ortopt.evaluation.numpy_kernels import KERNELS, Call, Operand, compute
-from ortopt.serialization.scan import count_nodes
 
 
 def is_random(node):
@@ -52,8 +53,8 @@ def no_ort(monkeypatch):
     def refuse(*arguments, **keywords):
         raise AssertionError("a session was made")
 
-    monkeypatch.setattr(evaluate_module, "session", refuse)
-    monkeypatch.setattr(evaluate_module, "_run_in_child", refuse)
+    monkeypatch.setattr(execution, "session", refuse)
+    monkeypatch.setattr(evaluate_module, "run_in_child", refuse)
 
 
 INTEGERS = (
@@ -158,7 +159,7 @@ def exact():
 def test_numpy_gives_onnxruntimes_bits(call, dtype, exact, monkeypatch):
     model = parsed(f"r = {call}", f"{dtype}[] r", CONSTANTS)
     expected = exact[call]
-    monkeypatch.setattr(evaluate_module, "session", None)
+    monkeypatch.setattr(execution, "session", None)
     got = evaluated(model)["r"]
     assert got.dtype == expected.dtype
     assert tuple(got.shape) == tuple(expected.shape)
@@ -242,8 +243,8 @@ def test_results_that_are_too_large_are_not_computed():
 
 def test_floats_go_to_one_session(monkeypatch):
     made = []
-    original = evaluate_module.session
-    monkeypatch.setattr(evaluate_module, "session", lambda *a, **k: made.append(1) or original(*a, **k))
+    original = execution.session
+    monkeypatch.setattr(execution, "session", lambda *a, **k: made.append(1) or original(*a, **k))
     body = " ".join(f"t{i} = Exp (x) u{i} = Sigmoid (t{i}) r{i} = Add (u{i}, y)" for i in range(30))
     model = parsed(body, ", ".join(f"float[] r{i}" for i in range(30)), FLOATS)
     expected = by_ort(model)
@@ -266,7 +267,7 @@ def test_nodes_that_fail_are_found_and_left_out():
 
 
 def test_ops_without_a_kernel_cost_no_session(monkeypatch):
-    monkeypatch.setattr(evaluate_module, "session", None)
+    monkeypatch.setattr(execution, "session", None)
     model = parsed("b = Cast <to = 16> (h) r = Exp (b)", "bfloat16[] r", "bfloat16[2] h = {1, 2}")
     assert evaluated(model) == {}
 
@@ -490,21 +491,6 @@ def test_each_node_of_a_long_chain_is_computed_once(monkeypatch):
     assert len(computed) == 5_000
 
 
-def test_sessions_of_big_graphs_turn_the_planner_off():
-    body = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(2_500))
-    text = f'<ir_version: 9, opset_import: ["": 17]> main (float[1] v0) => (float[1] v2500) {{ {body} }}'
-    proto = onnx.parser.parse_model(text)
-    assert count_nodes(proto.SerializeToString()) == 2_500
-    made = session(proto.SerializeToString(), threads=1)
-    assert not made.get_session_options().enable_mem_reuse
-    assert made.run(None, {"v0": np.array([-1], np.float32)})[0].tolist() == [0]
-
-
-def test_a_provider_that_does_not_work_is_an_error():
-    with pytest.raises(UsageError, match="does not work here"):
-        session(b"", providers=["DmlExecutionProvider"])
-
-
 def test_evaluate_alone_does_not_import_onnxruntime():
     code = (
         "import sys, numpy as np, onnx_ir as ir; from ortopt.evaluation.evaluate import evaluate\n"
@@ -527,7 +513,7 @@ def test_every_numpy_kernel_survives_nonsense():
             call = Call(node, [None if one is None else Operand(one) for one in picks], 17, 1 << 20)
             try:
                 compute(call)
-            except (evaluate_module.ElsewhereError, evaluate_module.HazardError):
+            except (ElsewhereError, HazardError):
                 continue
 
 

@@ -14,8 +14,8 @@ from fuzzing.shapes import CALLS, NUMPY, call_of, examine, misfolded
 from ortopt.analysis import kernels
 from ortopt.analysis.providers import CPU
 from ortopt.analysis.shape_rules import RULES
-from ortopt.evaluation.child import Raw
 from ortopt.evaluation.numpy_kernels import KERNELS
+from ortopt.evaluation.raw_tensors import Raw
 
 ROOT = Path(__file__).parents[2]
 EACH = 6

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ortopt import zoo
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
-from ortopt.opset_conversion import conversion
+from ortopt.opset_conversion import converter
 from ortopt.opset_conversion.child import REQUEST, main
 from ortopt.opset_conversion.conversion import convert
 from ortopt.serialization.checks.structure import validate
@@ -31,9 +31,9 @@ def here(monkeypatch):
         shown.extend(requests)
         answers = io.BytesIO()
         main(io.BytesIO(b"".join(REQUEST.pack(version, len(one)) + one for one in requests)), answers)
-        return conversion._answers(answers.getvalue())
+        return converter._answers(answers.getvalue())
 
-    monkeypatch.setattr(conversion, "_run", run_here)
+    monkeypatch.setattr(converter, "_run", run_here)
     return shown
 
 
@@ -260,13 +260,13 @@ def test_a_version_that_is_none(version):
 
 
 def test_a_converter_that_crashes_is_refused(monkeypatch):
-    monkeypatch.setattr(conversion, "_MODULE", "ortopt.no_such_module")
+    monkeypatch.setattr(converter, "_MODULE", "ortopt.no_such_module")
     with pytest.raises(UsageError, match="Relu: onnx's converter: it ended its process with status 1"):
         convert(parsed("main (float[2] x) => (float[2] y) { y = Relu (x) }", 13), 14)
 
 
 def test_without_nodes_to_convert_no_process_starts(monkeypatch):
-    monkeypatch.setattr(conversion, "_run", None)
+    monkeypatch.setattr(converter, "_run", None)
     model = parsed("main (float[2] x) => (float[2] y) { y = Sigmoid (x) }", 13)
     assert convert(model, 17).opset_imports[""] == 17
 

@@ -26,6 +26,7 @@ from ortopt.options import TransformerLevel
 from ortopt.reporting.report import as_dict, describe_repair
 from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
+from ortopt.verification.result_comparison import ResultComparison
 from tests.verification.wrong_passes import (
     Crash,
     NoOffer,
@@ -267,14 +268,13 @@ def test_a_failure_that_comes_goes_and_comes_again_is_repaired() -> None:
 
 def test_probes_grow_with_the_logarithm_and_compare_only_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    kind = verify_module._Run
-    against = kind.against
+    plain = ResultComparison.verdict
 
-    def counted(self: Any, result: Any, kept: Any) -> Any:
-        asked.append((kept.wanted, tuple(kept.sets)))
-        return against(self, result, kept)
+    def counted(self: ResultComparison, result: Any) -> Any:
+        asked.append((self._reference.wanted, tuple(self._reference.sets)))
+        return plain(self, result)
 
-    monkeypatch.setattr(kind, "against", counted)
+    monkeypatch.setattr(ResultComparison, "verdict", counted)
     body = " ".join(f"i{i} = Identity (x) y{i} = Abs (i{i})" for i in range(32))
     outputs = ", ".join(f"float[N] y{i}" for i in range(32))
     text = f"main (float[N] x) => ({outputs}, float[N] r) {{ {body} r = Relu (x) }}"

@@ -16,8 +16,8 @@ import pytest
 
 from ortopt import optimize
 from ortopt.errors import OutputError
-from ortopt.evaluation.child import save_array
-from ortopt.system.temporary_files import is_lack_of_room, said, temporary_folder
+from ortopt.evaluation.raw_tensors import save_array
+from ortopt.system.temporary_files import is_lack_of_room, room_errors, temporary_folder
 
 MODEL = """<ir_version: 9, opset_import: ["" : 20]>
     main (float[N,64] x) => (float[M,64] y) { a = Identity (x) b = Concat <axis = 0> (a, a, a, a) y = Neg (b) }"""
@@ -69,7 +69,7 @@ def test_arrays_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_what_is_no_lack_of_room_is_not_called_one() -> None:
     assert is_lack_of_room(OSError("8 requested and 2 written"))
-    with temporary_folder("ortopt-test-") as name, pytest.raises(FileNotFoundError), said(name):
+    with temporary_folder("ortopt-test-") as name, pytest.raises(FileNotFoundError), room_errors(name):
         Path(name, "nothing").read_bytes()
     with pytest.raises(OutputError, match="No space"), temporary_folder("ortopt-test-"):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -11,9 +11,11 @@ import pytest
 
 from ortopt.errors import UsageError
 from ortopt.testing import parse
-from ortopt.verification.input_search import InputSet, Search
-from ortopt.verification.inputs import Draw, Inputs, Interface, attempts, draw_inputs
-from ortopt.verification.process import Here, Worker, WorkerError
+from ortopt.verification.draws import Draw, initial_draws
+from ortopt.verification.input_search import Search
+from ortopt.verification.input_sets import InputSet
+from ortopt.verification.inputs import Inputs, Interface, draw_inputs
+from ortopt.verification.process import InProcessWorker, Worker, WorkerError
 from ortopt.verification.verify import verify
 
 WRONG_IN = """main (float[N] x, {condition}) => (float[N] y) {{
@@ -50,7 +52,7 @@ def test_inputs_of_many_elements_stay_as_they_are() -> None:
     model = parse("""main (int64[N] ids) => (bool[N] y) {
         k = Constant <value = int64 {3}> () y = Equal (ids, k) }""")
     assert len(set(draw_inputs(model, sizes={"N": 50})["ids"].tolist())) > 5
-    assert not Interface(model).tells
+    assert not Interface(model).has_conditions
 
 
 def test_open_dimensions_are_tried_as_symbols_are() -> None:
@@ -112,7 +114,7 @@ def test_a_model_that_always_ends_its_process_is_given_up() -> None:
 
 
 def test_attempts_are_all_different() -> None:
-    ways = list(attempts())
+    ways = list(initial_draws())
     assert len({tuple(dataclasses.astuple(way)) for way in ways}) == len(ways)
 
 
@@ -131,5 +133,5 @@ def test_a_set_that_cannot_be_drawn_does_not_end_the_search() -> None:
     interface = Interface(parse("main (float[N] x) => (float[N] y) { y = Identity (x) }"))
     search = Search(interface, draw, attempt, fine=True, given={})
     with pytest.raises(WorkerError, match="it does not run"):
-        search.run(Here([]))
+        search.run(InProcessWorker([]))
     assert tried == [1, 2, 8, 16, 32, 64, 128, 224]

@@ -10,17 +10,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.verification.comparison import (
-    LIMITS,
-    TOLERANCES,
-    Comparison,
-    OutputRow,
-    are_cancelled,
-    expected_elsewhere,
-    settled,
-)
-from ortopt.verification.inputs import Draw, Interface, further
+from ortopt.verification.comparison import Comparison, OutputRow
+from ortopt.verification.doubtful_outputs import decide_by_matches, decide_by_noise, zeros_cancel_out
+from ortopt.verification.draws import Draw, additional_draws
+from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, jittered_inputs, widened, widened_inputs
+from ortopt.verification.tolerances import LIMITS, TOLERANCES
 from ortopt.verification.verify import Verification, verify
 
 SINGLE, HALF = TOLERANCES[ir.DataType.FLOAT], TOLERANCES[ir.DataType.FLOAT16]
@@ -94,13 +89,15 @@ def test_a_deep_model_of_half_precision(bias: float, status: str) -> None:
 def test_no_noise_excuses_what_is_beyond_the_cap(usual: float) -> None:
     cap = LIMITS[usual].cap
     row = OutputRow("y", worst=1.01 * cap, mean=cap, tolerance=usual)
-    assert not settled(row, noise=100.0, mean=100.0).agrees
-    assert settled(OutputRow("y", worst=0.99 * cap, mean=cap / 2, tolerance=usual), noise=100.0, mean=100.0).agrees
+    assert not decide_by_noise(row, noise=100.0, mean=100.0).agrees
+    assert decide_by_noise(
+        OutputRow("y", worst=0.99 * cap, mean=cap / 2, tolerance=usual), noise=100.0, mean=100.0
+    ).agrees
 
 
 def test_an_error_everywhere_is_not_the_noise_of_a_few() -> None:
     row = OutputRow("y", worst=5e-3, mean=4e-3, tolerance=SINGLE)
-    found = settled(row, noise=1e-3, mean=1e-5)
+    found = decide_by_noise(row, noise=1e-3, mean=1e-5)
     assert not found.agrees
     assert "on average" in found.detail
 
@@ -135,10 +132,10 @@ def test_copies_explain_only_what_they_give() -> None:
     expected, got = np.array([1, 2, 3]), np.array([1, 2, 4])
     row = Comparison().of("i", "tensor(int64)", expected, got)
     assert row.doubtful
-    assert expected_elsewhere(row, expected, got, [np.array([1, 2, 4])]).agrees
-    assert not expected_elsewhere(row, expected, got, [np.array([1, 2, 5]), np.array([1, 9, 3])]).agrees
-    assert not expected_elsewhere(row, expected, got, []).agrees
-    assert not expected_elsewhere(row, expected, got, [np.array([1, 2])]).agrees
+    assert decide_by_matches(row, expected, got, [np.array([1, 2, 4])]).agrees
+    assert not decide_by_matches(row, expected, got, [np.array([1, 2, 5]), np.array([1, 9, 3])]).agrees
+    assert not decide_by_matches(row, expected, got, []).agrees
+    assert not decide_by_matches(row, expected, got, [np.array([1, 2])]).agrees
 
 
 # The copies
@@ -228,8 +225,8 @@ def test_a_zero_of_the_other_sign_is_a_difference_unless_copies_have_such_too() 
     row = Comparison().of("y", "tensor(float)", np.float32([0.0, -0.0, 1.0]), np.float32([-0.0, -0.0, 1.0]))
     assert (row.agrees, row.doubtful, row.zeros, row.first_zero) == (False, True, 1, (0,))
     assert row.detail == "a zero has the other sign at [0]"
-    assert not settled(row, 0.0, 0.0).agrees
-    assert settled(row, 0.0, 0.0, zeros=1).agrees
+    assert not decide_by_noise(row, 0.0, 0.0).agrees
+    assert decide_by_noise(row, 0.0, 0.0, zeros=1).agrees
     lenient = Comparison(rtol=0.0, atol=0.0).of("y", "tensor(float)", np.float32([0.0]), np.float32([-0.0]))
     assert lenient.agrees, "numpy's allclose knows one zero"
 
@@ -341,7 +338,9 @@ def test_half_precision_is_given_no_large_numbers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     interface = Interface(parsed("main (float16[N] x) => (float16[N] y) { y = Neg (x) }"))
     for wide in (False, True):
-        largest = max(float(np.abs(interface.draw(how=how)["x"]).max()) for how in further(fine=wide, symbols=1))
+        largest = max(
+            float(np.abs(interface.draw(how=how)["x"]).max()) for how in additional_draws(fine=wide, symbols=1)
+        )
         assert (largest > 4) is wide
     cube = "main (float16[N] x) => (float16[N] y) { s = Mul (x, x) c = Mul (s, s) d = Mul (c, c) y = Mul (d, d) }"
     found = compared(cube, cube)
@@ -372,8 +371,8 @@ def test_the_sign_of_a_sum_that_cancels_out_means_nothing() -> None:
 )
 def test_zeros_that_cancel_out_move_with_rounding(others: list[list[float]], cancelled: bool) -> None:
     expected, got = np.float32([0.0, 0.0]), np.float32([-0.0, 0.0])
-    assert are_cancelled(expected, got, [np.float32(one) for one in others]) is cancelled
-    assert not are_cancelled([expected], [got], [])
+    assert zeros_cancel_out(expected, got, [np.float32(one) for one in others]) is cancelled
+    assert not zeros_cancel_out([expected], [got], [])
 
 
 def test_where_inputs_hold_many_zeros_their_signs_do_not_count() -> None:

@@ -13,7 +13,8 @@ from ortopt.cli.group import commands
 from ortopt.errors import UsageError
 from ortopt.serialization.load import load
 from ortopt.testing import parse
-from ortopt.verification.inputs import Draw, Interface, Recorded
+from ortopt.verification.draws import Draw
+from ortopt.verification.inputs import Interface, Recorded
 from ortopt.verification.verify import verify
 
 SKELETONS = [name for name in zoo.names() if not name.startswith("light_")]
@@ -43,7 +44,7 @@ def test_recorded_inputs_get_the_sizes_that_were_chosen(name: str) -> None:
 def recorded_sizes(interface: Interface, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
     """The size of every symbol that is no sum of others, so that what is must follow."""
     sizes: dict[str, int] = {}
-    for one in interface._taken:
+    for one in interface._inputs:
         for dim, size in zip(one.dims, shapes[one.name], strict=True):
             if not isinstance(dim, int):
                 assert sizes.setdefault(str(dim), size) == size

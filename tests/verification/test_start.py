@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from ortopt.system.child_processes import end
 from ortopt.testing import parse
 from ortopt.verification import start as verification_start
 from ortopt.verification.verify import verify
@@ -16,12 +17,12 @@ MODEL = "main (float[N,4] x) => (float[N,4] y) { y = Relu (x) }"
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Those that have been started."""
-    found: list[subprocess.Popen[str]] = []
+    found: list[subprocess.Popen[bytes]] = []
     start = verification_start._start
 
-    def counted() -> subprocess.Popen[str]:
+    def counted() -> subprocess.Popen[bytes]:
         found.append(start())
         return found[-1]
 
@@ -29,7 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     return found
 
 
-def test_the_first_who_asks_gets_the_one_that_waits(started: list[subprocess.Popen[str]]) -> None:
+def test_the_first_who_asks_gets_the_one_that_waits(started: list[subprocess.Popen[bytes]]) -> None:
     with verification_start.early():
         (early,) = started
         assert verify(parse(MODEL), parse(MODEL)).status == "verified"
@@ -39,7 +40,7 @@ def test_the_first_who_asks_gets_the_one_that_waits(started: list[subprocess.Pop
         assert len(started) == 2
 
 
-def test_it_ends_if_nobody_asks(started: list[subprocess.Popen[str]]) -> None:
+def test_it_ends_if_nobody_asks(started: list[subprocess.Popen[bytes]]) -> None:
     with pytest.raises(ZeroDivisionError), verification_start.early():
         raise ZeroDivisionError
     (early,) = started
@@ -48,7 +49,7 @@ def test_it_ends_if_nobody_asks(started: list[subprocess.Popen[str]]) -> None:
     assert early.stdin.closed
 
 
-def test_one_that_has_died_meanwhile_is_not_used(started: list[subprocess.Popen[str]]) -> None:
+def test_one_that_has_died_meanwhile_is_not_used(started: list[subprocess.Popen[bytes]]) -> None:
     with verification_start.early():
         started[0].kill()
         started[0].wait()
@@ -56,8 +57,8 @@ def test_one_that_has_died_meanwhile_is_not_used(started: list[subprocess.Popen[
     assert len(started) == 2
 
 
-def test_threads_that_ask_at_once_get_one_each(started: list[subprocess.Popen[str]]) -> None:
-    found: list[subprocess.Popen[str]] = []
+def test_threads_that_ask_at_once_get_one_each(started: list[subprocess.Popen[bytes]]) -> None:
+    found: list[subprocess.Popen[bytes]] = []
     with verification_start.early():
         threads = [threading.Thread(target=lambda: found.append(verification_start.process())) for _ in range(4)]
         for thread in threads:
@@ -65,7 +66,7 @@ def test_threads_that_ask_at_once_get_one_each(started: list[subprocess.Popen[st
         for thread in threads:
             thread.join()
     for process in found:
-        verification_start.end(process)
+        end(process)
     assert len({process.pid for process in found}) == len(started) == 4
 
 

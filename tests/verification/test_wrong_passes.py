@@ -15,8 +15,10 @@ from ortopt.errors import UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification import verify as verify_module
-from ortopt.verification.comparison import Comparison, settled
-from ortopt.verification.inputs import Draw, Interface, further, thorough
+from ortopt.verification.comparison import Comparison
+from ortopt.verification.doubtful_outputs import decide_by_noise
+from ortopt.verification.draws import Draw, additional_draws, thorough_draws
+from ortopt.verification.inputs import Interface
 from ortopt.verification.verify import Reference, verify
 from tests.verification.wrong_passes import (
     MergedRandomness,
@@ -292,9 +294,9 @@ def test_an_uneven_output_is_compared_with_what_is_around(expected: Any) -> None
     row = Comparison().of("y", "tensor(float)", expected, got)
     assert (row.agrees, row.doubtful) == (True, True), "the noise of the model decides"
     assert row.local > 0.1
-    assert not settled(row, 1e-7, 1e-7).agrees
-    assert "around it" in settled(row, 1e-7, 1e-7).detail
-    assert settled(row, 1e-7, 1e-7, local=0.5).agrees
+    assert not decide_by_noise(row, 1e-7, 1e-7).agrees
+    assert "around it" in decide_by_noise(row, 1e-7, 1e-7).detail
+    assert decide_by_noise(row, 1e-7, 1e-7, local=0.5).agrees
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
@@ -340,13 +342,15 @@ def test_overflow_and_chaos_at_large_numbers_are_no_differences(original: str, r
 
 def test_floats_are_drawn_on_a_log_scale() -> None:
     interface = Interface(parse("main (float[N,4] x) => (float[N,4] y) { y = Abs (x) }"))
-    drawn = [interface.draw(how=how, sizes={"N": 9})["x"] for how in further(fine=True, symbols=1, floating=True)]
+    drawn = [
+        interface.draw(how=how, sizes={"N": 9})["x"] for how in additional_draws(fine=True, symbols=1, floating=True)
+    ]
     assert max(float(np.nanmax(one)) for one in drawn) == 2**14
     assert min(float(np.nanmin(one)) for one in drawn) == -(2**14)
     assert min(float(np.abs(one[one != 0]).min()) for one in drawn) < 2**-13
     assert any(np.isnan(one).sum() == 1 for one in drawn)
     assert any((one > 0).all() for one in drawn)
-    for how in (*further(fine=False, symbols=2, floating=True), *thorough(fine=False, symbols=2)):
+    for how in (*additional_draws(fine=False, symbols=2, floating=True), *thorough_draws(fine=False, symbols=2)):
         one = interface.draw(how=how, sizes={"N": 9})["x"]
         assert np.abs(one[np.isfinite(one)]).max(initial=0) <= 16, "half precision is given no large numbers"
 

@@ -20,7 +20,8 @@ from ortopt import optimize, zoo
 from ortopt.options import GROWTH_SHARE, MEGABYTE
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.verification.comparison import Comparison, tolerances
+from ortopt.verification.comparison import Comparison
+from ortopt.verification.tolerances import tolerances
 
 LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
-from ortopt.evaluation.evaluate import shares_threads
+from ortopt.evaluation.sessions import shares_threads
 from ortopt.graph import scope
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, open_native_session, uninitialized_session

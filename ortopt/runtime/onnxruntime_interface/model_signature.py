@@ -13,7 +13,7 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
-from ortopt.evaluation.evaluate import use_one_thread
+from ortopt.evaluation.sessions import use_one_thread
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from ortopt.runtime.onnxruntime_internals import NativeSession, failure, open_native_session

@@ -1,0 +1,136 @@
+"""Tensors of every dtype, in and out of ONNX Runtime and of files: numpy lacks some of the dtypes.
+
+Only numpy and onnxruntime are imported here: child processes that run models use it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Array = np.ndarray[Any, Any]
+
+# onnx.TensorProto.DataType: those that numpy has, and the bits of those that it has not.
+_NATIVE: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
+STRING: Final = 8
+_BITS: Final = {16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
+_ALIGNMENT: Final = 64
+_BETWEEN_CHECKS: Final = 0.02  # seconds
+
+
+class Raw(NamedTuple):
+    """A tensor as ONNX Runtime holds it.
+
+    Attributes:
+        dtype: The number of its ONNX element type.
+        shape: Its dimensions.
+        data: Of this shape if numpy has the dtype; an object array of bytes for strings; else the bytes as uint8.
+    """
+
+    dtype: int
+    shape: tuple[int, ...]
+    data: Array
+
+
+def run_session(
+    session: onnxruntime.InferenceSession,
+    feeds: Mapping[str, Array],
+    fetch: Sequence[str],
+    seconds: float,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Raw | None]:
+    """Run a session whose outputs may be of any dtype.
+
+    Args:
+        session: On the CPU.
+        feeds: Arrays of dtypes that numpy has.
+        fetch: The outputs to compute.
+        seconds: After this time the run ends at the next node, with an error of onnxruntime.
+        stop: Whether it shall end before; asked now and then, from another thread.
+
+    Returns:
+        For each output a tensor, or None where it is none.
+    """
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(aligned(array)) for name, array in feeds.items()}
+    over = threading.Event()
+
+    def terminate_in_time() -> None:
+        deadline = time.monotonic() + seconds
+        while not over.wait(max(min(_BETWEEN_CHECKS, deadline - time.monotonic()), 0.001)):
+            if stop() or time.monotonic() >= deadline:
+                options.terminate = True
+                return
+
+    threading.Thread(target=terminate_in_time, name="ortopt-run-end", daemon=True).start()
+    try:
+        return [raw_of(value) for value in session.run_with_ort_values(list(fetch), values, options)]
+    finally:
+        over.set()
+
+
+def aligned(array: Array) -> Array:
+    """An array as ONNX Runtime's allocators would lay it out: what ReduceMean sums in which order depends on that.
+
+    Args:
+        array: Of a dtype that numpy has; a view of a file may begin anywhere.
+    """
+    if array.dtype.hasobject or (array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0):
+        return np.ascontiguousarray(array)
+    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    copied = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copied[...] = array
+    return copied
+
+
+def raw_of(value: Any) -> Raw | None:
+    """What an OrtValue on the CPU holds, or None where it is no tensor of a dtype known here."""
+    if not value.has_value() or not value.is_tensor():
+        return None
+    dtype, shape = value.element_type(), tuple(value.shape())
+    if dtype in _NATIVE:
+        return Raw(dtype, shape, value.numpy())
+    if dtype == STRING:
+        coded = np.empty(shape, object)
+        coded.reshape(-1)[:] = [
+            text.encode(errors="surrogateescape") if isinstance(text, str) else text
+            for text in value.numpy().reshape(-1)
+        ]
+        return Raw(dtype, shape, coded)
+    if dtype not in _BITS:
+        return None
+    nbytes = math.ceil(math.prod(shape) * _BITS[dtype] / 8)
+    return Raw(dtype, shape, np.frombuffer(ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b"", np.uint8))
+
+
+def save_array(path: Path, array: Array) -> None:
+    """Write an array as `np.load` reads it. `np.save` says nothing where the end of a small one has no room.
+
+    Args:
+        path: The file.
+        array: Numbers.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    held = np.asarray(array, order="C")
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(held))
+        file.write(held.reshape(-1).view(np.uint8).data)
+
+
+__all__ = ["STRING", "Array", "Raw", "aligned", "raw_of", "run_session", "save_array"]

@@ -1,0 +1,120 @@
+"""Sessions of ONNX Runtime as ortopt makes them: quiet, without optimization unless asked for, on one thread pool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import onnx_ir as ir
+
+from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.errors import UsageError
+from ortopt.serialization.scan import count_nodes
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+BIG_GRAPH: Final = 2_000
+"""From this many nodes on, ORT's memory planner (quadratic) is turned off."""
+
+_FATAL: Final = 4  # ONNX Runtime's number of that severity
+
+_process_pool: list[tuple[int, int]] = []
+
+
+def shares_threads() -> bool:
+    """Whether every session of this process must use ONNX Runtime's global thread pool: it has been set up."""
+    return bool(_process_pool)
+
+
+def use_one_thread(options: onnxruntime.SessionOptions) -> None:
+    """Let a session have no threads of its own; where the process shares a pool, that pool, without a warning."""
+    options.use_per_session_threads = not shares_threads()
+    if not shares_threads():
+        options.intra_op_num_threads = 1
+
+
+def share_threads(intra: int, inter: int) -> None:
+    """Set up ONNX Runtime's global thread pool; from then on every session of the process must use it.
+
+    Args:
+        intra: Threads within an op, 0 for as many as there are cores.
+        inter: Threads across ops.
+
+    Raises:
+        UsageError: It was set up with other sizes: it cannot be resized.
+    """
+    import onnxruntime
+
+    if not _process_pool:
+        onnxruntime.set_global_thread_pool_sizes(intra, inter)
+        _process_pool.append((intra, inter))
+    elif _process_pool[0] != (intra, inter):
+        raise UsageError(
+            f"the global thread pool has {_process_pool[0][0]} intra-op and {_process_pool[0][1]} inter-op threads"
+            f" already; it cannot be resized to {intra} and {inter}"
+        )
+
+
+def quiet_options(threads: int = 0) -> tuple[Any, Any]:
+    """``onnxruntime.SessionOptions`` and ``RunOptions`` under which ONNX Runtime logs nothing: its errors are raised.
+
+    Args:
+        threads: Intra-op threads; 0 leaves ONNX Runtime's default.
+    """
+    import onnxruntime
+
+    session_options, run_options = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    for options in (session_options, run_options):
+        options.log_severity_level = _FATAL
+    session_options.intra_op_num_threads = threads
+    onnxruntime.set_default_logger_severity(_FATAL)
+    return session_options, run_options
+
+
+def session(
+    model: bytes | os.PathLike[str] | str | ir.Model,
+    *,
+    optimize: bool = False,
+    providers: Sequence[str] = (CPU,),
+    threads: int | None = None,
+) -> onnxruntime.InferenceSession:
+    """A session of ONNX Runtime that prints nothing on stderr.
+
+    Args:
+        model: A path, a serialized model, or a model of less than 2 GB.
+        optimize: Whether ORT optimizes the graph itself; otherwise it runs as it is.
+        providers: Full names, in order of preference; the CPU provider is always the last resort.
+        threads: Threads within an op; None leaves it to ORT.
+
+    Raises:
+        UsageError: A provider does not work on this machine.
+    """
+    for provider in providers:
+        works, reason = usable(provider)
+        if not works:
+            raise UsageError(f"{provider} does not work here: {reason}")
+    check_distributions()
+    import onnxruntime
+
+    if isinstance(model, ir.Model):
+        nodes = sum(1 for _ in model.graph.all_nodes())
+        model = bytes(ir.to_proto(model).SerializeToString())
+    else:
+        nodes = count_nodes(model)
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not shares_threads()
+    options.log_severity_level = _FATAL
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    if nodes > BIG_GRAPH:
+        options.enable_mem_reuse = False
+        options.enable_mem_pattern = False
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    names = list(dict.fromkeys((*providers, CPU)))
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options, names)
+
+
+__all__ = ["BIG_GRAPH", "quiet_options", "session", "share_threads", "shares_threads", "use_one_thread"]

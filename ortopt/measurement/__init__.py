@@ -1,0 +1,1 @@
+"""What versions of a model cost: measured in turns, in child processes."""

@@ -1,0 +1,164 @@
+"""Outputs that are neither clearly right nor clearly wrong, decided by what perturbed copies of the original give."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ortopt.verification.comparison import Array, OutputRow, error_text, zero_text
+from ortopt.verification.tolerances import LIMITS
+
+TIMES_THE_NOISE: Final = 8
+"""How many times the original's own noise an error may be: both are the greatest of many, one run each."""
+
+_FEW: Final = 0.01
+"""The share of an output's integers that may come out differently where the original itself is undecided."""
+
+
+def decide_by_noise(
+    row: OutputRow, noise: float, mean: float, zeros: int = 0, *, local: float = 0.0, extreme: bool = False
+) -> OutputRow:
+    """A doubtful row of floats, once the model's own noise is known.
+
+    Args:
+        row: The row.
+        noise: The greatest error that the original makes itself, relative to the scale.
+        mean: The root mean square of these errors.
+        zeros: How many zeros of copies of the original have another sign than its own, or any number where its zeros
+            are sums that cancel out (`zeros_cancel_out`).
+        local: The greatest error that the original makes itself, relative to its surroundings.
+        extreme: Whether no error is too large to be noise.
+    """
+    limits = LIMITS[row.tolerance]
+    usual = row.tolerance
+    allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), math.inf if extreme else limits.cap)
+    mean_allowed = max(limits.sure, TIMES_THE_NOISE * mean)
+    row = dataclasses.replace(row, tolerance=allowed, noise=noise, doubtful=False, agrees=True, detail="")
+    if row.worst > allowed:
+        detail = f"{error_text(row)} (the model's own noise is {noise:.2g})"
+        return dataclasses.replace(row, agrees=False, detail=detail)
+    if row.mean > mean_allowed:
+        detail = f"the errors are {row.mean:.2g} of the output's scale on average, where {mean_allowed:.2g} is allowed"
+        return dataclasses.replace(row, agrees=False, detail=f"{detail} (the model's own noise is {mean:.2g})")
+    if row.local > max(usual, TIMES_THE_NOISE * local):
+        detail = f"{row.local_detail}, where the output is uneven (the model's own noise is {local:.2g} there)"
+        return dataclasses.replace(row, agrees=False, detail=detail)
+    if row.zeros and not zeros:
+        return dataclasses.replace(row, agrees=False, detail=zero_text(row))
+    return row
+
+
+def zeros_cancel_out(expected: Any, got: Any, others: Sequence[Any]) -> bool:
+    """Whether zeros that have come out with the other sign are sums that cancel out: their sign means nothing.
+
+    Args:
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave whose inputs and weights differ in their last place.
+
+    Returns:
+        Whether at each such place a copy gives something else than that zero; zeros that are there for another reason,
+        as those of a Relu, stay.
+    """
+    arrays = [
+        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
+    ]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f" or expected.dtype != got.dtype:
+        return False
+    turned = (expected == 0) & (got == 0) & (np.signbit(expected) != np.signbit(got))
+    moved = np.zeros_like(turned)
+    for array in arrays:
+        moved |= (array != 0) | (np.signbit(array) != np.signbit(expected))
+    return bool(moved[turned].all())
+
+
+def decide_by_matches(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
+    """A row of integers, booleans or strings that differ, once it is known what copies of the original give.
+
+    Args:
+        row: The row.
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave whose inputs and weights differ in their last place.
+
+    Returns:
+        One that agrees if at each place one of the copies gives what the result gives, and such places are few: a
+        hundredth, or one.
+    """
+    arrays = [
+        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
+    ]
+    if not isinstance(expected, np.ndarray) or not arrays:
+        return dataclasses.replace(row, doubtful=False)
+    different = np.atleast_1d(np.asarray(expected != got))
+    count = int(different.sum())
+    explained = np.zeros_like(different)
+    for array in arrays:
+        explained |= np.atleast_1d(np.asarray(array == got))
+    if count > max(1, _FEW * different.size) or not explained[different].all():
+        return dataclasses.replace(row, doubtful=False)
+    share = count / different.size
+    return dataclasses.replace(
+        row, worst=share, tolerance=_FEW, mean=share, noise=share, agrees=True, detail="", doubtful=False
+    )
+
+
+def accept_explained_infinities(expected: Any, got: Any, others: Sequence[Any]) -> Any:
+    """What was expected, with what was got wherever NaN or infinities tell the two apart but a copy gives such too.
+
+    Args:
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave.
+    """
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f" or expected.shape != got.shape:
+        return expected
+    differ = _kinds(expected) != _kinds(got)
+    explained = np.zeros_like(differ)
+    for other in others:
+        if isinstance(other, np.ndarray) and other.shape == expected.shape and other.dtype.kind == "f":
+            explained |= _kinds(other) == _kinds(got)
+    return np.where(differ & explained, got, expected)
+
+
+def _kinds(array: Array) -> Array:
+    """The kind of each number: finite, NaN, or one of the infinities."""
+    return np.where(np.isnan(array), 2, np.where(np.isinf(array), np.sign(array), 3))
+
+
+def decide_by_distance(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
+    """A row of integers that differ on extreme inputs: right if copies of the original are as far from it.
+
+    Args:
+        row: The row.
+        expected: What the original gave.
+        got: What the result gave.
+        others: What copies of the original gave.
+    """
+    arrays = [
+        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
+    ]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "iub" or not arrays:
+        return dataclasses.replace(row, doubtful=False)
+    spread = max(_distance(expected, array) for array in arrays)
+    if _distance(expected, got) > TIMES_THE_NOISE * spread:
+        return dataclasses.replace(row, doubtful=False)
+    return dataclasses.replace(row, worst=0.0, agrees=True, detail="", doubtful=False)
+
+
+def _distance(array: Array, other: Array) -> float:
+    return float(np.abs(array.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+
+
+__all__ = [
+    "TIMES_THE_NOISE",
+    "accept_explained_infinities",
+    "decide_by_distance",
+    "decide_by_matches",
+    "decide_by_noise",
+    "zeros_cancel_out",
+]

@@ -1,0 +1,92 @@
+"""Input sets in files, with the outputs of the original: written once, read by the worker and by the comparison."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.system.temporary_files import room_errors
+from ortopt.verification.inputs import Inputs
+from ortopt.verification.worker import restore, store
+
+
+class InputSet:
+    """An input set on disk, and the original's outputs for it.
+
+    Attributes:
+        source: The folder of the inputs.
+        target: The folder of the outputs.
+        rows: How to find them there.
+        label: What is particular about the set, for people.
+        seconds: How long the original took.
+        elements: How many the inputs have.
+        signs: Whether the signs of zeros count.
+        extreme: Whether its numbers are such that results may differ legitimately, so that the original's own noise
+            decides on all that is not clearly right.
+    """
+
+    signs = True
+    extreme = False
+
+    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
+        self.source = source
+        self.target = target
+        self.rows = rows
+        self.label = label
+        self.seconds = seconds
+        self.elements = elements
+
+    @functools.cached_property
+    def says_something(self) -> bool:
+        """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""
+        return all(float(np.isnan(array).mean()) <= 0.5 for array in self._floats())
+
+    @functools.cached_property
+    def plain(self) -> tuple[bool, ...]:
+        """For each output that has floats, whether none is NaN or infinite."""
+        return tuple(bool(np.isfinite(array).all()) for array in self._floats())
+
+    def _floats(self) -> list[Any]:
+        arrays = [array for row in self.rows if isinstance(array := restore(self.target, row), np.ndarray)]
+        return [array for array in arrays if array.dtype.kind == "f" and array.size]
+
+
+def store_inputs(inputs: Inputs, folder: Path) -> None:
+    """Write inputs into a new folder."""
+    with room_errors(str(folder.parent)):
+        folder.mkdir()
+        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
+        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def inputs_from(folder: Path) -> Inputs:
+    """Stored inputs as they were given."""
+    rows = json.loads((folder / "values.json").read_bytes())
+    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
+
+
+def _typed(value: Any, row: Any) -> Any:
+    """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
+    exotic = row.get("exotic") if row else 0
+    return value.view(ir.DataType(exotic).numpy()) if exotic else in_memory(value)
+
+
+def in_memory(value: Any) -> Any:
+    """An array that no longer hangs on its file; or a list of them."""
+    if isinstance(value, list):
+        return [in_memory(item) for item in value]
+    return np.array(value) if isinstance(value, np.memmap) else value
+
+
+def elements(inputs: Inputs) -> int:
+    """How many elements there are, at least 1."""
+    arrays = (array for value in inputs.values() for array in (value if isinstance(value, list) else [value]))
+    return max(sum(int(np.size(array)) for array in arrays), 1)
+
+
+__all__ = ["InputSet", "elements", "in_memory", "inputs_from", "store_inputs"]

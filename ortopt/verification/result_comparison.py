@@ -1,0 +1,181 @@
+"""A result against the outputs of its original: whether it runs, and what its outputs differ by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ortopt.verification import noise
+from ortopt.verification.comparison import OutputRow, is_float, regardless_of_signs, worst_of
+from ortopt.verification.doubtful_outputs import (
+    accept_explained_infinities,
+    decide_by_distance,
+    decide_by_matches,
+    decide_by_noise,
+    zeros_cancel_out,
+)
+from ortopt.verification.perturbed_outputs import PerturbedCopies
+from ortopt.verification.process import PATIENCE, Deadline, Worker, WorkerError
+from ortopt.verification.reference_outputs import ReferenceOutputs
+from ortopt.verification.runner import ModelRunner, Source
+from ortopt.verification.verdict import Verification, verdict_of
+from ortopt.verification.worker import restore
+
+_TIMES_THE_ORIGINAL: Final = 20.0  # that the result may take longer
+_MEASURES: Final = (operator.attrgetter("worst"), operator.attrgetter("mean"), operator.attrgetter("local"))
+
+
+def load_failure(runner: ModelRunner, result: Source) -> Verification | None:
+    """The verdict on a result of which ONNX Runtime makes no session; None if it makes one."""
+    try:
+        with runner.worker(result, "loaded") as worker:
+            worker.wait()
+    except WorkerError as error:
+        if error.late:
+            return Verification("impossible", f"the result: {error}", attempts=runner.attempts)
+        reason = f"the original runs, the result does not: {error}"
+        return Verification("differs", reason, attempts=runner.attempts)
+    return None
+
+
+class ResultComparison:
+    """Runs one result on the input sets on which the original has run, and compares.
+
+    Args:
+        runner: Runs it.
+        reference: The outputs of the original.
+        copies: Copies of the original, for outputs that are neither clearly right nor clearly wrong.
+
+    Attributes:
+        differing: The input sets on which the result differs or does not run.
+    """
+
+    def __init__(self, runner: ModelRunner, reference: ReferenceOutputs, copies: PerturbedCopies) -> None:
+        self.differing = list(reference.sets)
+        self._runner = runner
+        self._reference = reference
+        self._copies = copies
+        self._hidden: set[str] = set()
+        self._label = ""
+
+    def verdict(self, result: Source) -> Verification:
+        """The verdict on a result."""
+        with self._runner.worker(result, "result") as worker:
+            return self._verdict(worker)
+
+    def _verdict(self, worker: Worker) -> Verification:
+        reference, attempts = self._reference, self._runner.attempts
+        allowed = _TIMES_THE_ORIGINAL * reference.reference_seconds
+        if self._runner.deadline is None:
+            worker.deadline = Deadline(worker.patience + allowed)
+        try:
+            if tuple(worker.names) != reference.names:
+                reason = f"the outputs are {worker.names} instead of {list(reference.names)}"
+                return Verification("differs", reason)
+            rows = self._compare_sets(worker)
+        except WorkerError as error:
+            where = f" where {self._label}" if self._label else ""
+            if error.late and (self._runner.deadline is not None or allowed > PATIENCE):
+                return Verification("impossible", f"the result: {error}", attempts=attempts)
+            if error.late:
+                reason = f"the original ran in {reference.reference_seconds:.1f} s, the result: {error}"
+                return Verification("differs", reason, attempts=attempts)
+            reason = f"the original runs{where}, the result does not: {error}"
+            return Verification("differs", reason, attempts=attempts)
+        return verdict_of(
+            rows,
+            random=reference.comparison.random,
+            hidden=self._hidden,
+            input_sets=len(reference.sets),
+            attempts=attempts,
+        )
+
+    def _compare_sets(self, worker: Worker) -> list[OutputRow]:
+        """A row for each output, of the input set on which it differs most."""
+        reference = self._reference
+        compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names if name in reference.wanted}
+        differing: list[int] = []
+        shown: set[str] = set()
+        hidden: set[str] = set()  # NaN everywhere
+        for number, input_set in reference.sets.items():
+            self.differing, self._label = [*differing, number], input_set.label  # in case that it does not run
+            target = self._runner.folder / f"result{number}"
+            outputs = worker.run(input_set.source, target)
+            for i, (name, output) in enumerate(zip(worker.names, outputs, strict=True)):
+                if name in reference.wanted:
+                    expected, got = restore(input_set.target, input_set.rows[i]), restore(target, output)
+                    row = self._compare(number, i, expected, got)
+                    compared[name].append(self._decide(row, number, i, expected, got) if row.doubtful else row)
+                    (shown if row.shown and np.size(expected) else hidden if not row.shown else set()).add(name)
+            if any(not rows[-1].agrees for rows in compared.values()):
+                differing.append(number)
+        self.differing = differing
+        self._hidden = hidden - shown
+        self._compare_types(worker, compared)
+        return [worst_of(rows, name) for name, rows in compared.items()]
+
+    def _compare_types(self, worker: Worker, compared: Mapping[str, list[OutputRow]]) -> None:
+        reference = self._reference
+        for name, expected, got in zip(worker.names, reference.types, worker.types, strict=True):
+            if expected != got and name in reference.wanted:
+                detail = f"the type is {got} instead of {expected}"
+                compared[name].append(OutputRow(name, math.inf, 0.0, False, detail))
+                self.differing = list(reference.sets)
+
+    def _compare(self, number: int, i: int, expected: Any, got: Any) -> OutputRow:
+        reference, input_set = self._reference, self._reference.sets[number]
+        name, type_ = reference.names[i], reference.types[i]
+        row = reference.comparison.of(name, type_, expected, got, extreme=input_set.extreme)
+        return row if input_set.signs else regardless_of_signs(row)
+
+    def _decide(self, row: OutputRow, number: int, i: int, expected: Any, got: Any) -> OutputRow:
+        """A row that is neither clearly right nor clearly wrong, by what copies of the original give."""
+        compare, type_ = self._reference.comparison.of, self._reference.types[i]
+        extreme = self._reference.sets[number].extreme
+        if math.isinf(row.worst) and not (extreme and is_float(expected, type_)):
+            others = self._copies.perturbed(number, i)
+            decided = decide_by_matches(row, expected, got, others)
+            return decided if decided.agrees or not extreme else decide_by_distance(row, expected, got, others)
+        if math.isinf(row.worst):
+            others = [other for _, other in self._copies.rounded(number, i, expected, type_)]
+            accepted = accept_explained_infinities(expected, got, others)
+            row = compare(row.name, type_, accepted, got, extreme=True)
+            if math.isinf(row.worst) or not row.doubtful:
+                return dataclasses.replace(row, doubtful=False)
+        spread: dict[str, OutputRow] = {}
+        others = []
+        zeros = 0
+        for kind, other in self._copies.rounded(number, i, expected, type_):
+            if kind != "optimized":
+                others.append(other)
+            compared = compare(row.name, type_, expected, other)
+            if math.isfinite(compared.worst):
+                zeros = max(zeros, compared.zeros)
+                spread[kind] = compared
+            if row.zeros and zeros_cancel_out(expected, got, others):
+                zeros = max(zeros, row.zeros)
+            decided = _by_spread(row, spread, zeros, extreme=extreme)
+            if decided.agrees and not decided.doubtful:  # another copy could only allow more
+                return decided
+        return _by_spread(row, spread, zeros, extreme=extreme)
+
+
+def _by_spread(row: OutputRow, spread: Mapping[str, OutputRow], zeros: int, *, extreme: bool) -> OutputRow:
+    """A doubtful row by how copies of the original compare with it."""
+    if not spread:
+        return row
+    own = [copy for kind, copy in spread.items() if kind != "optimized"]
+    largest = max((copy.worst for copy in own), default=0.0)
+    optimized = spread.get("optimized")
+    if optimized is not None and (not own or optimized.worst <= noise.TRUSTED_TIMES * largest):
+        own.append(optimized)
+    largest, mean, local = (max((get(copy) for copy in own), default=0.0) for get in _MEASURES)
+    return decide_by_noise(row, largest, mean, zeros, local=local, extreme=extreme)
+
+
+__all__ = ["ResultComparison", "load_failure"]

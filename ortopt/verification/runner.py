@@ -1,0 +1,129 @@
+"""Runs models one after the other, in a worker that is used again as long as it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import OptimizationCancelled
+from ortopt.serialization.save import save
+from ortopt.verification.input_sets import InputSet, elements, store_inputs
+from ortopt.verification.inputs import Inputs
+from ortopt.verification.process import Deadline, InProcessWorker, Worker
+
+Source: TypeAlias = str | os.PathLike[str] | ir.Model
+"""A model, or the path of its file."""
+
+_ONE_FILE: Final = 3 << 29
+"""Bytes of weights from which a model is written with external data."""
+
+
+class ModelRunner:
+    """Runs the models of one verification.
+
+    Args:
+        folder: A folder for models, inputs and outputs.
+        providers: Full names.
+        token: Cancellation token.
+        in_process: Whether models run in this process.
+
+    Attributes:
+        deadline: When a model that runs is ended; None gives each model time by its size.
+        attempts: How many input sets have been run with `attempt`.
+    """
+
+    def __init__(
+        self, folder: Path, providers: tuple[str, ...], token: CancellationToken = NEVER, *, in_process: bool = False
+    ) -> None:
+        self.folder = folder
+        self.token = token
+        self.in_process = in_process
+        self.deadline: Deadline | None = None
+        self.attempts = 0
+        self._providers = providers
+        self._idle: Worker | None = None
+        self._running: Worker | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Let the worker start, unless there is one: in a thread beside busy ones that takes ten times as long."""
+        if self._idle is None:
+            self._idle = (InProcessWorker if self.in_process else Worker)(self._providers, self.token)
+
+    def stop(self) -> None:
+        """End what runs in another thread."""
+        self._stopped = True
+        if self._running is not None:
+            self._running.stop()
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None
+
+    @contextlib.contextmanager
+    def worker(self, source: Source, label: str, *, optimize: bool = False) -> Iterator[Worker]:
+        """A worker that makes a session of a model: the last one, if it still lives."""
+        if isinstance(source, ir.Model):
+            path = self.folder / f"{label}.onnx"
+            _write(source, path, self.token)
+        else:
+            path = Path(source)
+        self.start()
+        worker, self._idle = self._idle, None
+        assert worker is not None
+        self._running = worker
+        try:
+            worker.open(path, nbytes(source), self.deadline, optimize=optimize)
+            if self._stopped:
+                worker.stop()
+            yield worker
+        except OptimizationCancelled:
+            worker.stop()
+            self._idle = worker  # `close` waits for its end
+            raise
+        except BaseException:
+            worker.close()
+            raise
+        if self._idle is not None or worker.dead:
+            worker.close()
+        else:
+            self._idle = worker
+
+    def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> InputSet:
+        """Run inputs, and keep the outputs as an input set of the original."""
+        source = self.folder / f"in{self.attempts}"
+        target = self.folder / f"original{self.attempts}"
+        self.attempts += 1
+        store_inputs(inputs, source)
+        rows = worker.run(source, target)
+        return InputSet(source, target, rows, label, worker.seconds, elements(inputs))
+
+
+def _write(model: ir.Model, path: Path, token: CancellationToken) -> None:
+    """Write a model that is read once: into one file if it is not too large, without waiting for the disk."""
+    if nbytes(model) > _ONE_FILE:
+        save(model, path, token=token)
+        return
+    with path.open("wb") as file:
+        save(model, file, token=token)
+
+
+def nbytes(source: Source) -> int:
+    """About how large a model is: its file, or its weights."""
+    if isinstance(source, ir.Model):
+        return sum(
+            tensor.nbytes for value in source.graph.initializers.values() if (tensor := value.const_value) is not None
+        )
+    path = Path(source)
+    return sum(file.stat().st_size for file in (path, *path.parent.glob(f"{path.stem}*.data")) if file.is_file())
+
+
+__all__ = ["ModelRunner", "Source", "nbytes"]

@@ -1,0 +1,92 @@
+"""Versions of a model measured in turns, in processes of their own; figures that say what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ortopt.measurement import in_turns
+from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns, measure_once
+from ortopt.system import child_processes
+
+HEAD = '<ir_version: 9, opset_import: ["": 17]>'
+TEXTS = {
+    "plain": f"{HEAD} main (float[N,4] x) => (float[N,4] y) {{ a = Neg (x) b = Neg (a) y = Relu (b) }}",
+    "missing": f"{HEAD} main (float[N] x) => (float[N] y) {{ y = NoSuchOp (x) }}",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, text in TEXTS.items():
+        (tmp_path / f"{name}.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
+    np.savez(tmp_path / "wrong.npz", x=np.ones((2, 5), np.float32))
+    return tmp_path
+
+
+def test_a_plain_session_is_measured(files: Path) -> None:
+    version = Version("plain", files / "plain.onnx")
+    (figures,) = measure_in_turns([version], files / "x.npz", Effort(rounds=1, repeat=3))
+    assert figures.error == ""
+    row = figures.as_dict()
+    for key in ("call", "open", "first", "ratio"):
+        low, median, high = row[key]
+        assert 0 < low <= median <= high
+    assert row["ratio"] == [1, 1, 1]
+
+
+def test_an_attempt_says_whether_other_inputs_may_help(files: Path) -> None:
+    effort = Effort(rounds=1)
+    assert attempt(Version("plain", files / "plain.onnx"), files / "x.npz", effort) is None
+    failure = attempt(Version("plain", files / "plain.onnx"), files / "wrong.npz", effort)
+    assert failure is not None
+    assert (failure.opens, failure.kind) == (True, "InvalidArgument")
+    failure = attempt(Version("missing", files / "missing.onnx"), files / "x.npz", effort)
+    assert failure is not None
+    assert not failure.opens
+    assert "NoSuchOp" in failure.reason
+
+
+def answer(seconds: float) -> dict[str, Any]:
+    return {"open": 1.0, "first": 2.0, "calls": [seconds] * 3, "anonymous": None, "peak": 5}
+
+
+def test_versions_are_measured_in_turn_and_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def measured(version: Version, *_: Any) -> dict[str, Any]:
+        mood = len(order) // 3 + 1  # the machine gets slower from round to round: the ratio stays
+        order.append(version.name)
+        return answer(mood * {"a": 1.0, "b": 0.5, "c": 2.0}[version.name])
+
+    monkeypatch.setattr(in_turns, "measure_once", measured)
+    found = measure_in_turns([Version(name, Path()) for name in "abc"], Path(), Effort(rounds=4))
+    assert "".join(order) == "abcbcacababc"
+    assert [one.ratio.median for one in found if one.ratio] == [1, 0.5, 2]
+    assert found[0].call is not None
+    assert (found[0].call.low, found[0].call.median, found[0].call.high) == (1.75, 2.5, 3.25)
+    assert found[0].anonymous is None
+
+
+def test_a_version_that_fails_is_a_line_and_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(version: Version, *_: Any) -> dict[str, Any]:
+        return {"error": "it is broken"} if version.name == "b" else answer(1)
+
+    monkeypatch.setattr(in_turns, "measure_once", measured)
+    found = measure_in_turns([Version("a", Path()), Version("b", Path())], Path(), Effort(rounds=2))
+    assert found[1].error == "it is broken"
+    assert found[1].as_dict()["call"] is None
+
+
+def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = Version("plain", files / "plain.onnx")
+    assert "no file.npz" in measure_once(version, files / "no file.npz", Effort())["error"]
+    late = measure_once(version, files / "x.npz", Effort(patience=0.01))
+    assert late["error"] == "it took longer than 0 s"
+    monkeypatch.setattr(child_processes.sys, "executable", "/bin/false")
+    assert measure_once(version, files / "x.npz", Effort())["error"] == "its process died (1)"
