@@ -51,7 +51,7 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for i, row in enumerate(table) if i not in ends and i + 1 not in ends]
 
 
-# -- names --------------------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------------
 
 
 def keys_of_files() -> set[str]:
@@ -165,7 +165,7 @@ def test_lines_fit(name: str) -> None:
         assert len(line) <= COLUMNS or unbreakable, f"{name}.md:{number} has {len(line)} columns"
 
 
-# -- docs/architecture.md -----------------------------------------------------------------------------------------------
+# -- docs/architecture.md ----------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_layers_is_the_tests() -> None:
@@ -184,7 +184,7 @@ def test_the_tree_shows_every_room_and_module() -> None:
     assert {name for name in shown if not name.endswith("/")} == modules
 
 
-# -- docs/writing_passes.md ---------------------------------------------------------------------------------------------
+# -- docs/writing_passes.md --------------------------------------------------------------------------------------------
 
 GUIDE = text_of("docs/writing_passes")
 
@@ -262,7 +262,7 @@ def test_the_guide_explains_every_declaration() -> None:
     assert declared <= {code for row in rows(GUIDE, "## What a pass declares") for code in codes(row[0])}
 
 
-# -- docs/glossary.md ---------------------------------------------------------------------------------------------------
+# -- docs/glossary.md --------------------------------------------------------------------------------------------------
 
 
 def test_the_glossary_is_in_order_and_linked() -> None:
@@ -274,7 +274,7 @@ def test_the_glossary_is_in_order_and_linked() -> None:
         assert "](" in explanation, f"{term} leads nowhere"
 
 
-# -- CHANGELOG.md -------------------------------------------------------------------------------------------------------
+# -- CHANGELOG.md ------------------------------------------------------------------------------------------------------
 
 
 def test_what_has_moved_is_where_the_changelog_says() -> None:
