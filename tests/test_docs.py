@@ -254,6 +254,15 @@ def test_the_guides_edits_and_questions_exist() -> None:
             assert any(hasattr(home, name) for home in homes), f"{heading}: {name}"
 
 
+def test_the_guide_lists_every_edit() -> None:
+    from ortopt.context import Context
+    from ortopt.graph.edit import Editor
+
+    section = re.split(r"^## ", GUIDE.partition("## Edits\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    listed = set(re.findall(r"\w+", " ".join(codes(section))))
+    assert {name for kind in (Context, Editor) for name in dir(kind) if not name.startswith("_")} - {"edit"} <= listed
+
+
 def test_the_guide_explains_every_declaration() -> None:
     from ortopt.rule import RewriteRule
 
