@@ -1,0 +1,66 @@
+"""Guards that set NaNs among the probabilities to 0: where they do no more than a kernel does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortopt.graph.match import is_constant, need
+
+_KEEPS_NAN = frozenset(
+    {
+        "Add",
+        "Cast",
+        "Concat",
+        "DequantizeLinear",
+        "Div",
+        "DynamicQuantizeLinear",
+        "Expand",
+        "Gemm",
+        "Identity",
+        "MatMul",
+    }
+    | {"MatMulInteger", "Mul", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
+)
+"""Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
+
+_MAX_VALUES = 64
+
+
+def check_nothing_else_is_guarded(operands: Sequence[ir.Value]) -> None:
+    """Refuse a guard that would hide a NaN of the queries or of the keys which the values do not have as well.
+
+    A row of probabilities is NaN where all its keys are masked by -inf, which gives 0 under the guard as by the kernel;
+    or where a query or a key is NaN. Then the values at that position are NaN too if all three are computed from one
+    value: the product with the values, where 0 · NaN is NaN, is NaN with the guard and without it.
+
+    Args:
+        operands: The queries, the new keys and the new values.
+
+    Raises:
+        Refusal: If they are not computed from one value.
+    """
+    common: set[ir.Value] | None = None
+    for operand in operands:
+        sources = _sources(operand)
+        common = sources if common is None else common & sources
+    need(bool(common), "the guard would hide a NaN that the values do not have", operands[0])
+
+
+def _sources(value: ir.Value) -> set[ir.Value]:
+    """A value and those that it is computed from, as far as NaNs stay in their positions."""
+    pending = [value]
+    seen: set[ir.Value] = set()
+    while pending and len(seen) < _MAX_VALUES:
+        at = pending.pop()
+        if at in seen or is_constant(at):
+            continue
+        seen.add(at)
+        node = at.producer()
+        if node is not None and not node.domain and node.op_type in _KEEPS_NAN:
+            pending.extend(operand for operand in node.inputs if operand is not None)
+    return seen
+
+
+__all__ = ["check_nothing_else_is_guarded"]
