@@ -23,7 +23,7 @@ class AttentionFusion(RewriteRule[Attention]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("opset_conversion", "constant_folding")
+    after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion")
     roots = ("MatMul",)
     lookback = 12
     looks_downstream = True

@@ -21,7 +21,8 @@ _KEEPS_NAN = frozenset(
         "Identity",
         "MatMul",
     }
-    | {"MatMulInteger", "Mul", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
+    | {"MatMulInteger", "Mul", "Neg", "Reshape", "RotaryEmbedding", "Slice"}
+    | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
