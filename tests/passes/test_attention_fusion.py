@@ -283,9 +283,21 @@ def test_scores_that_somebody_else_reads(value: str) -> None:
     check_keeps(PASS, model(outputs=f"float[2,3,8] y, float[2,2,3,5] {value}"), "used elsewhere", opset=23)
 
 
-def test_half_precision_stays() -> None:
-    text = model().replace("float[2,", "float16[2,")
-    check_keeps(PASS, text, "the scores are not single-precision numbers", opset=23)
+def test_half_precision() -> None:
+    check_rewrites(PASS, model().replace("float[2,", "float16[2,"), fused(), opset=23)
+
+
+def test_a_half_precision_mask_that_masks_by_a_large_number() -> None:
+    text = model(BOOLEAN.format(fill="low"), inputs=f"{STATIC}, bool[2,1,3,5] b").replace("float[2,", "float16[2,")
+    text = text.replace("float zero", "float16 zero").replace(
+        "float low = {-3.4028234663852886e38}", "float16 low = {-65504}"
+    )
+    check_keeps(PASS, text, "a half-precision mask has large numbers", opset=23)
+
+
+def test_double_precision_stays() -> None:
+    text = model().replace("float[2,", "double[2,")
+    check_keeps(PASS, text, "the scores are not single- or half-precision numbers", opset=23)
 
 
 def test_a_guarded_mask_may_be_infinite_and_a_dimension_0() -> None:

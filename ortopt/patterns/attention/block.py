@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import (
     FLOAT,
+    FLOAT16,
     Dim,
     Refusal,
     attribute,
@@ -29,7 +30,7 @@ from ortopt.graph.match import (
 from ortopt.graph.onnx_ir_internals import use_count
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
 from ortopt.patterns.attention.heads import HEADS_FIRST, Heads, heads_of, heads_of_transposed, ungrouped
-from ortopt.patterns.attention.mask import check_bias, is_zero
+from ortopt.patterns.attention.mask import Depth, check_bias, check_half, depth, is_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def attention(root: ir.Node) -> Attention:
     nodes.append(softmax)
     logits, *_ = softmax.inputs
     assert logits is not None
-    need(dtype(logits) == FLOAT, "the scores are not single-precision numbers", logits)
+    need(dtype(logits) in {FLOAT, FLOAT16}, "the scores are not single- or half-precision numbers", logits)
     scores = dims(logits, 4)
     need(axis(softmax, 4, -1) == 3, "the softmax is not over the keys", logits)
     product, scale, biases = _terms(logits, nodes)
@@ -129,6 +130,9 @@ def attention(root: ir.Node) -> Attention:
     _check(queries, keys[0], values, scores, value)
     for bias in biases:
         check_bias(bias, scores)
+        if dtype(logits) == FLOAT16:
+            check_half(bias)
+            need(guarded or depth(bias) is Depth.SHALLOW, "a half-precision mask may leave no key", bias)
     values = ungrouped(values)
     need(keys[1].count == values.count, "keys and values have different numbers of heads", value)
     key_heads, value_heads, past = _before(keys[1], values)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, array_of, dims, inputs, is_constant, is_op, need, optional, same_dim
+from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, need, optional, same_dim
 
 LOWEST = float(np.finfo(np.float32).min)
 FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
 """Stands for the lowest number in masks: ONNX Runtime's kernel takes a row that has nothing above the lowest number for
 one without any key. What is added to either of them is lost by rounding: the softmax is the same."""
+
+MAX_HALF = 1024.0
+"""In half precision, what is added to larger numbers is rounded to whole ones, which a kernel that computes in single
+precision does not do: only 0 and -inf, and numbers below, mask as exactly there as here."""
 
 _MOVES = frozenset({"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _MAX_DEPTH = 12
@@ -32,50 +36,69 @@ class Depth(Enum):
 def depth(mask: ir.Value) -> Depth:
     """How far down the elements of a mask go, as far as constants and types tell."""
     bound = _bound(mask, 0)
-    if bound is None:
+    if bound is None or bound == math.inf:
         return Depth.UNKNOWN
     if bound <= -FLOOR:
         return Depth.SHALLOW
     return Depth.FINITE if bound <= -LOWEST else Depth.UNKNOWN
 
 
-def _bound(value: ir.Value | None, level: int) -> float | None:
-    """The largest magnitude that an element can have; None if that is not known."""
+def check_half(mask: ir.Value) -> None:
+    """Refuse a mask in half precision that masks by large numbers.
+
+    Raises:
+        Refusal: If an element may be a large number and no infinity.
+    """
+    bound = _bound(mask, 0, infinite=0.0)
+    need(bound is not None and bound <= MAX_HALF, "a half-precision mask has large numbers", mask)
+
+
+def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> float | None:
+    """The largest magnitude that an element can have; None if that is not known.
+
+    Args:
+        value: A value.
+        level: How many nodes were passed on the way.
+        infinite: What an infinity counts as.
+    """
     if value is None or level > _MAX_DEPTH:
         return None
     if is_constant(value):
         content = array_of(value)
         if content.dtype.kind not in "fiub":
             return None
-        largest = float(np.abs(content.astype(np.float64)).max(initial=0.0))
-        return largest if np.isfinite(largest) else None
+        magnitudes = np.abs(content.astype(np.float64))
+        largest = float(np.where(np.isinf(magnitudes), infinite, magnitudes).max(initial=0.0))
+        return None if math.isnan(largest) else largest
     node = value.producer()
     if node is None or node.domain:
         return None
     if node.op_type in _MOVES:
-        return _bound(optional(node, 0), level + 1)
+        return _bound(optional(node, 0), level + 1, infinite)
     if node.op_type == "Where":
-        return _together(max, node.inputs[1:], level)
+        return _together(max, node.inputs[1:], level, infinite)
     if node.op_type == "Concat":
-        return _together(max, node.inputs, level)
+        return _together(max, node.inputs, level, infinite)
     if node.op_type in {"Add", "Sub"}:
         return _together(lambda a, b: a + b, node.inputs, level)
     if node.op_type == "Mul":
         return _together(lambda a, b: a * b, node.inputs, level)
     if node.op_type == "Neg":
-        return _bound(node.inputs[0], level + 1)
+        return _bound(node.inputs[0], level + 1, infinite)
     if node.op_type == "Cast":
         return _cast_bound(node.inputs[0])
     return None
 
 
-def _together(join: object, values: Sequence[ir.Value | None], level: int) -> float | None:
-    bounds = [_bound(value, level + 1) for value in values]
+def _together(
+    join: Callable[[float, float], float], values: Sequence[ir.Value | None], level: int, infinite: float = math.inf
+) -> float | None:
+    bounds = [_bound(value, level + 1, infinite) for value in values]
     total: float | None = None
     for bound in bounds:
         if bound is None:
             return None
-        total = bound if total is None else join(total, bound)  # type: ignore[operator]
+        total = bound if total is None else join(total, bound)
     return total
 
 
@@ -126,6 +149,8 @@ def lifted(biases: Sequence[ir.Value], *, guarded: bool) -> ir.Value:
         biases: What is added to the scores: one or more, checked by `check_bias`.
         guarded: Whether a row of NaNs, which a row of -inf gives, was set to 0, as the kernel does.
     """
+    if biases[0].dtype == FLOAT16:
+        return total(biases)  # `check_half` let it pass: there is no lowest number, and no row without any key
     return _lifted(total(biases), guarded=guarded)
 
 
