@@ -9,7 +9,9 @@ from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
+from ortopt.patterns.attention.block import attention, check_sizes_are_positive
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
+from ortopt.patterns.rotary import rotary
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -27,9 +29,20 @@ def _rms_alone(root: ir.Node) -> None:
     raise Refusal("it is a layer normalization")
 
 
+def _attention(root: ir.Node) -> None:
+    """A block for which the kernel of Attention does.
+
+    Raises:
+        Refusal: If it is none.
+    """
+    check_sizes_are_positive(attention(root))
+
+
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
+    (23, "RotaryEmbedding", ("Add",), rotary),
+    (23, "Attention", ("MatMul",), _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""
 

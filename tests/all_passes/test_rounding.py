@@ -37,6 +37,7 @@ REORDERED = sorted(
 )
 
 ENDS_THE_PATH = {
+    "attention_fusion": "what it gives comes out of a MatMul",
     "bias_gelu_fusion": "Gelu is transcendental",
     "bn_conv_fusion": "what it gives comes out of a convolution",
     "conv_activation_fusion": "what it takes comes out of a convolution",

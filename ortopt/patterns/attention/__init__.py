@@ -1,0 +1,1 @@
+"""Attention, in whatever spelling: what a block computes, in one form."""

@@ -1,0 +1,157 @@
+"""How queries, keys and values are split into heads, and what they are before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, integers, is_op, need, optional, same_dim
+
+HEADS_FIRST = (0, 2, 1, 3)
+"""The permutation between [batch, length, heads, size] and [batch, heads, length, size], both ways."""
+
+TRANSPOSED_ROWS = (0, 2, 3, 1)
+"""The permutation from [batch, length, heads, size] to [batch, heads, size, length]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A tensor of heads in the layout that it is computed in; at least one of both is known.
+
+    Attributes:
+        rows: The value with dimensions [batch, length, heads, size], or None.
+        columns: The value with dimensions [batch, heads, length, size], or None.
+        batch: The batch size.
+        length: How many positions.
+        count: How many heads.
+        size: Elements of a head.
+    """
+
+    rows: ir.Value | None
+    columns: ir.Value | None
+    batch: Dim
+    length: Dim
+    count: int
+    size: int
+
+    @property
+    def any(self) -> ir.Value:
+        """The value in the layout that it is computed in."""
+        value = self.columns if self.rows is None else self.rows
+        assert value is not None
+        return value
+
+    def merged(self) -> ir.Value:
+        """The value with dimensions [batch, length, heads · size]; only of heads whose `rows` are known."""
+        assert self.rows is not None
+        width = self.count * self.size
+        node = self.rows.producer()
+        if is_op(node, "Reshape"):
+            assert node is not None
+            source = node.inputs[0]
+            assert source is not None
+            if _has_shape(source, (self.batch, self.length, width)):
+                return source
+        return ir.node("Reshape", [self.rows, constant([0, 0, width])]).outputs[0]
+
+    def heads_first(self) -> ir.Value:
+        """The value with dimensions [batch, heads, length, size]."""
+        if self.columns is not None:
+            return self.columns
+        return ir.node("Transpose", [self.rows], {"perm": HEADS_FIRST}).outputs[0]
+
+
+def heads_of(value: ir.Value) -> Heads:
+    """The heads of a value with dimensions [batch, heads, length, size].
+
+    Raises:
+        Refusal: If it has other dimensions, or heads of unknown number or size.
+    """
+    batch, count, length, size = dims(value, 4)
+    need(isinstance(count, int) and isinstance(size, int), "the heads have no known number and size", value)
+    assert isinstance(count, int)
+    assert isinstance(size, int)
+    return Heads(_permuted(value, HEADS_FIRST), value, batch, length, count, size)
+
+
+def heads_of_transposed(value: ir.Value) -> Heads:
+    """The heads of a value with dimensions [batch, heads, size, length], as a product of queries and keys reads keys.
+
+    Raises:
+        Refusal: If it has other dimensions, heads of unknown number or size, or comes from no Transpose.
+    """
+    batch, count, size, length = dims(value, 4)
+    need(isinstance(count, int) and isinstance(size, int), "the heads have no known number and size", value)
+    assert isinstance(count, int)
+    assert isinstance(size, int)
+    rows = _permuted(value, TRANSPOSED_ROWS)
+    if rows is not None:
+        return Heads(rows, None, batch, length, count, size)
+    columns = _permuted(value, (0, 1, 3, 2))
+    if columns is None:
+        raise Refusal("the keys are not transposed", value)
+    return Heads(_permuted(columns, HEADS_FIRST), columns, batch, length, count, size)
+
+
+def ungrouped(heads: Heads) -> Heads:
+    """The key or value heads before each was repeated for its group of query heads; the heads themselves if none was.
+
+    Repeated is: ``[batch, n, length, size]`` by Unsqueeze, Expand and Reshape to ``[batch, n · group, length, size]``.
+    """
+    try:
+        return _ungrouped(heads)
+    except Refusal:
+        return heads
+
+
+def _ungrouped(heads: Heads) -> Heads:
+    joined = None if heads.columns is None else heads.columns.producer()
+    need(is_op(joined, "Reshape"), "no Reshape joins groups")
+    assert joined is not None
+    repeated, _ = inputs(joined, 2)
+    expand = repeated.producer()
+    need(is_op(expand, "Expand"), "no Expand repeats heads", repeated)
+    assert expand is not None
+    single = expand.inputs[0]
+    unsqueeze = None if single is None else single.producer()
+    need(is_op(unsqueeze, "Unsqueeze"), "no Unsqueeze makes room for a group", single)
+    assert unsqueeze is not None
+    axes = optional(unsqueeze, 1)
+    places = attribute(unsqueeze, "axes", ()) if axes is None else integers(axes)
+    need(tuple(places) in {(2,), (-3,)}, "the group is not the third dimension", single)
+    source = unsqueeze.inputs[0]
+    assert source is not None
+    original = heads_of(source)
+    batch, count, group, length, size = dims(repeated, 5)
+    need(
+        isinstance(group, int)
+        and count == original.count
+        and size == original.size == heads.size
+        and original.count * group == heads.count
+        and same_dim(batch, original.batch)
+        and same_dim(length, original.length)
+        and same_dim(batch, heads.batch)
+        and same_dim(length, heads.length),
+        "the heads are not repeated one by one",
+        repeated,
+    )
+    return original
+
+
+def _permuted(value: ir.Value, perm: tuple[int, ...]) -> ir.Value | None:
+    """What a Transpose by this permutation made the value of; None if there is none."""
+    node = value.producer()
+    if not is_op(node, "Transpose"):
+        return None
+    assert node is not None
+    return node.inputs[0] if tuple(attribute(node, "perm", ())) == perm else None
+
+
+def _has_shape(value: ir.Value, shape: tuple[Dim, ...]) -> bool:
+    try:
+        own = dims(value, len(shape))
+    except Refusal:
+        return False
+    return all(map(same_dim, own, shape))

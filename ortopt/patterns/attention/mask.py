@@ -1,0 +1,209 @@
+"""What is added to the scores of an attention: masks and biases, and how far down they go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, need, optional, same_dim
+
+LOWEST = float(np.finfo(np.float32).min)
+FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
+"""Stands for the lowest number in masks: ONNX Runtime's kernel takes a row that has nothing above the lowest number for
+one without any key. What is added to either of them is lost by rounding: the softmax is the same."""
+
+MAX_HALF = 1024.0
+"""In half precision, what is added to larger numbers is rounded to whole ones, which a kernel that computes in single
+precision does not do: only 0 and -inf, and numbers below, mask as exactly there as here."""
+
+_MOVES = frozenset({"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_MAX_DEPTH = 12
+
+
+class Depth(Enum):
+    """How far down the elements of a mask go."""
+
+    SHALLOW = "all elements are above the lowest number"
+    FINITE = "no element is infinite"
+    UNKNOWN = "elements may be infinite"
+
+
+def depth(mask: ir.Value) -> Depth:
+    """How far down the elements of a mask go, as far as constants and types tell."""
+    bound = _bound(mask, 0)
+    if bound is None or bound == math.inf:
+        return Depth.UNKNOWN
+    if bound <= -FLOOR:
+        return Depth.SHALLOW
+    return Depth.FINITE if bound <= -LOWEST else Depth.UNKNOWN
+
+
+def check_half(mask: ir.Value) -> None:
+    """Refuse a mask in half precision that masks by large numbers.
+
+    Raises:
+        Refusal: If an element may be a large number and no infinity.
+    """
+    bound = _bound(mask, 0, infinite=0.0)
+    need(bound is not None and bound <= MAX_HALF, "a half-precision mask has large numbers", mask)
+
+
+def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> float | None:
+    """The largest magnitude that an element can have; None if that is not known.
+
+    Args:
+        value: A value.
+        level: How many nodes were passed on the way.
+        infinite: What an infinity counts as.
+    """
+    if value is None or level > _MAX_DEPTH:
+        return None
+    if is_constant(value):
+        content = array_of(value)
+        if content.dtype.kind not in "fiub":
+            return None
+        magnitudes = np.abs(content.astype(np.float64))
+        largest = float(np.where(np.isinf(magnitudes), infinite, magnitudes).max(initial=0.0))
+        return None if math.isnan(largest) else largest
+    node = value.producer()
+    if node is None or node.domain:
+        return None
+    if node.op_type in _MOVES:
+        return _bound(optional(node, 0), level + 1, infinite)
+    if node.op_type == "Where":
+        return _together(max, node.inputs[1:], level, infinite)
+    if node.op_type == "Concat":
+        return _together(max, node.inputs, level, infinite)
+    if node.op_type in {"Add", "Sub"}:
+        return _together(lambda a, b: a + b, node.inputs, level)
+    if node.op_type == "Mul":
+        return _together(lambda a, b: a * b, node.inputs, level)
+    if node.op_type == "Neg":
+        return _bound(node.inputs[0], level + 1, infinite)
+    if node.op_type == "Cast":
+        return _cast_bound(node.inputs[0])
+    return None
+
+
+def _together(
+    join: Callable[[float, float], float], values: Sequence[ir.Value | None], level: int, infinite: float = math.inf
+) -> float | None:
+    bounds = [_bound(value, level + 1, infinite) for value in values]
+    total: float | None = None
+    for bound in bounds:
+        if bound is None:
+            return None
+        total = bound if total is None else join(total, bound)
+    return total
+
+
+def _cast_bound(value: ir.Value | None) -> float | None:
+    """The bound of a number by the type that it was cast from."""
+    if value is None or value.dtype is None:
+        return None
+    if value.dtype == ir.DataType.BOOL:
+        return 1.0
+    return 2.0**value.dtype.bitwidth if value.dtype.is_integer() else None
+
+
+def is_zero(bias: ir.Value) -> bool:
+    """Whether a mask is a constant that masks nothing."""
+    return is_constant(bias) and not array_of(bias).any()
+
+
+def check_bias(bias: ir.Value, scores: Sequence[Dim]) -> None:
+    """Refuse what is added to the scores if it does not broadcast to them, or not along the last dimension.
+
+    Args:
+        bias: What is added.
+        scores: The dimensions of the scores: [batch, heads, length of the queries, length of the keys].
+
+    Raises:
+        Refusal: The reason.
+    """
+    own = dims(bias)
+    need(0 < len(own) <= len(scores), "the mask has another rank than the scores", bias)
+    aligned = scores[len(scores) - len(own) :]
+    for dim, wanted in zip(own, aligned, strict=True):
+        need(same_dim(dim, wanted) or dim == 1, "the mask does not broadcast to the scores", bias)
+    need(same_dim(own[-1], scores[-1]), "the mask does not say something for each key", bias)
+
+
+def total(biases: Sequence[ir.Value]) -> ir.Value:
+    """The sum of what is added to the scores."""
+    first, *others = biases
+    for other in others:
+        first = ir.node("Add", [first, other]).outputs[0]
+    return first
+
+
+def lifted(biases: Sequence[ir.Value], *, guarded: bool) -> ir.Value:
+    """The sum of masks as the kernel of Attention wants it, with the meaning that it has for a softmax.
+
+    Args:
+        biases: What is added to the scores: one or more, checked by `check_bias`.
+        guarded: Whether a row of NaNs, which a row of -inf gives, was set to 0, as the kernel does.
+    """
+    if biases[0].dtype == FLOAT16:
+        return total(biases)  # `check_half` let it pass: there is no lowest number, and no row without any key
+    return _lifted(total(biases), guarded=guarded)
+
+
+def for_each_query(
+    mask: ir.Value, biases: Sequence[ir.Value], scores: Sequence[Dim], queries: ir.Value, *, axis: int
+) -> ir.Value:
+    """A mask with a row for each query: kernels do not broadcast along the queries.
+
+    Args:
+        mask: What has become of the sum of the biases.
+        biases: What is added to the scores.
+        scores: The dimensions of the scores.
+        queries: A value that has the length of the queries as a dimension.
+        axis: Which.
+    """
+    shapes = [dims(bias) for bias in biases]
+    if any(len(shape) >= 2 and same_dim(shape[-2], scores[-2]) for shape in shapes):
+        return mask
+    length = ir.node("Shape", [queries], {"start": axis, "end": axis + 1}).outputs[0]
+    ones = np.ones(max(0, max(map(len, shapes)) - 2), np.int64)
+    parts = [*([constant(ones)] if ones.size else []), length, constant([1])]
+    shape = ir.node("Concat", parts, {"axis": 0}).outputs[0]
+    return ir.node("Expand", [mask, shape]).outputs[0]
+
+
+def of_rank_4(mask: ir.Value, biases: Sequence[ir.Value]) -> ir.Value:
+    """A mask with as many dimensions as the scores; one for each query has two already."""
+    missing = 4 - max(2, *(len(dims(bias)) for bias in biases))
+    if not missing:
+        return mask
+    return ir.node("Unsqueeze", [mask, constant(list(range(missing)))]).outputs[0]
+
+
+def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
+    how = depth(bias)
+    if how is Depth.SHALLOW:
+        return bias
+    node = bias.producer()
+    if how is Depth.FINITE and is_op(node, "Where"):
+        assert node is not None
+        condition, yes, no = inputs(node, 3)
+        if is_constant(yes) and is_constant(no):
+            return ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]
+    lowest = ir.node("Equal", [bias, constant(LOWEST)]).outputs[0]
+    mask = ir.node("Where", [lowest, constant(FLOOR), bias]).outputs[0]
+    if how is Depth.FINITE or guarded:
+        return mask
+    last = ir.node("ReduceMax", [bias, constant([-1])], {"keepdims": 1}).outputs[0]
+    empty = ir.node("Equal", [last, constant(-math.inf)]).outputs[0]
+    return ir.node("Where", [empty, constant(math.nan), mask]).outputs[0]
+
+
+def _constant_lifted(value: ir.Value) -> ir.Value:
+    content = array_of(value)
+    lowest = content == np.float32(LOWEST)
+    return constant(np.where(lowest, np.float32(FLOOR), content)) if lowest.any() else value

@@ -1,0 +1,352 @@
+"""Attention in any spelling becomes one node."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from ortopt.serialization.save import to_bytes
+from ortopt.testing import check_keeps, check_rewrites, parse
+
+PASS = "attention_fusion"
+Q = "qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs)"
+K = "ks = Reshape (k, split) kt = Transpose <perm = [0, 2, 3, 1]> (ks)"
+V = "vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs)"
+OUT = "c = MatMul (p, vh) j = Transpose <perm = [0, 2, 1, 3]> (c) y = Reshape (j, merge)"
+CONSTANTS = {
+    "split": "int64[4] split = {0, 0, 2, 4}",
+    "merge": "int64[3] merge = {0, 0, 8}",
+    "half": "float half = {0.5}",
+    "two": "float two = {2}",
+    "minus": "float minus = {-0.5}",
+    "zero": "float zero = {0}",
+    "one": "float one = {1}",
+    "low": "float low = {-3.4028234663852886e38}",
+    "none": "float[1,1,3,1] none = {0, 0, 0}",
+}
+STATIC = "float[2,3,8] q, float[2,5,8] k, float[2,5,8] v"
+ATTENTION = "y = Attention <q_num_heads = 2, kv_num_heads = 2, scale = {scale}> (q, k, v{mask})"
+
+
+def model(
+    scores: str = "z = MatMul (qh, kt) p = Softmax <axis = -1> (z)",
+    *,
+    inputs: str = STATIC,
+    outputs: str = "float[2,3,8] y",
+    q: str = Q,
+    k: str = K,
+    v: str = V,
+    out: str = OUT,
+    more: str = "",
+) -> str:
+    """A block, with the constants that it names."""
+    body = f"{q} {k} {v} {scores} {out}"
+    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    used = [text for name, text in CONSTANTS.items() if name in words] + ([more] if more else [])
+    return f"main ({inputs}) => ({outputs}) <{', '.join(used)}> {{ {body} }}"
+
+
+def fused(scale: float = 1.0, mask: str = "") -> str:
+    return ATTENTION.format(scale=scale, mask=mask)
+
+
+SCALES = {
+    "none": ("z = MatMul (qh, kt) p = Softmax <axis = -1> (z)", 1.0),
+    "Mul": ("d = MatMul (qh, kt) z = Mul (d, half) p = Softmax <axis = -1> (z)", 0.5),
+    "Mul, the other way": ("d = MatMul (qh, kt) z = Mul (half, d) p = Softmax <axis = -1> (z)", 0.5),
+    "Div": ("d = MatMul (qh, kt) z = Div (d, two) p = Softmax <axis = 3> (z)", 0.5),
+    "of the queries": ("qm = Mul (qh, half) z = MatMul (qm, kt) p = Softmax <axis = -1> (z)", 0.5),
+    "of both": ("qm = Mul (qh, half) km = Div (kt, two) z = MatMul (qm, km) p = Softmax <axis = -1> (z)", 0.25),
+}
+
+
+@pytest.mark.parametrize("spelling", SCALES)
+def test_scales(spelling: str) -> None:
+    scores, scale = SCALES[spelling]
+    check_rewrites(PASS, model(scores), fused(scale), opset=23)
+
+
+def test_keys_that_are_transposed_twice() -> None:
+    keys = "ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) kt = Transpose <perm = [0, 1, 3, 2]> (kh)"
+    check_rewrites(PASS, model(k=keys), fused(), opset=23)
+
+
+ADDED = "d = MatMul (qh, kt) z = Add (d, m) p = Softmax <axis = -1> (z)"
+
+
+@pytest.mark.parametrize("shape", ["2,2,3,5", "2,1,3,5", "1,2,3,5", "2,3,5", "1,3,5", "3,5"])
+@pytest.mark.parametrize("order", ["d, m", "m, d"])
+def test_an_unknown_mask_keeps_what_a_masked_row_gives(shape: str, order: str) -> None:
+    text = model(ADDED.replace("d, m", order), inputs=f"{STATIC}, float[{shape}] m")
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "ReduceMax": 1, "Where": 2, "Softmax": 0}, opset=23)
+    check_rows(text, result, np.zeros([int(size) for size in shape.split(",")], np.float32))
+
+
+@pytest.mark.parametrize("shape", ["2,1,1,5", "1,5", "5"])
+def test_a_mask_alike_for_all_queries_gets_a_row_for_each(shape: str) -> None:
+    text = model(ADDED, inputs=f"{STATIC}, float[{shape}] m")
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "Expand": 1, "Softmax": 0}, opset=23)
+    check_rows(text, result, np.zeros([int(size) for size in shape.split(",")], np.float32))
+
+
+BOOLEAN = "m = Where (b, zero, {fill}) d = MatMul (qh, kt) z = Add (d, m) p = Softmax <axis = -1> (z)"
+
+
+def test_a_finite_mask_is_kept_above_what_the_kernel_takes_for_nothing() -> None:
+    text = model(BOOLEAN.format(fill="low"), inputs=f"{STATIC}, bool[2,1,3,5] b")
+    after = """f = Constant <value_float = -3.4028232635611926e38> () o = Constant <value_float = 0.0> ()
+        w = Where (b, o, f) """
+    after += fused(mask=", w")
+    result = check_rewrites(PASS, text, after, opset=23)
+    check_rows(text, result, np.ones((2, 1, 3, 5), bool))
+
+
+def test_a_shallow_mask_stays_as_it_is() -> None:
+    text = model(BOOLEAN.format(fill="minus"), inputs=f"{STATIC}, bool[2,1,3,5] b")
+    after = "o = Constant <value_float = 0.0> () f = Constant <value_float = -0.5> () w = Where (b, o, f)"
+    check_rewrites(PASS, text, f"{after} {fused(mask=', w')}", opset=23)
+
+
+def test_a_constant_mask_that_masks_nothing_goes() -> None:
+    check_rewrites(PASS, model(ADDED.replace(", m)", ", none)")), fused(), opset=23)
+
+
+def test_two_masks_are_added() -> None:
+    scores = "d = MatMul (qh, kt) a = Add (d, m) z = Add (n, a) p = Softmax <axis = -1> (z)"
+    text = model(scores, inputs=f"{STATIC}, float[1,2,3,5] m, float[2,1,1,5] n")
+    check_rewrites(PASS, text, ops={"Attention": 1, "Add": 1, "Softmax": 0}, opset=23)
+
+
+GUARD = "s = Softmax <axis = -1> (z) t = IsNaN (s) p = Where (t, zero, s)"
+
+
+ITSELF = "float[2,3,8] x"
+
+
+WEIGHTS = ", ".join(str((7 * index) % 11 / 10 - 0.5) for index in range(64))
+
+
+def itself(scores: str, more: str = "", mask: str = "bool[2,1,3,3] b") -> str:
+    """A block whose queries and keys are one value, and whose values are a product with it."""
+    parts = {name: text.replace(f"({name},", "(x,") for name, text in (("q", Q), ("k", K))}
+    weights = f"float[8,8] w = {{{WEIGHTS}}}"
+    constants = f"{weights}, {more}" if more else weights
+    return model(scores, inputs=f"{ITSELF}, {mask}", more=constants, v=f"v = MatMul (x, w) {V}", **parts)
+
+
+def test_a_guard_against_nan() -> None:
+    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
+    text = itself(scores, "float i = {-inf}")
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0, "Softmax": 0}, opset=23)
+    check_rows(text, result, np.ones((2, 1, 3, 3), bool))
+
+
+def test_a_guard_with_a_mask_that_is_low_and_infinite() -> None:
+    text = itself(f"d = MatMul (qh, kt) z = Add (d, m) {GUARD}", mask="float[2,1,3,3] m")
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0, "Softmax": 0}, opset=23)
+    check_rows(text, result, np.zeros((2, 1, 3, 3), np.float32))
+
+
+def test_a_guard_that_hides_a_nan_stays() -> None:
+    check_keeps(PASS, model(f"z = MatMul (qh, kt) {GUARD}"), "the guard would hide a NaN", opset=23)
+
+
+PAST = "float[2,3,8] q, float[2,3,8] k, float[2,3,8] v, float[2,2,6,4] pk, float[2,2,6,4] pv"
+PAST_OUT = "float[2,3,8] y, float[2,2,9,4] kk, float[2,2,9,4] vv"
+PAST_K = """ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) kk = Concat <axis = 2> (pk, kh)
+    kt = Transpose <perm = [0, 1, 3, 2]> (kk)"""
+PAST_V = "vs = Reshape (v, split) vn = Transpose <perm = [0, 2, 1, 3]> (vs) vv = Concat <axis = -2> (pv, vn)"
+
+
+def test_a_past() -> None:
+    text = model(inputs=PAST, outputs=PAST_OUT, k=PAST_K, v=PAST_V, out=OUT.replace("vh", "vv"))
+    after = "y, kk, vv = Attention <q_num_heads = 2, kv_num_heads = 2, scale = 1.0> (q, k, v, , pk, pv)"
+    check_rewrites(PASS, text, after, opset=23)
+
+
+def test_a_past_may_be_empty() -> None:
+    text = model(inputs=PAST, outputs=PAST_OUT, k=PAST_K, v=PAST_V, out=OUT.replace("vh", "vv"))
+    text = text.replace("2,2,6,4", "2,2,P,4").replace("2,2,9,4", "2,2,A,4")
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 0}, opset=23)
+    feeds = {name: numbers(name, (2, 3, 8)) for name in "qkv"} | {"pk": np.zeros((2, 2, 0, 4), np.float32)}
+    compare(text, result, feeds | {"pv": np.zeros((2, 2, 0, 4), np.float32)})
+
+
+def test_a_past_of_the_keys_alone_stays_outside() -> None:
+    inputs = "float[2,3,8] q, float[2,3,8] k, float[2,9,8] v, float[2,2,6,4] pk"
+    text = model(inputs=inputs, outputs="float[2,3,8] y, float[2,2,9,4] kk", k=PAST_K)
+    check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 1}, opset=23)
+
+
+GROUPS = "float[2,3,16] q, float[2,5,8] k, float[2,5,8] v"
+GROUP_CONSTANTS = "int64[4] four = {0, 0, 4, 4}, int64[1] axis = {2}, int64[5] twice = {2, 2, 2, 5, 4}"
+GROUP_CONSTANTS += ", int64[4] join = {2, 4, 5, 4}, int64[3] wide = {0, 0, 16}"
+GROUPED = {
+    "q": "qs = Reshape (q, four) qh = Transpose <perm = [0, 2, 1, 3]> (qs)",
+    "k": """ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) ku = Unsqueeze (kh, axis)
+        ke = Expand (ku, twice) kj = Reshape (ke, join) kt = Transpose <perm = [0, 1, 3, 2]> (kj)""",
+    "v": """vs = Reshape (v, split) vn = Transpose <perm = [0, 2, 1, 3]> (vs) vu = Unsqueeze (vn, axis)
+        ve = Expand (vu, twice) vh = Reshape (ve, join)""",
+    "out": OUT.replace("merge", "wide"),
+    "more": GROUP_CONSTANTS,
+}
+
+
+def test_grouped_heads() -> None:
+    text = model(inputs=GROUPS, outputs="float[2,3,16] y", **GROUPED)
+    after = "y = Attention <q_num_heads = 4, kv_num_heads = 2, scale = 1.0> (q, k, v)"
+    check_rewrites(PASS, text, after, opset=23)
+
+
+def test_heads_that_are_repeated_as_a_whole_are_no_groups() -> None:
+    other = {name: text.replace("axis)", "first)").replace("twice", "tiled") for name, text in GROUPED.items()}
+    more = GROUP_CONSTANTS.replace("axis = {2}", "first = {1}").replace("twice", "tiled")
+    text = model(inputs=GROUPS, outputs="float[2,3,16] y", **(other | {"more": more}))
+    check_rewrites(PASS, text, ops={"Attention": 1, "Expand": 2}, opset=23)
+
+
+def test_heads_that_are_not_joined() -> None:
+    text = model(out="y = MatMul (p, vh)", outputs="float[2,2,3,4] y")
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0, "MatMul": 0}, opset=23)
+    node = next(node for node in result.graph if node.op_type == "Attention")
+    assert "q_num_heads" not in node.attributes
+
+
+def test_a_result_that_is_merged_otherwise() -> None:
+    text = model(out=OUT.replace("merge", "flat"), outputs="float[6,8] y", more="int64[2] flat = {-1, 8}")
+    check_rewrites(PASS, text, ops={"Attention": 1, "Transpose": 0, "Softmax": 0}, opset=23)
+
+
+# ONNX Runtime's own op
+
+SYMBOLS = "float[B,S,8] q, float[B,T,8] k, float[B,T,8] v"
+OWN = "y = com.microsoft.MultiHeadAttention <num_heads = 2, scale = {scale}> (q, k, v{mask})"
+
+
+def test_the_own_op_where_the_opset_has_no_other() -> None:
+    check_rewrites(PASS, model(), OWN.format(scale=1.0, mask=""), opset=17)
+
+
+def test_the_own_op_where_a_dimension_may_be_0() -> None:
+    text = model(inputs=SYMBOLS, outputs="float[B,S,8] y")
+    result = check_rewrites(PASS, text, OWN.format(scale=1.0, mask=""), opset=23)
+    for batch, queries, keys in ((0, 3, 5), (2, 0, 5), (2, 3, 0), (0, 0, 0)):
+        sizes = {"q": (batch, queries, 8), "k": (batch, keys, 8), "v": (batch, keys, 8)}
+        compare(text, result, {name: numbers(name, size) for name, size in sizes.items()})
+
+
+@pytest.mark.parametrize("shape", ["2,2,3,5", "1,1,3,5", "3,5", "2,1,1,5", "5"])
+def test_the_own_op_with_a_mask(shape: str) -> None:
+    text = model(ADDED, inputs=f"{STATIC}, float[{shape}] m")
+    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=17)
+    check_rows(text, result, np.zeros([int(size) for size in shape.split(",")], np.float32))
+
+
+def test_the_own_op_with_a_past() -> None:
+    text = model(inputs=PAST, outputs=PAST_OUT, k=PAST_K, v=PAST_V, out=OUT.replace("vh", "vv"))
+    after = """y, kk, vv = com.microsoft.MultiHeadAttention <num_heads = 2, scale = 1.0> (q, k, v, , , , pk, pv)"""
+    check_rewrites(PASS, text, after, opset=17)
+
+
+# What is left as it is
+
+
+def test_the_target_may_have_no_op() -> None:
+    check_keeps(PASS, model(), "MultiHeadAttention is no op of the ONNX specification", opset=17, target="onnx")
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        ("z = MatMul (qh, kt) p = Softmax <axis = 2> (z)", "the softmax is not over the keys"),
+        ("d = MatMul (qh, kt) z = Mul (d, minus) p = Softmax <axis = -1> (z)", "the scale is not positive"),
+        ("d = MatMul (qh, kt) z = Mul (d, zero) p = Softmax <axis = -1> (z)", "the scale is not positive"),
+        ("z = MatMul (qh, kt) " + GUARD.replace("zero", "one"), "the guard's fill is not 0"),
+    ],
+)
+def test_other_computations(scores: str, reason: str) -> None:
+    check_keeps(PASS, model(scores), reason, opset=23)
+
+
+def test_a_mask_that_says_nothing_for_each_key() -> None:
+    text = model(ADDED, inputs=f"{STATIC}, float[2,2,3,1] m")
+    check_keeps(PASS, text, "the mask does not say something for each key", opset=23)
+
+
+def test_a_mask_that_makes_a_batch() -> None:
+    text = model(ADDED, inputs=f"{STATIC}, float[4,2,3,5] m".replace("[2,", "[1,"), outputs="float[4,3,8] y")
+    check_keeps(PASS, text, "the scores are broadcast", opset=23)
+
+
+def test_a_scale_that_is_computed() -> None:
+    scores = "d = MatMul (qh, kt) z = Mul (d, m) p = Softmax <axis = -1> (z)"
+    check_keeps(PASS, model(scores, inputs=f"{STATIC}, float m"), "the factor is not a constant", opset=23)
+
+
+@pytest.mark.parametrize("value", ["z", "p"])
+def test_scores_that_somebody_else_reads(value: str) -> None:
+    check_keeps(PASS, model(outputs=f"float[2,3,8] y, float[2,2,3,5] {value}"), "used elsewhere", opset=23)
+
+
+def test_half_precision() -> None:
+    check_rewrites(PASS, model().replace("float[2,", "float16[2,"), fused(), opset=23)
+
+
+def test_a_half_precision_mask_that_masks_by_a_large_number() -> None:
+    text = model(BOOLEAN.format(fill="low"), inputs=f"{STATIC}, bool[2,1,3,5] b").replace("float[2,", "float16[2,")
+    text = text.replace("float zero", "float16 zero").replace(CONSTANTS["low"], "float16 low = {64511}")  # its bits
+    check_keeps(PASS, text, "a half-precision mask has large numbers", opset=23)
+
+
+def test_double_precision_stays() -> None:
+    text = model().replace("float[2,", "double[2,")
+    check_keeps(PASS, text, "the scores are not single- or half-precision numbers", opset=23)
+
+
+def test_a_guarded_mask_may_be_infinite_and_a_dimension_0() -> None:
+    text = itself(f"d = MatMul (qh, kt) z = Add (d, m) {GUARD}", mask="float[B,1,S,S] m")
+    text = text.replace("float[2,3,8]", "float[B,S,8]")
+    check_keeps(PASS, text, "MultiHeadAttention gives NaN where a row is masked as a whole", opset=23)
+
+
+def test_a_dimension_may_be_0_and_heads_are_grouped() -> None:
+    text = model(inputs=GROUPS.replace("2,3", "2,S"), outputs="float[2,S,16] y", **GROUPED)
+    check_keeps(PASS, text, "the heads are grouped", opset=23)
+
+
+# Numbers
+
+
+def numbers(seed: str, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(ord(seed[0])).standard_normal(shape).astype(np.float32)
+
+
+def outcome(model_bytes: bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model_bytes, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)  # type: ignore[no-any-return]
+
+
+def compare(text: str, result: ir.Model, feeds: dict[str, np.ndarray]) -> None:
+    """Results of the original and of the rewritten model are equal, NaNs included."""
+    original = parse(text, result.graph.opset_imports[""])
+    for expected, got in zip(outcome(to_bytes(original), feeds), outcome(to_bytes(result), feeds), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def check_rows(text: str, result: ir.Model, mask: np.ndarray) -> None:
+    """Compare with rows that are masked in part and as a whole, by every number that masks."""
+    sizes = {"q": (2, 3, 8), "k": (2, 5, 8), "v": (2, 5, 8)} if mask.shape[-1] == 5 else {"x": (2, 3, 8)}
+    feeds = {name: numbers(name, size) for name, size in sizes.items()}
+    name = "b" if mask.dtype == bool else "m"
+    fills = [False] if mask.dtype == bool else [-np.inf, np.finfo(np.float32).min, -1e9, -1e38, -3e38]
+    for fill in fills:
+        part, row, whole = mask.copy(), mask.copy(), mask.copy()
+        part[..., 1:3], whole[...] = fill, fill
+        row.reshape(-1, mask.shape[-1])[0] = fill
+        mixed = whole.copy()
+        if mask.dtype != bool:
+            mixed[..., :2] = np.finfo(np.float32).min
+        for drawn in (mask, part, row, whole, mixed):
+            compare(text, result, feeds | {name: drawn})

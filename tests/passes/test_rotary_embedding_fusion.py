@@ -1,0 +1,122 @@
+"""Rotary position embeddings become one node."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "rotary_embedding_fusion"
+HEADS = "r = Reshape (x, split) h = Transpose <perm = [0, 2, 1, 3]> (r)"
+TABLES = "d = Concat <axis = -1> (f, f) c = Cos (d) s = Sin (d) cu = Unsqueeze (c, one) su = Unsqueeze (s, one)"
+TURN = "a, b = Split <axis = -1> (h, sizes) n = Neg (b) t = Concat <axis = -1> (n, a)"
+SUM = "p = Mul (h, cu) q = Mul (t, su) y = Add (p, q)"
+CONSTANTS = {
+    "split": "int64[4] split = {0, 0, 2, 4}",
+    "one": "int64[1] one = {1}",
+    "sizes": "int64[2] sizes = {2, 2}",
+    "uneven": "int64[2] uneven = {1, 3}",
+    "three": "float three = {3}",
+}
+INPUTS = "float[2,3,8] x, float[2,3,2] f"
+SIDE_BY_SIDE = """c = Cos (f) s = Sin (f) e = RotaryEmbedding <num_heads = 2> (x, c, s)
+    w = Constant <value = int64[4] {0, 0, 2, 4}> () r = Reshape (e, w) y = Transpose <perm = [0, 2, 1, 3]> (r)"""
+
+
+def model(
+    body: str = SUM,
+    *,
+    heads: str = HEADS,
+    tables: str = TABLES,
+    turn: str = TURN,
+    inputs: str = INPUTS,
+    outputs: str = "float[2,2,3,4] y",
+) -> str:
+    text = f"{heads} {tables} {turn} {body}"
+    words = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    used = [constant for name, constant in CONSTANTS.items() if name in words]
+    return f"main ({inputs}) => ({outputs}) <{', '.join(used)}> {{ {text} }}"
+
+
+@pytest.mark.parametrize("total", ["Add (p, q)", "Add (q, p)"])
+@pytest.mark.parametrize("plain", ["Mul (h, cu)", "Mul (cu, h)"])
+@pytest.mark.parametrize("turned", ["Mul (t, su)", "Mul (su, t)"])
+def test_orders(total: str, plain: str, turned: str) -> None:
+    check_rewrites(PASS, model(f"p = {plain} q = {turned} y = {total}"), SIDE_BY_SIDE, opset=23)
+
+
+def test_heads_that_come_first() -> None:
+    text = model(heads="h = Identity (x)", inputs="float[2,2,3,4] x, float[2,3,2] f")
+    after = "h = Identity (x) c = Cos (f) s = Sin (f) y = RotaryEmbedding (h, c, s)"
+    check_rewrites(PASS, text, after, opset=23)
+
+
+def test_any_batch_and_length_0_among_them() -> None:
+    text = model(inputs="float[B,S,8] x, float[B,S,2] f", outputs="float[B,2,S,4] y")
+    check_rewrites(PASS, text, SIDE_BY_SIDE, opset=23)
+
+
+SCALED = """d = Concat <axis = -1> (f, f) c = Cos (d) s = Sin (d) cm = Mul (c, three) sm = Mul (three, s)
+    cu = Unsqueeze (cm, one) su = Unsqueeze (sm, one)"""
+
+
+def test_tables_that_are_scaled() -> None:
+    result = check_rewrites(PASS, model(tables=SCALED), ops={"RotaryEmbedding": 1, "Concat": 0, "Split": 0}, opset=23)
+    assert sum(node.op_type == "Mul" for node in result.graph) == 2
+
+
+LOOKED_UP = """k = Constant <value = float[3,4] {1,2,1,2,3,4,3,4,5,6,5,6}> () c = Gather (k, i) s = Neg (c)
+    cu = Unsqueeze (c, one) su = Unsqueeze (s, one)"""
+
+
+def test_tables_that_are_looked_up() -> None:
+    text = model(tables=LOOKED_UP, inputs="float[2,3,8] x, int64[2,3] i")
+    check_rewrites(PASS, text, ops={"RotaryEmbedding": 1, "Concat": 0, "Gather": 2}, opset=23)
+
+
+def test_a_looked_up_table_with_different_halves() -> None:
+    text = model(tables=LOOKED_UP.replace("5,6,5,6", "5,6,5,7"), inputs="float[2,3,8] x, int64[2,3] i")
+    check_keeps(PASS, text, "the halves of a table differ", opset=23)
+
+
+def test_tables_without_an_unsqueeze() -> None:
+    tables = "d = Concat <axis = -1> (f, f) cu = Cos (d) su = Sin (d)"
+    text = model(tables=tables, inputs="float[2,3,8] x, float[2,1,3,2] f")
+    check_rewrites(PASS, text, ops={"RotaryEmbedding": 1, "Squeeze": 2, "Split": 0}, opset=23)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("(f, f)", "(f, g)", "the halves of a table differ"),
+        ("(n, a)", "(a, n)", "no Neg comes before"),
+        ("n = Neg (b)", "n = Neg (a)", "the halves do not change places"),
+        ("(h, sizes)", "(h, uneven)", "the halves have different sizes"),
+        ("(h, sizes)", "(o, sizes)", "another value is multiplied by the cosines"),
+        ("<axis = -1> (n, a)", "<axis = 2> (n, a)", "the halves are not of the last dimension"),
+        ("cu = Unsqueeze (c, one)", "cu = Unsqueeze (c, one) u = Identity (p)", "used elsewhere"),
+    ],
+)
+def test_what_is_something_else(before: str, after: str, reason: str) -> None:
+    inputs = f"{INPUTS}, float[2,3,2] g, float[2,2,3,4] o"
+    outputs = "float[2,2,3,4] y"
+    text = model(inputs=inputs, outputs=outputs).replace(before, after)
+    if "uneven" in after:
+        text = text.replace("int64[2] sizes = {2, 2}", CONSTANTS["uneven"])
+    if "u = Identity" in after:
+        text = model(inputs=inputs, outputs=f"{outputs}, float[2,2,3,4] p")
+    if "axis = 2" in after:
+        text = text.replace("float[2,2,3,4] y", "float[a,b,c,d] y")
+    check_keeps(PASS, text, reason, opset=23)
+
+
+def test_a_table_for_one_sequence_only() -> None:
+    text = model(inputs=INPUTS.replace("float[2,3,2] f", "float[1,3,2] f"))
+    check_keeps(PASS, text, "a table has other dimensions", opset=23)
+
+
+def test_older_opsets_have_no_op() -> None:
+    check_keeps(PASS, model(), "opset 22 has no RotaryEmbedding", opset=22)
+
+
+def test_half_precision_stays() -> None:
+    text = model().replace("float[2,", "float16[2,")
+    check_keeps(PASS, text, "the heads are not single-precision numbers", opset=23)
