@@ -33,8 +33,11 @@ class AttentionFusion(RewriteRule[Attention]):
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
         block = attention(root)
-        if not _has_standard_op(block):
-            _check_own_op(block)
+        if _has_standard_op(block):
+            return block
+        if not block.flat or block.keys.count != block.queries.count:
+            block = block.as_read()
+        _check_own_op(block)
         return block
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
@@ -56,7 +59,7 @@ class AttentionFusion(RewriteRule[Attention]):
 
 def _has_standard_op(block: Attention) -> bool:
     """Whether ai.onnx has an op for the block, whose kernel runs wherever the block does."""
-    if opset(block.core[0]) < STANDARD_FROM:
+    if block.keys_first or opset(block.core[0]) < STANDARD_FROM:
         return False
     try:
         check_sizes_are_positive(block)
@@ -68,10 +71,10 @@ def _has_standard_op(block: Attention) -> bool:
 def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
-    have = opset(root)
-    need(have < STANDARD_FROM or block.flat, "a dimension may be 0, which the kernel of Attention refuses", root)
-    need(block.flat, f"opset {have} has no Attention, and MultiHeadAttention wants heads side by side", root)
-    need(block.keys.count == block.queries.count, f"opset {have} has no Attention, and the heads are grouped", root)
+    need(block.joined is not None, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
+    if block.keys_first:
+        alike = block.keys.size == block.values.size
+        need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
     infinite = block.guarded and any(mask.depth(bias) is mask.Depth.UNKNOWN for bias in block.biases)
     need(not infinite, "MultiHeadAttention gives NaN where a row is masked as a whole, and the original gives 0", root)
 
@@ -94,6 +97,8 @@ def _standard(block: Attention) -> ir.Node:
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
     query, key, value = _operands(block)
+    if block.keys_first:
+        key, value = block.keys.heads_first(), block.values.heads_first()
     operands: list[ir.Value | None] = [query, key, value]
     if block.biases:
         total = mask.total(block.biases)

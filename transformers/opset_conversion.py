@@ -29,6 +29,16 @@ def _rms_alone(root: ir.Node) -> None:
     raise Refusal("it is a layer normalization")
 
 
+def _rotary(root: ir.Node) -> None:
+    """An embedding with tables for each sequence, for which the standard op does.
+
+    Raises:
+        Refusal: If it is none.
+    """
+    if rotary(root).shared:
+        raise Refusal("one table serves all sequences")
+
+
 def _attention(root: ir.Node) -> None:
     """A block for which the kernel of Attention does.
 
@@ -41,7 +51,7 @@ def _attention(root: ir.Node) -> None:
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
-    (23, "RotaryEmbedding", ("Add",), rotary),
+    (23, "RotaryEmbedding", ("Add",), _rotary),
     (23, "Attention", ("MatMul",), _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""

@@ -16,28 +16,41 @@ STANDARD_FROM = 23
 
 
 class RotaryEmbeddingFusion(RewriteRule[Rotary]):
-    """``x · cos + Concat(-x₂, x₁) · sin``, the halves of x being x₁ and x₂ → ``RotaryEmbedding(x, cos, sin)``."""
+    """``x · cos + Concat(-x₂, x₁) · sin``, the halves of x being x₁ and x₂ → ``RotaryEmbedding(x, cos, sin)``.
+
+    The standard operator has tables for each sequence of the batch; ONNX Runtime's own has one for all.
+    """
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("opset_conversion", "constant_folding")
     roots = ("Add",)
     lookback = 6
     looks_downstream = True
+    produces = (("com.microsoft", "RotaryEmbedding"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Rotary:
-        """The embedding, if the opset has an op for it."""
-        found = rotary(root)
+        """The embedding, if there is an op for it."""
+        embedding = rotary(root)
         have = opset(root)
-        need(have >= STANDARD_FROM, f"opset {have} has no RotaryEmbedding", root)
-        return found
+        need(embedding.shared or have >= STANDARD_FROM, f"opset {have} has no RotaryEmbedding", root)
+        return embedding
 
     def rewrite(self, found: Rotary) -> dict[ir.Value, ir.Value]:
         """Build the embedding: of heads side by side where there are such ones."""
         tables = [without_heads(table) for table in (found.cosines, found.sines)]
         heads = found.x
         if heads.rows is None:
-            return {found.y: ir.node("RotaryEmbedding", [heads.heads_first(), *tables]).outputs[0]}
-        embedded = ir.node("RotaryEmbedding", [heads.merged(), *tables], {"num_heads": heads.count}).outputs[0]
+            return {found.y: _embedded(heads.heads_first(), tables, {}, shared=found.shared)}
+        embedded = _embedded(heads.merged(), tables, {"num_heads": heads.count}, shared=found.shared)
         rows = ir.node("Reshape", [embedded, constant([0, 0, heads.count, heads.size])]).outputs[0]
         return {found.y: ir.node("Transpose", [rows], {"perm": HEADS_FIRST}).outputs[0]}
+
+
+def _embedded(x: ir.Value, tables: list[ir.Value], attributes: dict[str, int], *, shared: bool) -> ir.Value:
+    """The embedding of a value by tables [batch, length, size / 2]."""
+    if not shared:
+        return ir.node("RotaryEmbedding", [x, *tables], attributes).outputs[0]
+    flat = [ir.node("Squeeze", [table, constant([0])]).outputs[0] for table in tables]
+    first = constant([0])  # the position of the first element, in each sequence
+    return ir.node("RotaryEmbedding", [x, first, *flat], attributes, domain="com.microsoft").outputs[0]

@@ -41,6 +41,7 @@ class Rotary:
         x: What is turned.
         cosines: The cosines, [batch, 1, length, size]; both halves of the last dimension are alike.
         sines: The sines, likewise.
+        shared: Whether the tables have one batch only, which is used for all.
         y: The result.
     """
 
@@ -48,6 +49,7 @@ class Rotary:
     x: Heads
     cosines: ir.Value
     sines: ir.Value
+    shared: bool
     y: ir.Value
 
 
@@ -84,14 +86,17 @@ def _embedding(root: ir.Node, plain: ir.Value, turned: ir.Node, halves: ir.Value
     heads = heads_of(x)
     need(heads.size % 2 == 0, "a head has no two halves", x)
     for table in (cosines, sines):
-        batch, one, length, size = dims(table, 4)
+        _, one, length, size = dims(table, 4)
         need(
-            same_dim(batch, heads.batch) and one == 1 and same_dim(length, heads.length) and size == heads.size,
+            one == 1 and same_dim(length, heads.length) and size == heads.size,
             "a table has other dimensions than [batch, 1, length, size]",
             table,
         )
         check_halves(table)
-    return Rotary(tuple(nodes), heads, cosines, sines, root.outputs[0])
+    batches = [dims(table)[0] for table in (cosines, sines)]
+    shared = batches == [1, 1]
+    need(shared or all(same_dim(batch, heads.batch) for batch in batches), "a table has another batch size", cosines)
+    return Rotary(tuple(nodes), heads, cosines, sines, shared, root.outputs[0])
 
 
 def _both_ways(node: ir.Node) -> tuple[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value]]:

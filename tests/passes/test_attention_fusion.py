@@ -142,9 +142,18 @@ def test_a_guard_against_nan() -> None:
 
 
 def test_a_guard_with_a_mask_that_is_low_and_infinite() -> None:
-    text = itself(f"d = MatMul (qh, kt) z = Add (d, m) {GUARD}", mask="float[2,1,3,3] m")
+    scores = f"n = Where (b, low, i) m = Where (o, zero, n) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
+    text = itself(scores, "float i = {-inf}", mask="bool[2,1,3,3] b, bool[2,1,3,3] o")
     result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0, "Softmax": 0}, opset=23)
-    check_rows(text, result, np.zeros((2, 1, 3, 3), np.float32))
+    x, draw = numbers("x", (2, 3, 8)), np.random.default_rng(1)
+    for _ in range(8):
+        low, open_ = (draw.random((2, 1, 3, 3)) < share for share in (0.5, 0.2))
+        compare(text, result, {"x": x, "b": low, "o": open_})
+
+
+def test_a_guard_with_a_mask_that_may_be_nan_stays() -> None:
+    text = itself(f"d = MatMul (qh, kt) z = Add (d, m) {GUARD}", mask="float[2,1,3,3] m")
+    check_keeps(PASS, text, "the guard would hide a NaN of the mask", opset=23)
 
 
 def test_a_guard_that_hides_a_nan_stays() -> None:
@@ -248,6 +257,29 @@ def test_the_own_op_with_a_past() -> None:
     check_rewrites(PASS, text, after, opset=17)
 
 
+def test_the_own_op_with_grouped_heads() -> None:
+    text = model(inputs=GROUPS.replace("2,3", "2,S"), outputs="float[2,S,16] y", **GROUPED)
+    ops = {"com.microsoft::MultiHeadAttention": 1, "Expand": 2, "Softmax": 0}
+    result = check_rewrites(PASS, text, ops=ops, opset=23)
+    feeds = {"k": numbers("k", (2, 5, 8)), "v": numbers("v", (2, 5, 8))}
+    for length in (0, 1, 3):
+        compare(text, result, feeds | {"q": numbers("q", (2, length, 16))})
+
+
+def test_the_own_op_with_keys_that_come_first() -> None:
+    text = model(inputs="float[2,3,8] q, float[2,2,4,5] kt, float[2,2,5,4] vh", k="", v="")
+    text = text.replace("z = MatMul (qh, kt)", "t = Transpose <perm = [0, 1, 3, 2]> (kt) "
+                        "u = Transpose <perm = [0, 1, 3, 2]> (t) z = MatMul (qh, u)")  # fmt: skip
+    check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=17)
+
+
+def test_the_own_op_with_keys_that_come_first_and_values_of_another_size() -> None:
+    text = model(inputs="float[2,3,8] q, float[2,2,5,4] kh, float[2,2,5,6] vh", v="", outputs="float[2,3,12] y",
+                 k="kt = Transpose <perm = [0, 1, 3, 2]> (kh)", out=OUT.replace("merge", "broad"),
+                 more="int64[3] broad = {0, 0, 12}")  # fmt: skip
+    check_keeps(PASS, text, "heads of one size", opset=17)
+
+
 # What is left as it is
 
 
@@ -304,14 +336,15 @@ def test_double_precision_stays() -> None:
 
 
 def test_a_guarded_mask_may_be_infinite_and_a_dimension_0() -> None:
-    text = itself(f"d = MatMul (qh, kt) z = Add (d, m) {GUARD}", mask="float[B,1,S,S] m")
+    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
+    text = itself(scores, "float i = {-inf}", mask="bool[B,1,S,S] b")
     text = text.replace("float[2,3,8]", "float[B,S,8]")
     check_keeps(PASS, text, "MultiHeadAttention gives NaN where a row is masked as a whole", opset=23)
 
 
-def test_a_dimension_may_be_0_and_heads_are_grouped() -> None:
-    text = model(inputs=GROUPS.replace("2,3", "2,S"), outputs="float[2,S,16] y", **GROUPED)
-    check_keeps(PASS, text, "the heads are grouped", opset=23)
+def test_heads_that_nobody_joins_and_an_old_opset() -> None:
+    text = model(out="y = MatMul (p, vh)", outputs="float[2,2,3,4] y")
+    check_keeps(PASS, text, "MultiHeadAttention gives heads side by side", opset=17)
 
 
 # Numbers

@@ -108,9 +108,32 @@ def test_what_is_something_else(before: str, after: str, reason: str) -> None:
     check_keeps(PASS, text, reason, opset=23)
 
 
-def test_a_table_for_one_sequence_only() -> None:
-    text = model(inputs=INPUTS.replace("float[2,3,2] f", "float[1,3,2] f"))
-    check_keeps(PASS, text, "a table has other dimensions", opset=23)
+SHARED = INPUTS.replace("float[2,3,2] f", "float[1,3,2] f")
+OWN = "com.microsoft::RotaryEmbedding"
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+def test_a_table_for_all_sequences(opset: int) -> None:
+    check_rewrites(PASS, model(inputs=SHARED), ops={OWN: 1, "Split": 0, "Concat": 0}, opset=opset)
+
+
+def test_a_table_for_all_sequences_and_heads_that_come_first() -> None:
+    text = model(heads="h = Identity (x)", inputs="float[2,2,3,4] x, float[1,3,2] f")
+    check_rewrites(PASS, text, ops={OWN: 1, "Split": 0, "Transpose": 0}, opset=17)
+
+
+def test_a_table_for_all_sequences_of_any_length() -> None:
+    text = model(inputs="float[B,S,8] x, float[1,S,2] f", outputs="float[B,2,S,4] y")
+    check_rewrites(PASS, text, ops={OWN: 1, "Split": 0}, opset=17)
+
+
+def test_a_table_for_all_sequences_has_no_standard_op() -> None:
+    check_keeps(PASS, model(inputs=SHARED), "no op of the ONNX specification", opset=23, target="onnx")
+
+
+def test_a_table_of_another_batch() -> None:
+    text = model(inputs="float[1,3,8] x, float[2,3,2] f")
+    check_keeps(PASS, text, "a table has another batch size", opset=23)
 
 
 def test_older_opsets_have_no_op() -> None:

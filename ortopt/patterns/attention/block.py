@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -30,7 +30,7 @@ from ortopt.graph.match import (
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
 from ortopt.patterns.attention.heads import HEADS_FIRST, Heads, heads_of, heads_of_transposed, ungrouped
-from ortopt.patterns.attention.mask import Depth, check_bias, check_half, depth, is_zero
+from ortopt.patterns.attention.mask import Depth, check_bias, check_half, check_no_nan, depth, is_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Attention:
         queries: The query heads.
         keys: The key heads, without what a group repeats, and without the past.
         values: The value heads, likewise.
+        read_keys: The key heads as the product with the queries reads them.
+        read_values: The value heads as the product with the probabilities reads them.
         scale: What the products of queries and keys are multiplied by.
         biases: What is added to the scores, in order; each broadcasts to `scores`.
         scores: The dimensions of the scores: [batch, heads, length of the queries, length of the keys].
@@ -68,6 +70,7 @@ class Attention:
         context: The result with dimensions [batch, heads, length, size].
         joined: The result with dimensions [batch, length, heads, size], or None where nobody wants it so.
         merged: The result with dimensions [batch, length, heads · size], or None.
+        keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
     """
 
     core: tuple[ir.Node, ...]
@@ -75,6 +78,8 @@ class Attention:
     queries: Heads
     keys: Heads
     values: Heads
+    read_keys: Heads
+    read_values: Heads
     scale: float
     biases: tuple[ir.Value, ...]
     scores: tuple[Dim, ...]
@@ -83,11 +88,17 @@ class Attention:
     context: ir.Value
     joined: ir.Value | None
     merged: ir.Value | None
+    keys_first: bool = False
 
     @property
     def flat(self) -> bool:
         """Whether the operands can be had, and the result is wanted, with the heads side by side in each position."""
-        return self.joined is not None and all(part.rows is not None for part in (self.queries, self.keys, self.values))
+        parts = (self.queries, self.keys, self.values)
+        return self.joined is not None and (self.keys_first or all(part.rows is not None for part in parts))
+
+    def as_read(self) -> Attention:
+        """The block with keys and values as the products read them: with the past, and repeated for groups."""
+        return replace(self, keys=self.read_keys, values=self.read_values, past=None, keys_first=True)
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -130,10 +141,12 @@ def attention(root: ir.Node) -> Attention:
     _check(queries, keys[0], values, scores, value)
     for bias in biases:
         check_bias(bias, scores)
+        if guarded:
+            check_no_nan(bias)
         if dtype(logits) == FLOAT16:
             check_half(bias)
             need(guarded or depth(bias) is Depth.SHALLOW, "a half-precision mask may leave no key", bias)
-    values = ungrouped(values)
+    read_values, values = values, ungrouped(values)
     need(keys[1].count == values.count, "keys and values have different numbers of heads", value)
     key_heads, value_heads, past = _before(keys[1], values)
     if guarded:
@@ -141,8 +154,8 @@ def attention(root: ir.Node) -> Attention:
     tail: list[ir.Node] = []
     joined, merged = _joined(root.outputs[0], queries, values, tail)
     return Attention(
-        tuple(nodes), tuple(tail), queries, key_heads, value_heads, scale, tuple(biases), scores, guarded, past,
-        root.outputs[0], joined, merged,
+        tuple(nodes), tuple(tail), queries, key_heads, value_heads, keys[0], read_values, scale, tuple(biases),
+        scores, guarded, past, root.outputs[0], joined, merged,
     )  # fmt: skip
 
 

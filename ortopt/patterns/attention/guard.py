@@ -26,6 +26,7 @@ _KEEPS_NAN = frozenset(
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
+_DOMAINS = frozenset({"", "com.microsoft"})  # RotaryEmbedding is an op of both
 _MAX_VALUES = 64
 
 
@@ -61,7 +62,7 @@ def _sources(value: ir.Value) -> set[ir.Value]:
             continue
         seen.add(at)
         node = at.producer()
-        if node is not None and not node.domain and node.op_type in _KEEPS_NAN:
+        if node is not None and node.domain in _DOMAINS and node.op_type in _KEEPS_NAN:
             pending.extend(operand for operand in node.inputs if operand is not None)
     return seen
 

@@ -44,9 +44,11 @@ class Heads:
         return value
 
     def merged(self) -> ir.Value:
-        """The value with dimensions [batch, length, heads · size]; only of heads whose `rows` are known."""
-        assert self.rows is not None
+        """The value with dimensions [batch, length, heads · size]."""
         width = self.count * self.size
+        if self.rows is None:
+            rows = ir.node("Transpose", [self.columns], {"perm": HEADS_FIRST}).outputs[0]
+            return ir.node("Reshape", [rows, constant([0, 0, width])]).outputs[0]
         node = self.rows.producer()
         if is_op(node, "Reshape"):
             assert node is not None

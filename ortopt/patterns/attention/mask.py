@@ -43,6 +43,15 @@ def depth(mask: ir.Value) -> Depth:
     return Depth.FINITE if bound <= -LOWEST else Depth.UNKNOWN
 
 
+def check_no_nan(mask: ir.Value) -> None:
+    """Refuse a mask whose elements may be NaN, which a guard would hide.
+
+    Raises:
+        Refusal: If its elements are not known to be numbers or infinities.
+    """
+    need(_bound(mask, 0, infinite=0.0) is not None, "the guard would hide a NaN of the mask", mask)
+
+
 def check_half(mask: ir.Value) -> None:
     """Refuse a mask in half precision that masks by large numbers.
 
@@ -128,9 +137,9 @@ def check_bias(bias: ir.Value, scores: Sequence[Dim]) -> None:
     """
     own = dims(bias)
     need(0 < len(own) <= len(scores), "the mask has another rank than the scores", bias)
-    aligned = scores[len(scores) - len(own) :]
-    for dim, wanted in zip(own, aligned, strict=True):
-        need(same_dim(dim, wanted) or dim == 1, "the mask does not broadcast to the scores", bias)
+    # Batch and heads need no proof: the sum has the dimensions of the scores, so that they are the same or 1.
+    queries = own[-2] if len(own) > 1 else 1
+    need(same_dim(queries, scores[-2]) or queries == 1, "the mask does not broadcast to the queries", bias)
     need(same_dim(own[-1], scores[-1]), "the mask does not say something for each key", bias)
 
 
@@ -186,7 +195,8 @@ def of_rank_4(mask: ir.Value, biases: Sequence[ir.Value]) -> ir.Value:
 
 def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
     how = depth(bias)
-    if how is Depth.SHALLOW:
+    finite = _bound(bias, 0, infinite=0.0)
+    if how is Depth.SHALLOW or (guarded and finite is not None and finite <= -FLOOR):
         return bias
     node = bias.producer()
     if how is Depth.FINITE and is_op(node, "Where"):
