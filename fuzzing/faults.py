@@ -1,7 +1,8 @@
 """Runs that are killed, cancelled, or in which a pass raises, at random instants.
 
-``python -m fuzzing.faults`` kills 200 runs that replace a model with external data, cancels 200 through the API,
-measures how late runs on 100,000 nodes stop (`fuzzing.latency`), and lets a pass raise in mid-edit some thousand times.
+``python -m fuzzing.faults`` kills 200 runs that replace a model with external data (`fuzzing.kills`), cancels 200
+through the API, measures how late runs on 100,000 nodes stop (`fuzzing.latency`), and lets a pass raise in mid-edit
+some thousand times.
 """
 
 from __future__ import annotations
@@ -9,11 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import hashlib
-import os
 import random
-import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -22,15 +19,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
 
 from benchmarks.generators import GENERATORS
 from fuzzing import latency
+from fuzzing.kills import kill
 from ortopt.api import Optimization, make_options, optimize
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
@@ -40,200 +35,12 @@ from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
-from ortopt.serialization.save import save, to_bytes
+from ortopt.serialization.save import to_bytes
 from ortopt.transformer import GraphTransformer
-
-_OUTPUT: Final = "model.onnx"
-_WIDTH: Final = 256
 
 
 def _options(**values: Any) -> Options:
     return make_options(**{"strict": True} | values)
-
-
-# -- kill -9 ----------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Kills:
-    """What became of runs that were killed.
-
-    Attributes:
-        killed: Runs that were killed while they ran; in `saving`, those while they wrote.
-        finished: Runs that were over before.
-        old: Outputs that were wholly the old model afterwards.
-        new: Outputs that were wholly the new one.
-        littered: Kills that left files behind, which the next run removed.
-        wrong: What must not be, in words.
-    """
-
-    killed: int = 0
-    saving: int = 0
-    finished: int = 0
-    old: int = 0
-    new: int = 0
-    littered: int = 0
-    wrong: list[str] = dataclasses.field(default_factory=list)
-
-
-def weighty(seed: int, layers: int = 12) -> onnx.ModelProto:
-    """A model with some megabytes of weights and something to do: to fold, to fuse, to remove."""
-    draw = np.random.default_rng(seed)
-    nodes, weights, value = [], [], "x"
-    for layer in range(layers):
-        weights.append(numpy_helper.from_array(draw.standard_normal((_WIDTH, _WIDTH), np.float32), f"w{layer}"))
-        weights.append(numpy_helper.from_array(draw.standard_normal(_WIDTH, np.float32), f"b{layer}"))
-        nodes += [
-            helper.make_node("Transpose", [f"w{layer}"], [f"t{layer}"], perm=[1, 0]),
-            helper.make_node("MatMul", [value, f"t{layer}"], [f"m{layer}"]),
-            helper.make_node("Add", [f"m{layer}", f"b{layer}"], [f"a{layer}"]),
-            helper.make_node("Identity", [f"a{layer}"], [f"i{layer}"]),
-            helper.make_node("Relu", [f"i{layer}"], [f"r{layer}"]),
-        ]
-        value = f"r{layer}"
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, [4, _WIDTH])],
-        [helper.make_tensor_value_info(value, 1, [4, _WIDTH])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def _digest(path: Path) -> str:
-    """What a model on disk is, to the last weight."""
-    return hashlib.sha256(to_bytes(load(path))).hexdigest()
-
-
-def _replace(source: Path, output: Path) -> None:
-    optimize(source, verify=False).save(output, external_data="copy")
-
-
-def kill(  # noqa: PLR0915 -- one experiment, step by step
-    count: int, seed: int, folder: Path, layers: int = 12, say: Callable[[str], None] = lambda _: None
-) -> Kills:
-    """Kill runs that replace a model with external data, at instants over all of their length; half while they write.
-
-    Every third run writes over its own input. After each, the output must be wholly the old or the new model, and the
-    next run must leave nothing but its result, and the data of what it replaced.
-
-    Args:
-        count: How many; runs that are over before they can be killed do not count.
-        seed: When.
-        folder: An empty folder.
-        layers: How large the models are.
-        say: Told about progress.
-    """
-    draw, result = random.Random(seed), Kills()
-    sources = []
-    for number in range(3):
-        save(load(weighty(number, layers)), folder / f"source{number}.onnx", external_data="copy")
-        sources.append(folder / f"source{number}.onnx")
-    before, after, other = sources
-    template, trial = folder / "template", folder / "trial"
-    template.mkdir()
-    _replace(before, template / _OUTPUT)
-    own = _digest(template / _OUTPUT)
-    reference = folder / "reference"
-    reference.mkdir()
-    _replace(after, reference / _OUTPUT)
-    new = _digest(reference / _OUTPUT)
-    (data,) = reference.glob("*.data")
-    _replace(other, folder / "other.onnx")
-    last = _digest(folder / "other.onnx")
-    in_place = folder / "in_place"
-    in_place.mkdir()
-    save(load(weighty(1, layers)), in_place / _OUTPUT, external_data="copy")
-    in_place_old = _digest(in_place / _OUTPUT)
-    spans = [_run_and_kill(after, folder / "timed.onnx", None) for _ in range(3)]
-    whole, writing = (sorted(span[place] for span in spans)[1] for place in (0, 1))
-    say(f"a run takes {whole * 1000:.0f} ms, {writing * 1000:.0f} ms of them to write {data.stat().st_size} bytes")
-    number = -1
-    while result.killed < count:
-        number += 1
-        overwrites = number % 3 == 2
-        shutil.rmtree(trial, ignore_errors=True)
-        shutil.copytree(in_place if overwrites else template, trial)
-        output = trial / _OUTPUT
-        delay = draw.uniform(0, writing if number % 2 else whole) * 1.05
-        ended, saving = _run_and_kill(output if overwrites else after, output, (bool(number % 2), delay))
-        result.finished += ended > 0
-        result.killed += ended <= 0
-        result.saving += ended <= 0 < saving
-        left = {path.name for path in trial.iterdir()}
-        try:
-            found = _digest(output)
-        except Exception as error:
-            result.wrong.append(f"kill {number} after {delay:.4f} s: the output does not load: {error}")
-            continue
-        is_new = found == new
-        if not is_new and found != (in_place_old if overwrites else own):
-            result.wrong.append(f"kill {number} after {delay:.4f} s: the output is neither the old nor the new model")
-            continue
-        result.new += is_new
-        result.old += not is_new
-        in_use = {_OUTPUT, *_data_of(output)}
-        result.littered += bool(left - in_use) and ended <= 0
-        _replace(other, output)
-        stray = {path.name for path in trial.iterdir()} - in_use - {_OUTPUT, *_data_of(output)}
-        if stray or _digest(output) != last:
-            result.wrong.append(f"kill {number} after {delay:.4f} s: the next run left {sorted(stray)}")
-        _replace(other, output)
-        if {path.name for path in trial.iterdir()} != {_OUTPUT, *_data_of(output)}:
-            result.wrong.append(f"kill {number} after {delay:.4f} s: the run after the next left stray files")
-    return result
-
-
-def _data_of(path: Path) -> set[str]:
-    """The data files that a model refers to."""
-    proto = onnx.load(path, load_external_data=False)
-    return {entry.value for tensor in proto.graph.initializer for entry in tensor.external_data[:1]}
-
-
-def _run_and_kill(source: Path, output: Path, when: tuple[bool, float] | None) -> tuple[float, float]:
-    """Optimize in a forked process, which has everything imported already.
-
-    Args:
-        source: The model.
-        output: Where the result goes.
-        when: Whether the delay counts from the moment when writing begins, and the delay; None kills nobody.
-
-    Returns:
-        Seconds that the whole run took, and that writing took; 0 if it was killed, or -1, 1 if killed while it wrote.
-    """
-    reading, writing = os.pipe()
-    started = time.perf_counter()
-    child = os.fork()
-    if not child:
-        os.setsid()  # what it starts goes with it
-        code = 1
-        try:
-            result = optimize(source, verify=False)
-            os.write(writing, b"s")
-            result.save(output, external_data="copy")
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading, "rb", buffering=0) as pipe:
-        if when is None:
-            pipe.read(1)
-            middle = time.perf_counter()
-            _, status = os.waitpid(child, 0)
-            if status:
-                raise RuntimeError("a run that nobody kills failed")
-            return time.perf_counter() - started, time.perf_counter() - middle
-        from_writing, delay = when
-        begun = bool(pipe.read(1)) if from_writing else False
-        time.sleep(delay)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            if os.WEXITSTATUS(status):
-                raise RuntimeError("a run failed before it was killed")
-            return time.perf_counter() - started, 0.0
-        return 0.0, float(begun or bool(pipe.read(1)))
 
 
 # -- cancellation -----------------------------------------------------------------------------------------------------

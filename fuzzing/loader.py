@@ -163,6 +163,35 @@ def seeds() -> Iterator[bytes]:
 def _everything() -> onnx.ModelProto:
     """A model with weights of all kinds, an If, a function, sequences, optionals, sparse and external tensors."""
     weight = np.arange(512, dtype=np.float32).reshape(16, 32)
+    branches = [_branch(name, weight[0, :1]) for name in ("then", "else")]
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(weight.T.copy(), "c")),
+        helper.make_node("MatMul", ["external", "c"], ["m"], "mat", doc_string="doc"),
+        helper.make_node("If", ["cond"], ["i"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("F", ["i", "", "m"], ["f"], domain="local", alpha=2.0),
+        helper.make_node("Unknown", ["f", "strings"], ["y", ""], domain="strange", ints=[1, 2], strings=["a", "b"]),
+        helper.make_node("SequenceConstruct", ["x", "y"], ["s"]),
+    ]
+    sparse = helper.make_sparse_tensor(
+        helper.make_tensor("sparse", 1, [2], [1.0, 2.0]), helper.make_tensor("at", 7, [2], [1, 3]), [5]
+    )
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N"]), helper.make_tensor_value_info("cond", 9, [])],
+        [helper.make_tensor_value_info("y", 1, None), helper.make_tensor_sequence_value_info("s", 1, None)],
+        _weights(weight),
+        value_info=[helper.make_tensor_value_info("m", 1, [16, "M"])],
+        sparse_initializer=[sparse],
+    )
+    graph.quantization_annotation.add(tensor_name="m")
+    graph.metadata_props.add(key="k", value="v")
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1), helper.make_opsetid("strange", 1)]
+    return helper.make_model(graph, opset_imports=opsets, functions=[_function()], ir_version=10)
+
+
+def _weights(weight: np.ndarray[Any, Any]) -> list[onnx.TensorProto]:
+    """Initializers: external data, a list of floats, other types, strings."""
     external = numpy_helper.from_array(weight, "external")
     external.ClearField("raw_data")
     external.data_location = onnx.TensorProto.EXTERNAL
@@ -178,46 +207,28 @@ def _everything() -> onnx.ModelProto:
         )
     ]  # fmt: skip
     odd.append(helper.make_tensor("strings", onnx.TensorProto.STRING, [2], [b"a", b"\xff"]))  # type: ignore[list-item]
-    branches = [
-        helper.make_graph(
-            [helper.make_node("Add", ["x", "inner"], [f"{name}_y"])],
-            name,
-            [],
-            [helper.make_tensor_value_info(f"{name}_y", 1, None)],
-            [numpy_helper.from_array(weight[0, :1], "inner")],
-        )
-        for name in ("then", "else")
-    ]
-    nodes = [
-        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(weight.T.copy(), "c")),
-        helper.make_node("MatMul", ["external", "c"], ["m"], "mat", doc_string="doc"),
-        helper.make_node("If", ["cond"], ["i"], then_branch=branches[0], else_branch=branches[1]),
-        helper.make_node("F", ["i", "", "m"], ["f"], domain="local", alpha=2.0),
-        helper.make_node("Unknown", ["f", "strings"], ["y", ""], domain="strange", ints=[1, 2], strings=["a", "b"]),
-        helper.make_node("SequenceConstruct", ["x", "y"], ["s"]),
-    ]
+    return [external, listed, *odd]
+
+
+def _branch(name: str, inner: np.ndarray[Any, Any]) -> onnx.GraphProto:
+    """A branch of an If with an initializer of its own."""
+    return helper.make_graph(
+        [helper.make_node("Add", ["x", "inner"], [f"{name}_y"])],
+        name,
+        [],
+        [helper.make_tensor_value_info(f"{name}_y", 1, None)],
+        [numpy_helper.from_array(inner, "inner")],
+    )
+
+
+def _function() -> onnx.FunctionProto:
+    """A function with an attribute."""
     scale = helper.make_node("Constant", [], ["k"])
     scale.attribute.add(name="value_float", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT)
-    function = helper.make_function(
+    return helper.make_function(
         "local", "F", ["a", "b", "c"], ["d"], [scale, helper.make_node("Mul", ["a", "k"], ["d"])],
         [helper.make_opsetid("", 17)], ["alpha"],
     )  # fmt: skip
-    sparse = helper.make_sparse_tensor(
-        helper.make_tensor("sparse", 1, [2], [1.0, 2.0]), helper.make_tensor("at", 7, [2], [1, 3]), [5]
-    )
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, ["N"]), helper.make_tensor_value_info("cond", 9, [])],
-        [helper.make_tensor_value_info("y", 1, None), helper.make_tensor_sequence_value_info("s", 1, None)],
-        [external, listed, *odd],
-        value_info=[helper.make_tensor_value_info("m", 1, [16, "M"])],
-        sparse_initializer=[sparse],
-    )
-    graph.quantization_annotation.add(tensor_name="m")
-    graph.metadata_props.add(key="k", value="v")
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1), helper.make_opsetid("strange", 1)]
-    return helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=10)
 
 
 def mutated(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from fuzzing.families import chain, family, step
+from fuzzing.families.elementwise import chain
+from fuzzing.families.registry import family, step
 from fuzzing.writer import BOOL, F32, F64, FLOATS, I64, NUMBERS, Unsuitable, Value, Writer
 
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from fuzzing import faults, loader
+from fuzzing import faults, kills, loader
 from fuzzing.campaign import case_of
 from fuzzing.generator import generate
 from ortopt.errors import InvalidModelError
@@ -26,7 +26,7 @@ FOUND = (
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_killed_run_leaves_the_old_or_the_new_model_and_the_next_one_cleans_up(tmp_path: Path) -> None:
-    done = faults.kill(8, 1, tmp_path, layers=4)
+    done = kills.kill(8, 1, tmp_path, layers=4)
     assert done.wrong == []
     assert done.killed == 8
     assert done.old
