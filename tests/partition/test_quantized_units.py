@@ -135,5 +135,5 @@ def test_units_keep_the_numbers() -> None:
 def test_units_around_an_op_of_the_callers() -> None:
     mine = session(mobile_net(3, between="my.Twice"), host_ops=[Twice])
     assert mine.run(None, {"x": image()})[0].shape == (2, 4, 1, 1)
-    on_host = [one for group in mine.groups if group.wanted_provider == "host" for one in group.recipe.nodes]
+    on_host = [one for group in mine.groups if group.wanted_provider == "host" for one in group.spec.nodes]
     assert {node.op_type for node in on_host} == {"Twice"}
