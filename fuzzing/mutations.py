@@ -105,12 +105,8 @@ def _mutated(draw: random.Random, record: Recording, seed: int) -> Case:
     return Case(mutator.model, [feeds], 0, f"seed {seed}: a piece of {record.name}")
 
 
-def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str, Array]]:
-    """Some connected nodes of a model as a model, and its inputs.
-
-    Raises:
-        Unsuitable: What was drawn is too large, or reads what was not recorded.
-    """
+def _connected(draw: random.Random, record: Recording) -> set[int]:
+    """Indices of some connected nodes."""
     nodes = record.model.graph.node
     chosen = {draw.randrange(len(nodes))}
     frontier = list(chosen)
@@ -120,10 +116,21 @@ def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str,
         around = [record.producers[name] for name in reads([nodes[at]]) if name in record.producers]
         if draw.random() < 0.8:
             around += [user for name in nodes[at].output for user in record.consumers.get(name, ())][:6]
-        for one in around:
-            if one not in chosen and len(chosen) < wanted:
-                chosen.add(one)
-                frontier.append(one)
+        for index in around:
+            if index not in chosen and len(chosen) < wanted:
+                chosen.add(index)
+                frontier.append(index)
+    return chosen
+
+
+def piece(draw: random.Random, record: Recording) -> tuple[ModelProto, dict[str, Array]]:
+    """Some connected nodes of a model as a model, and its inputs.
+
+    Raises:
+        Unsuitable: What was drawn is too large, or reads what was not recorded.
+    """
+    nodes = record.model.graph.node
+    chosen = _connected(draw, record)
     taken = [nodes[at] for at in sorted(chosen)]
     made = {name for node in taken for name in node.output if name}
     feeds: dict[str, Array] = {}

@@ -10,7 +10,7 @@ import importlib.metadata
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
@@ -186,20 +186,13 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     disabled = _level_names(options.disable, registry)
     enabled = [registry.find(name).name for name in options.enable]
     only = [registry.find(name).name for name in options.only]
-    by_key = {name_key(transformer.name): transformer for transformer in own}
     settings = {registry.find(name).name: values for name, values in options.settings.items()}
-
-    if options.passes is not None:
-        if settings:
-            raise UsageError(f"options of {next(iter(settings))} belong into the pipeline, in braces")
-        wanted = parse_pipeline(options.passes, registry)
+    if options.passes is None:
+        wanted = _wanted(registry, own, enabled, only, settings)
+    elif settings:
+        raise UsageError(f"options of {next(iter(settings))} belong into the pipeline, in braces")
     else:
-        wanted = []
-        for kind in registry:
-            name, key = kind.name, name_key(kind.name)
-            runs = (kind.enabled and kind.numerics is not Numerics.APPROXIMATE) or name in enabled or key in by_key
-            if name in only or (runs and not only):
-                wanted.append(by_key.get(key) or kind(**settings.get(name, {})))
+        wanted = parse_pipeline(options.passes, registry)
     selected = []
     for transformer in wanted:
         off = disabled.get(name_key(transformer.name), frozenset())
@@ -213,6 +206,24 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
         if name not in running and name_key(name) not in disabled:
             raise UsageError(_why_idle(registry.find(name), options))
     return selected
+
+
+def _wanted(
+    registry: Registry,
+    own: Sequence[GraphTransformer],
+    enabled: Sequence[str],
+    only: Sequence[str],
+    settings: Mapping[str, Mapping[str, object]],
+) -> list[GraphTransformer]:
+    """The transformers that run without a pipeline: those named, or those on by default, enabled or handed over."""
+    by_key = {name_key(transformer.name): transformer for transformer in own}
+    wanted = []
+    for kind in registry:
+        name, key = kind.name, name_key(kind.name)
+        runs = (kind.enabled and kind.numerics is not Numerics.APPROXIMATE) or name in enabled or key in by_key
+        if name in only or (runs and not only):
+            wanted.append(by_key.get(key) or kind(**settings.get(name, {})))
+    return wanted
 
 
 def _why_idle(kind: Kind, options: Options) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
+from ortopt.analysis.releases import Requirement
 from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair
 from ortopt.errors import TransformerError
@@ -66,11 +67,7 @@ def as_dict(
         "output": None if saved is None else _output(saved),
         "options": None if options is None else plain(options),
         **_changes(summary.before, summary.after),
-        "requires": {
-            "onnxruntime": summary.requires.onnxruntime,
-            "any_runtime": summary.requires.any_runtime,
-            "ops": list(summary.requires.only_onnxruntime),
-        },
+        "requires": _requirements(summary.requires),
         "file_bytes": {
             "before": None if origin is None else origin.nbytes,
             "after": None if saved is None else saved.nbytes,
@@ -91,6 +88,14 @@ def as_dict(
         "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
         "error": error,
+    }
+
+
+def _requirements(requires: Requirement) -> dict[str, Any]:
+    return {
+        "onnxruntime": requires.onnxruntime,
+        "any_runtime": requires.any_runtime,
+        "ops": list(requires.only_onnxruntime),
     }
 
 
