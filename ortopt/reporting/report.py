@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import ortopt
 from ortopt.analysis.releases import Requirement
 from ortopt.analysis.shape_demand import Demand, demands
-from ortopt.api import ModelFigures, OptimizeResult, Repair
+from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.semantics.op_traits import SHAPE_QUERIES
@@ -68,19 +68,13 @@ def as_dict(
         "options": None if options is None else plain(options),
         **_changes(summary.before, summary.after),
         "requires": _requirements(summary.requires),
-        "file_bytes": {
-            "before": None if origin is None else origin.nbytes,
-            "after": None if saved is None else saved.nbytes,
-        },
+        "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
-        "too_large": [
-            {"pass": refusal.transformer, "count": refusal.count, "bytes": refusal.nbytes}
-            for refusal in summary.too_large
-        ],
+        "too_large": [_size_refusal(refusal) for refusal in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
@@ -89,6 +83,10 @@ def as_dict(
         "seconds": {**summary.seconds, **(seconds or {})},
         "error": error,
     }
+
+
+def _size_refusal(refusal: SizeRefusal) -> dict[str, Any]:
+    return {"pass": refusal.transformer, "count": refusal.count, "bytes": refusal.nbytes}
 
 
 def _requirements(requires: Requirement) -> dict[str, Any]:
