@@ -141,6 +141,7 @@ class OptimizeResult:
         verification: How the result compares with the original; None if it was not asked for.
         stopped: Whether the deadline ended the run.
         repairs: What was left out because the result differed from the original, in order.
+        provenance: Whether `save` writes into each new node which pass made it, from which nodes.
     """
 
     model: ir.Model
@@ -149,6 +150,7 @@ class OptimizeResult:
     verification: Verification | None = None
     stopped: bool = False
     repairs: tuple[Repair, ...] = ()
+    provenance: bool = False
 
     @property
     def verified(self) -> bool:
@@ -169,7 +171,7 @@ class OptimizeResult:
         """
         from ortopt.serialization.save import save
 
-        save(self.model, Path(path), external_data=external_data)
+        save(self.model, Path(path), external_data=external_data, provenance=self.provenance)
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:

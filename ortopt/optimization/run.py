@@ -285,7 +285,10 @@ class Optimization:
             _size_refusals(run.too_large),
             releases.requirement(self.model, token),
         )
-        return OptimizeResult(self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs))
+        return OptimizeResult(
+            self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
+            self.options.provenance,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ortopt import optimize
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -300,6 +301,12 @@ def test_provenance(report: Report, model: Path) -> None:
     report("--provenance")
     (gemm,) = (node for node in onnx.load(model.with_name("m.opt.onnx")).graph.node if node.op_type == "Gemm")
     assert "matmul_add_fusion" in {prop.value for prop in gemm.metadata_props}
+
+
+def test_provenance_of_a_result_that_python_saves(model: Path, tmp_path: Path) -> None:
+    for asked in (False, True):
+        optimize(model, provenance=asked, verify=False).save(tmp_path / "p.onnx")
+        assert any(node.metadata_props for node in onnx.load(tmp_path / "p.onnx").graph.node) == asked
 
 
 def test_keep_functions(report: Report, model: Path) -> None:
