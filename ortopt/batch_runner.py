@@ -154,15 +154,8 @@ class BatchRunner:
             return self._leave_out(culprit, cause, batch, graph, step, restored=restored)
         seconds = time.perf_counter() - started
         for entry in entries:
-            self._record(
-                dataclasses.replace(
-                    entry,
-                    seconds=entry.seconds if batch.is_rules else seconds,
-                    nodes_before=nodes_before,
-                    nodes_after=len(graph),
-                ),
-                graph,
-            )
+            elapsed = entry.seconds if batch.is_rules else seconds
+            self._record(_with_figures(entry, elapsed, nodes_before, len(graph)), graph)
         return False
 
     def _record(self, entry: HistoryEntry, graph: ir.Graph) -> None:
@@ -230,13 +223,13 @@ class BatchRunner:
         edit = context.edit
         edit.author = transformer.name
         version = edit.version
-        entry = step.entry(transformer.name, scope.label(graph))
+        label = scope.label(graph)
         if transformer.offers_rewrites or context.offer((), transformer.formula):
             returned = transformer.apply(graph, context)
             context._end()
             check_edits(transformer, edit, graph, returned=returned, logged=edit.version != version)
         modified = edit.version != version  # what it did counts, not what it returned
-        return [dataclasses.replace(entry, modified=modified, rewrites=context._rewrites)]
+        return [step.entry(transformer.name, label, modified=modified, rewrites=context._rewrites)]
 
     def _run_on_clone(self, batch: RuleBatch, step: Step) -> bool:
         """Run a transformer that edits onnx-ir directly, on a clone that replaces the model if it succeeds."""
@@ -306,6 +299,14 @@ class BatchRunner:
         self.failures.append(failure)
         self._left_out.add(transformer)
         self._observers.failed(transformer, graph, reason)
+
+
+def _with_figures(entry: HistoryEntry, seconds: float, nodes_before: int, nodes_after: int) -> HistoryEntry:
+    """An entry with what is known after the run; `dataclasses.replace` would take as long as a small pass."""
+    return HistoryEntry(
+        entry.level, entry.step, entry.transformer, entry.graph, entry.modified,
+        seconds, nodes_before, nodes_after, entry.rewrites, entry.visits,
+    )  # fmt: skip
 
 
 def _blamed(error: Exception, active: Sequence[GraphTransformer]) -> tuple[GraphTransformer, Exception]:
