@@ -85,7 +85,8 @@ def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
     demands = []
     for version, op, roots, pattern in _WANTED:
         if any(imports.get("", version) < version for imports in _imports(context.model)):
-            root = next(filter(_matches(pattern, version), _candidates(context, roots)), None)
+            candidates = context.cancellation.checked(_candidates(context, roots))
+            root = next(filter(_matches(pattern, version), candidates), None)
             if root is not None:
                 demands.append((version, op, root))
     return demands
