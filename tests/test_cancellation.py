@@ -43,7 +43,7 @@ from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.serialization.scan import count_nodes
-from ortopt.system import garbage_collection
+from ortopt.system import garbage_collection, threads
 from ortopt.testing import parse
 from ortopt.verification import verify
 from ortopt.verification.inputs import Interface
@@ -429,9 +429,9 @@ def test_who_waits_for_a_verification_can_be_cancelled() -> None:
         worker = reference._runner._idle
         assert worker is None or worker._process.wait(30) != 0
     timer.join()
-    for thread in threading.enumerate():
+    for thread in threads.running():
         if thread.name == "ortopt-verify-end":
-            thread.join(30)
+            assert thread.join(30)
     assert not reference._runner.folder.exists()
 
 

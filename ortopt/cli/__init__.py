@@ -34,12 +34,19 @@ def _complete_streams() -> None:
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False))
 
 
+def _be_silent_about_threads_without_memory(event: sys.UnraisableHookArgs) -> None:
+    """Report what cannot be raised, but for a thread that did not start: whoever started it is told, and reports it."""
+    if event.exc_type is not MemoryError:
+        sys.__unraisablehook__(event)
+
+
 def main() -> NoReturn:
     """Run the command line on the process's arguments, and exit."""
     # A process of one command makes little garbage and ends soon: collections would only walk over the graph, and once
     # more when the interpreter ends.
     gc.disable()
     defer_sympy()
+    sys.unraisablehook = _be_silent_about_threads_without_memory
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)

@@ -1,6 +1,6 @@
 """Tensors of every dtype, in and out of ONNX Runtime and of files: numpy lacks some of the dtypes.
 
-Only numpy and onnxruntime are imported here: child processes that run models use it.
+Only numpy, onnxruntime and threads are imported here: child processes that run models use it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+
+from ortopt.system.threads import BackgroundThread
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -75,7 +77,7 @@ def run_session(
                 options.terminate = True
                 return
 
-    threading.Thread(target=terminate_in_time, name="ortopt-run-end", daemon=True).start()
+    BackgroundThread(terminate_in_time, "ortopt-run-end")
     try:
         return [raw_of(value) for value in session.run_with_ort_values(list(fetch), values, options)]
     finally:

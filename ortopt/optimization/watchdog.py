@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from ortopt.cancellation import CancellationToken, DeadlineForced, DeadlinePassed
+from ortopt.system.threads import BackgroundThread
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 
 GRACE = 0.2
@@ -44,13 +45,12 @@ class Watchdog:
         self._token = token
         self._over = threading.Event()
         self._target = threading.get_ident()
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
         self.fired = False
 
     def __enter__(self) -> Self:
         if self._token.deadline is not None:
-            self._thread = threading.Thread(target=self._wait, name="ortopt-watchdog", daemon=True)
-            self._thread.start()
+            self._thread = BackgroundThread(self._wait, "ortopt-watchdog")
         return self
 
     def __exit__(

@@ -17,6 +17,7 @@ from ortopt.errors import OutputError
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.output_files import TemporaryOutput
 from ortopt.serialization.tensor_encoding import Place
+from ortopt.system.threads import BackgroundThread
 from ortopt.terminal_text import quoted
 
 _SMALLEST_EXTERNAL: Final = 1024
@@ -112,11 +113,12 @@ class _Hasher:
         self._written = 0
         self._ended = False
         self._hash = hashlib.sha256()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ortopt-hash", daemon=True)
+        self._error: OSError | None = None
+        self._complete = False
+        self._thread: BackgroundThread | None = None
 
     def __enter__(self) -> _Hasher:
-        self._thread.start()
+        self._thread = BackgroundThread(self._run, "ortopt-hash")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,18 +139,22 @@ class _Hasher:
         self._end()
         if self._error is not None:
             raise self._error
+        if not self._complete:
+            raise MemoryError
         return self._hash.hexdigest()
 
     def _end(self) -> None:
         with self._news:
             self._ended = True
             self._news.notify()
+        assert self._thread is not None
         self._thread.join()
 
     def _run(self) -> None:
         try:
             with self._path.open("rb", buffering=0) as file:
                 self._follow(file)
+            self._complete = True
         except OSError as error:
             self._error = error
 

@@ -17,12 +17,12 @@ import contextlib
 import math
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
+from ortopt.system.threads import BackgroundThread
 
 if TYPE_CHECKING:
     import subprocess
@@ -160,7 +160,7 @@ def end_with(parent: int) -> None:
             time.sleep(_BETWEEN_PARENT_CHECKS)
         os._exit(1)
 
-    threading.Thread(target=wait, name="ortopt-parent", daemon=True).start()
+    BackgroundThread(wait, "ortopt-parent")
 
 
 def limit_memory(*, space: int | None = None, data: int | None = None) -> None:

@@ -17,6 +17,7 @@ from ortopt.evaluation.sessions import BIG_GRAPH
 from ortopt.serialization.scan import count_nodes
 from ortopt.system import child_processes, memory
 from ortopt.system.temporary_files import is_lack_of_room, no_room
+from ortopt.system.threads import BackgroundThread
 from ortopt.verification import start
 from ortopt.verification.worker import open_session, run_stored
 
@@ -169,7 +170,7 @@ class Worker:
                     self._process.kill()
                     return
 
-        threading.Thread(target=end_in_time, name="ortopt-patience", daemon=True).start()
+        BackgroundThread(end_in_time, "ortopt-patience")
         try:
             assert self._process.stdout is not None
             if not self._greeted:

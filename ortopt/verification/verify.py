@@ -12,13 +12,11 @@ run while its result is still being computed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
@@ -30,6 +28,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError, VerificationError
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.threads import BackgroundThread
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
 from ortopt.verification.perturbed_outputs import PerturbedCopies
@@ -165,6 +164,7 @@ class Reference:
         self._stack.callback(self._runner.close)
         self._thorough = thorough
         self._early: Future[ReferenceOutputs | Verification] | None = None
+        self._early_thread: BackgroundThread | None = None
         self._outputs: ReferenceOutputs | Verification | None = None
         self._copies: PerturbedCopies | None = None
         self._differing: list[int] = []
@@ -183,14 +183,12 @@ class Reference:
         """
         self._runner.stop()
         if self._token.is_cancelled:
-            threading.Thread(target=self._clean_up, name="ortopt-verify-end").start()
+            BackgroundThread(self._clean_up, "ortopt-verify-end").join_at_exit()
         else:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        while self._early is not None and not self._early.done():
-            with contextlib.suppress(CancelledError, TimeoutError):
-                self._early.exception(_BETWEEN_STOPS)
+        while self._early_thread is not None and not self._early_thread.join(_BETWEEN_STOPS):
             self._runner.stop()  # the process that takes the place of one that has died
         self._stack.close()
 
@@ -207,8 +205,7 @@ class Reference:
         facts = self._facts_without_randomness(model if model is not None else self._loaded())
         self._early = Future()
         self._runner.start()
-        thread = threading.Thread(target=self._run_early, args=(facts, self._early), name="ortopt-verify", daemon=True)
-        thread.start()
+        self._early_thread = BackgroundThread(functools.partial(self._run_early, facts, self._early), "ortopt-verify")
 
     def _facts_without_randomness(self, model: ir.Model) -> OriginalFacts:
         """What must be known of the original; where it gives random values, fixed ones take their place from now on."""
@@ -272,7 +269,8 @@ class Reference:
             except TimeoutError:
                 assert deadline is not None
                 self._runner.stop()
-                self._early.exception()
+                assert self._early_thread is not None
+                self._early_thread.join()
                 reason = f"the original does not run here: it took longer than {deadline.seconds:.0f} s"
                 self._outputs = Verification("impossible", reason)
         self._runner.deadline = deadline
@@ -308,16 +306,21 @@ class Reference:
 
         Raises:
             TimeoutError: It takes too long.
+            MemoryError: There was not even enough memory to answer.
         """
         assert self._early is not None
+        assert self._early_thread is not None
         while True:
             self._token.check()
+            ended = not self._early_thread.is_alive
             left = _BETWEEN_LOOKS if deadline is None else min(_BETWEEN_LOOKS, deadline.left)
             try:
                 return self._early.result(left)
             except TimeoutError:
                 if self._early.done() or (deadline is not None and deadline.is_over):
                     raise
+                if ended:
+                    raise MemoryError from None
 
     def inputs_of(self, number: int) -> Inputs:
         """An input set that was compared."""
