@@ -14,7 +14,7 @@ from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.match import Refusal, with_claims
-from ortopt.options import Numerics, Options, TransformerLevel
+from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.workspace import Workspace
 
 T = TypeVar("T")
@@ -33,6 +33,11 @@ class Declarations(Protocol):
     @property
     def providers(self) -> tuple[str, ...]:
         """Execution providers on which the nodes that it offers must be placed."""
+        ...
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Targets that it serves; empty is any."""
         ...
 
     @property
@@ -243,8 +248,9 @@ class Context:
         """Ask whether to make one independent change.
 
         The answer is no, and the reason is reported, where a node is not placed on one of the transformer's
-        ``providers``; and, if its numerics are not exact, where a result of these nodes is computed from integers and
-        decides about a discrete step: different rounding would give another integer.
+        ``providers``; where the result is for another than its ``targets``; and, if its numerics are
+        not exact, where a result of these nodes is computed from integers and decides about a discrete step: different
+        rounding would give another integer.
 
         Args:
             nodes: The nodes that will be removed or changed.
@@ -270,7 +276,9 @@ class Context:
             self._open.pop(nodes, None)  # offered again, it is the latest
         self._mark = workspace.edit.version
         self.cancellation.check()
-        if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
+        if self._is_for_another_target(nodes, candidate) or self._is_elsewhere(nodes, candidate):
+            return False
+        if self._must_round_as_before(nodes):
             return False
         workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
@@ -348,10 +356,18 @@ class Context:
                 self._complete(nodes, ())
         self._open.clear()
 
+    def _is_for_another_target(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether the result is for a target that the transformer does not serve; reports it."""
+        wanted = self.transformer.targets
+        if not wanted or self.options.target in wanted:
+            return False
+        self.refuse(candidate or nodes[-1], "it serves ONNX Runtime, and the result is for any runtime (--target onnx)")
+        return True
+
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether a node is not placed on the transformer's providers; reports it."""
         wanted = self.transformer.providers
-        for node in nodes:
+        for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
                 self.refuse(candidate or node, f"it is not placed on {' or '.join(wanted)}")
                 return True

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt.context import Context
 from ortopt.errors import RegistrationError, UsageError
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics, Target, TransformerLevel
 
 T = TypeVar("T")
 
@@ -57,6 +57,8 @@ class GraphTransformer(abc.ABC):
             what it has just left unchanged.
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which the nodes that it offers must be placed; empty is any.
+        targets: Targets that it serves, such as ONNX Runtime where it writes what only that runtime likes better; empty
+            is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
         fuses: The (domain, op type) pairs, of any domain, that it may introduce from level 2 on and that stand for
             several nodes: ``--fusions`` decides about them. None is what it `produces`.
@@ -77,6 +79,7 @@ class GraphTransformer(abc.ABC):
     level_independent: ClassVar[bool] = False
     after: ClassVar[tuple[str, ...]] = ()
     providers: ClassVar[tuple[str, ...]] = ()
+    targets: ClassVar[tuple[Target, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
     fuses: ClassVar[tuple[tuple[str, str], ...] | None] = None
     numerics: ClassVar[Numerics] = Numerics.EXACT
@@ -163,6 +166,8 @@ def check_contract(transformer: GraphTransformer) -> None:
     for declaration in ("after", "providers"):
         if not is_tuple_of(getattr(kind, declaration), str):
             raise RegistrationError(f"{where}: {declaration} must be a tuple of names")
+    if not is_tuple_of(kind.targets, Target):
+        raise RegistrationError(f"{where}: targets must be a tuple of Target")
     if not _are_ops(kind.produces):
         raise RegistrationError(f"{where}: produces must be a tuple of (domain, op type)")
     if kind.fuses is not None and not _are_ops(kind.fuses):
@@ -177,10 +182,10 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(
             f"{where}: what may round otherwise must offer its rewrites (offers_rewrites): some must round as they did"
         )
-    if kind.providers and not kind.offers_rewrites:
+    if (kind.providers or kind.targets) and not kind.offers_rewrites:
         raise RegistrationError(
-            f"{where}: what is for some providers only must offer its rewrites (offers_rewrites): so it is kept away"
-            " from nodes that are placed elsewhere"
+            f"{where}: what is for some providers or targets only must offer its rewrites (offers_rewrites): so it"
+            " is kept away from where it does not belong"
         )
     for renamed, remedy in _RENAMED.items():
         if hasattr(kind, renamed):
