@@ -280,6 +280,17 @@ def test_vanishes(name: str) -> None:
     check_count(text, 0, opset=opset)
 
 
+@pytest.mark.parametrize(("heads", "left"), [(8, 1), (1, 0)])
+def test_a_table_is_read_by_its_rows(heads: int, left: int) -> None:
+    """Single elements of a transposed table take longer to gather than its rows, transposed behind."""
+    table = ", ".join(map(str, range(32 * heads)))
+    check_count(
+        f"main (int64[S,S] i) => (float[{heads},S,S] y) <float[32,{heads}] t = {{{table}}}>"
+        " { g = Gather (t, i) y = Transpose<perm = [2, 0, 1]> (g) }",
+        left,
+    )
+
+
 def test_shape_of_a_transposed_value_is_a_gather() -> None:
     check_count(
         f"main (float[N,H,W,3] x) => (int64[4] s, int64[2] t, int64 n) {{ a = {DOWN} (x) s = Shape (a)"
