@@ -376,10 +376,12 @@ class Context:
 
         Args:
             node: The candidate.
-            reason: A clause for the user; a `TooLarge` is always counted.
+            reason: A clause for the user; a `TooLarge` and an `Unwanted` are always counted.
         """
         if isinstance(reason, TooLarge):
             self._workspace.too_large[self.transformer.name, node] = reason.nbytes
+        elif isinstance(reason, fusions.Unwanted):
+            self._workspace.declined[self.transformer.name, node] = reason.cost
         if self._observers.listens_to_refusals:
             shown = with_claims(reason, node) if isinstance(reason, Refusal) else reason
             self._observers.refused(self.transformer, node, str(shown))
