@@ -107,7 +107,9 @@ def _explained(cost: Cost) -> str:
         low, high = (f"{speed:.2f}".rstrip("0").rstrip(".") for speed in cost.speed)
         speed = low if low == high else f"{low} to {high}"
         known = f"{op} runs at {speed} of the speed of {cost.instead_of} on {where}"
-    return f"{known} ({INSISTING})"
+    if cost.verdict is not Verdict.LOSES:
+        known += ", and the graph would not get smaller"
+    return f"{known}; {INSISTING}"
 
 
 __all__ = ["Unwanted", "check_wanted", "preferred"]
