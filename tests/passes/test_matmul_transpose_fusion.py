@@ -185,7 +185,7 @@ def test_keeps_types_without_a_kernel() -> None:
 
 def test_keeps_batches_that_are_slower_moved() -> None:
     text = REWRITTEN["a batch that is moved, left"][0]
-    check_keeps(PASS, text, "FusedMatMul transBatch runs at 0.53", options=Options())
+    check_keeps(PASS, text, "FusedMatMul transBatch runs at 0.53 to 1.5", options=Options())
 
 
 def test_keeps_a_first_operand_that_is_slower_transposed() -> None:
