@@ -44,6 +44,7 @@ ENDS_THE_PATH = {
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
     "conv_mul_fusion": "what it scales comes out of a convolution",
+    "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "gemm_activation_fusion": "what it takes comes out of a Gemm",
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",
