@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import select
 import subprocess
 import sys
 import zlib
@@ -71,26 +72,50 @@ def plan(architectures: Sequence[Architecture], pythons: Sequence[tuple[str, str
                 yield Job(architecture, "dynamoraw" if place % 3 == 0 else way, 18 + place % 3, python, version)
 
 
-def make(job: Job, folder: Path, seconds: float) -> str | None:
-    """Write one file.
+class Exporter:
+    """A process that exports one model after the other; a new one where it died or was too slow."""
 
-    Returns:
-        Why there is none, or None.
-    """
-    path = folder / f"{job.name}.onnx"
-    if path.exists():
-        return None
-    draft = path.with_suffix(".tmp")
-    command = [job.python, "-W", "ignore", "-m", "benchmarks.exports.one"]
-    command += [job.architecture.name, job.way, str(job.opset), str(draft)]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return f"no end within {seconds:.0f} s"
-    if run.returncode or not draft.exists():
-        return next((line for line in reversed(run.stderr.splitlines()) if "rror" in line), "failed")[:300]
-    draft.replace(path)
-    return None
+    def __init__(self, python: str) -> None:
+        self.python = python
+        self.process: subprocess.Popen[str] | None = None
+
+    def make(self, job: Job, folder: Path, seconds: float) -> str | None:
+        """Write one file.
+
+        Returns:
+            Why there is none, or None.
+        """
+        path = folder / f"{job.name}.onnx"
+        if path.exists():
+            return None
+        draft = path.with_suffix(".tmp")
+        why = self._ask([job.architecture.name, job.way, job.opset, str(draft.absolute())], seconds)
+        if why is None:
+            draft.replace(path)
+        draft.unlink(missing_ok=True)
+        return why
+
+    def _ask(self, job: list[str | int], seconds: float) -> str | None:
+        process = self.process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], seconds)
+        answer = process.stdout.readline() if ready else ""
+        if answer:
+            why: str | None = json.loads(answer)
+            return why
+        process.kill()
+        self.process = None
+        return "the exporter died" if ready else f"no end within {seconds:.0f} s"
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [self.python, "-W", "ignore", "-m", "benchmarks.exports.one"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        return self.process
 
 
 class Listing:
@@ -147,13 +172,15 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds that one export may take (default 240)")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    pythons = options.python or [sys.executable]
     wanted = {"tuned": (False,), "aside": (True,), "all": (False, True)}[options.set]
     listed = Listing(options.folder / MANIFEST)
-    for job in plan(tuple(ARCHITECTURES.values()), versions(options.python or [sys.executable])):
+    exporters = {python: Exporter(python) for python in pythons}
+    for job in plan(tuple(ARCHITECTURES.values()), versions(pythons)):
         name = job.architecture.name
         if job.architecture.set_aside not in wanted or (options.only and name not in options.only.split(",")):
             continue
-        why = make(job, options.folder, options.timeout)
+        why = exporters[job.python].make(job, options.folder, options.timeout)
         print(f"{job.name}: {why or 'written'}", file=sys.stderr, flush=True)
         if why is not None:
             listed.failed[job.name] = why

@@ -1,12 +1,14 @@
-"""One export: `python -m benchmarks.exports.one ARCHITECTURE ts|dynamo|dynamoraw OPSET FILE`.
+"""One export after the other: `python -m benchmarks.exports.one` reads a line of JSON for each, and answers with one.
 
-Each runs in a process of its own: an exporter that fails or takes too much memory costs its file only.
+A line is ``[architecture, way, opset, file]``, the way being ts, dynamo or dynamoraw (without torch's own optimizer);
+the answer is the reason why there is no file, or null.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -139,6 +141,18 @@ def _by_dynamo(
     )
 
 
+def main() -> None:
+    """Export until nothing is asked for any more; what exporters print goes to stderr."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        name, way, opset, out = json.loads(line)
+        try:
+            export(ARCHITECTURES[name], way, opset, out)
+            why = None
+        except Exception as error:  # whatever an exporter raises of a model that it cannot write
+            why = f"{type(error).__name__}: {error}"[:300]
+        print(json.dumps(why), file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    _, name, way, opset, out = sys.argv
-    export(ARCHITECTURES[name], way, int(opset), out)
+    main()
