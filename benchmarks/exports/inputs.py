@@ -11,7 +11,7 @@ Call = tuple[dict[str, Any], dict[str, dict[int, str]]]
 """Arguments by name, and names of open dimensions by argument and axis."""
 
 TEXT = {0: "batch", 1: "seq"}
-WORDS, LAYERS_BEFORE = 1000, 5
+WORDS, POSITIONS_BEFORE = 1000, 5
 
 
 def _ids(batch: int, length: int) -> torch.Tensor:
@@ -24,16 +24,27 @@ def _text(_: Mapping[str, Any]) -> Call:
 
 
 def _past(sizes: Mapping[str, Any]) -> Call:
-    before = LAYERS_BEFORE
-    mask = torch.ones(2, before + 3, dtype=torch.long)
+    mask = torch.ones(2, POSITIONS_BEFORE + 3, dtype=torch.long)
     arguments: dict[str, Any] = {"input_ids": _ids(2, 3), "attention_mask": mask}
-    axes = {"input_ids": TEXT, "attention_mask": {0: "batch", 1: "total"}}
+    axes = {"input_ids": TEXT, "attention_mask": {0: "batch", 1: "past_plus_seq"}}
+    _add_past(arguments, axes, sizes)
+    return arguments, axes
+
+
+def _decoder(sizes: Mapping[str, Any]) -> Call:
+    arguments: dict[str, Any] = {"input_ids": _ids(2, 3), "encoder_hidden_states": torch.randn(2, 10, 64)}
+    axes = {"input_ids": TEXT, "encoder_hidden_states": {0: "batch", 1: "encoded"}}
+    _add_past(arguments, axes, sizes)
+    return arguments, axes
+
+
+def _add_past(arguments: dict[str, Any], axes: dict[str, dict[int, str]], sizes: Mapping[str, Any]) -> None:
+    """Keys and values of earlier positions, by layer."""
     for layer in range(sizes["layers"]):
         for part in ("key", "value"):
             name = f"past.{layer}.{part}"
-            arguments[name] = torch.randn(2, sizes["kv"], before, sizes["head_size"])
+            arguments[name] = torch.randn(2, sizes["kv"], POSITIONS_BEFORE, sizes["head_size"])
             axes[name] = {0: "batch", 2: "past"}
-    return arguments, axes
 
 
 def _pair(_: Mapping[str, Any]) -> Call:
@@ -118,6 +129,7 @@ def _flux(_: Mapping[str, Any]) -> Call:
 INPUTS: Mapping[str, Callable[[Mapping[str, Any]], Call]] = {
     "text": _text,
     "past": _past,
+    "decoder": _decoder,
     "pair": _pair,
     "image": _image,
     "text_and_image": _text_and_image,

@@ -246,6 +246,8 @@ DECODERS = (
     ),
     _with_past(_LLAMA, kv=2),
     _with_past(_GPT2),
+    _with_past(_MISTRAL, kv=2),
+    _with_past(_PHI),
     _with_past(_QWEN3, kv=2),
     _with_past(_PHI3, kv=2),
     _with_past(_GEMMA, kv=1),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +54,7 @@ def _hugging_face() -> Any:
 def _of_transformers(architecture: Architecture, attention: str) -> Any:
     hugging_face = _hugging_face()
     config = hugging_face.AutoConfig.for_model(architecture.model_type or architecture.name, **architecture.config)
-    config.use_cache = architecture.inputs == "past"
+    config.use_cache = architecture.inputs in STEPS
     for way in (attention, "eager"):
         try:
             return hugging_face.AutoModel.from_config(config, attn_implementation=way)
@@ -63,34 +64,45 @@ def _of_transformers(architecture: Architecture, attention: str) -> Any:
     raise AssertionError("the second way returns or raises")
 
 
+STEPS = ("past", "decoder")
+"""Kinds of inputs with a cache; a decoder's has a second part, for what the encoder gave, which starts empty."""
+
+
 class Flat(torch.nn.Module):
     """A model that is called with tensors in the order of their names, and gives tensors."""
 
-    def __init__(self, inner: torch.nn.Module, names: list[str], *, past: bool) -> None:
+    def __init__(self, inner: torch.nn.Module, names: list[str], kind: str) -> None:
         super().__init__()
-        self.inner, self.names, self.past = inner, names, past
+        self.inner, self.names, self.kind = inner, names, kind
         self.accepts_tuples = "return_dict" in inspect.signature(inner.forward).parameters
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """The first result, and the cache where there is one."""
         given: dict[str, Any] = dict(zip(self.names, tensors, strict=True))
-        if self.past:
+        if self.kind in STEPS:
             return self._step(given)
         more = {"return_dict": False} if self.accepts_tuples else {}
         result = self.inner(**given, **more)
         return result[0] if isinstance(result, tuple | dict) or hasattr(result, "to_tuple") else result
 
     def _step(self, given: dict[str, Any]) -> Any:
-        cache = _hugging_face().DynamicCache()
+        hugging_face = _hugging_face()
+        cache = hugging_face.DynamicCache()
         layers = sorted({int(name.split(".")[1]) for name in given if name.startswith("past.")})
         for layer in layers:
             cache.update(given.pop(f"past.{layer}.key"), given.pop(f"past.{layer}.value"), layer)
-        result = self.inner(**given, past_key_values=cache, use_cache=True, return_dict=True)
-        return result.last_hidden_state, *_contents(result.past_key_values)
+        whole = cache
+        if self.kind == "decoder":
+            whole = hugging_face.EncoderDecoderCache(cache, hugging_face.DynamicCache())
+        result = self.inner(**given, past_key_values=whole, use_cache=True, return_dict=True)
+        kept = result.past_key_values
+        return result.last_hidden_state, *_contents(kept if isinstance(kept, tuple) else cache)
 
 
 def _contents(cache: Any) -> list[torch.Tensor]:
-    """Keys and values by layer, in the spelling of either version of transformers."""
+    """Keys and values by layer, in any of the spellings that transformers has had."""
+    if isinstance(cache, tuple):
+        return [tensor for layer in cache for tensor in layer[:2]]
     if hasattr(cache, "layers"):
         return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
     return [tensor for pair in zip(cache.key_cache, cache.value_cache, strict=True) for tensor in pair]
@@ -100,7 +112,7 @@ def export(architecture: Architecture, way: str, opset: int, out: str) -> None:
     """Write one file."""
     inner = module(architecture, "eager" if way == "ts" and opset < 14 else "sdpa")
     arguments, axes = INPUTS[architecture.inputs](architecture.sizes)
-    flat = Flat(inner, list(arguments), past=architecture.inputs == "past").eval()
+    flat = Flat(inner, list(arguments), architecture.inputs).eval()
     with torch.no_grad():
         flat(*arguments.values())
         if way == "ts":
@@ -109,12 +121,22 @@ def export(architecture: Architecture, way: str, opset: int, out: str) -> None:
             _by_dynamo(flat, arguments, axes, opset, out, optimize=way == "dynamo")
 
 
+def _outputs(arguments: Mapping[str, Any]) -> list[str]:
+    return ["output", *(name.replace("past", "present") for name in arguments if name.startswith("past."))]
+
+
 def _by_torchscript(
     flat: Flat, arguments: Mapping[str, Any], axes: Mapping[str, dict[int, str]], opset: int, out: str
 ) -> None:
-    tensors = tuple(arguments.values())
     torch.onnx.export(
-        flat, tensors, out, dynamo=False, opset_version=opset, input_names=list(arguments), dynamic_axes=dict(axes)
+        flat,
+        tuple(arguments.values()),
+        out,
+        dynamo=False,
+        opset_version=opset,
+        input_names=list(arguments),
+        output_names=_outputs(arguments),
+        dynamic_axes=dict(axes),
     )
 
 
@@ -127,7 +149,7 @@ def _by_dynamo(
     *,
     optimize: bool,
 ) -> None:
-    shapes = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.DYNAMIC) for name in arguments)
+    shapes = tuple(dict(axes.get(name, {})) for name in arguments)
     torch.onnx.export(
         flat,
         tuple(arguments.values()),
@@ -135,6 +157,7 @@ def _by_dynamo(
         dynamo=True,
         opset_version=opset,
         input_names=list(arguments),
+        output_names=_outputs(arguments),
         dynamic_shapes=(shapes,),
         external_data=False,
         optimize=optimize,
@@ -142,8 +165,9 @@ def _by_dynamo(
 
 
 def main() -> None:
-    """Export until nothing is asked for any more; what exporters print goes to stderr."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+    """Export until nothing is asked for any more; what exporters print goes to stderr, from C++ too."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     for line in sys.stdin:
         name, way, opset, out = json.loads(line)
         try:

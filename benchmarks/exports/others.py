@@ -50,6 +50,17 @@ SPEECH: dict[str, Any] = {
     "num_conv_pos_embedding_groups": 4,
 }
 
+STEP = {"layers": 2, "kv": 4, "head_size": 16}
+WHISPER: dict[str, Any] = {
+    **{key: value for key, value in PAIR.items() if key != "max_position_embeddings"},
+    "max_source_positions": 50,
+    "max_target_positions": 64,
+    "num_mel_bins": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 
 PAIRS = (
     Architecture("bart", PAIR, "pair", (*PAIR_BLOCKS, layer_norm(12), activation(4, "gelu"))),
@@ -72,18 +83,27 @@ PAIRS = (
     ),
     Architecture(
         "whisper",
-        {
-            **{key: value for key, value in PAIR.items() if key != "max_position_embeddings"},
-            "max_source_positions": 50,
-            "max_target_positions": 64,
-            "num_mel_bins": 16,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "decoder_start_token_id": 1,
-        },
+        WHISPER,
         "spectrum_pair",
         (attention(2), attention(2, mask="causal"), attention(2), layer_norm(12), activation(6, "gelu")),
+    ),
+    Architecture(
+        "t5-decoder",
+        T5,
+        "decoder",
+        (attention(2, mask="bias causal", past=True), attention(2), rms_norm(7)),
+        model_type="t5",
+        part="decoder",
+        sizes=STEP,
+    ),
+    Architecture(
+        "whisper-decoder",
+        WHISPER,
+        "decoder",
+        (attention(2, mask="causal", past=True), attention(2), layer_norm(7), activation(2, "gelu")),
+        model_type="whisper",
+        part="decoder",
+        sizes=STEP,
     ),
 )
 
@@ -239,7 +259,7 @@ DIFFUSION = (
         "unet_condition",
         _UNET,
         "noise_and_text",
-        (attention(8), layer_norm(12), group_norm(21), activation(18, "silu"), activation(4, "gelu")),
+        (attention(8), layer_norm(12), group_norm(21), activation(19, "silu"), activation(4, "gelu")),
         loader="UNet2DConditionModel",
     ),
     Architecture(
@@ -269,7 +289,7 @@ DIFFUSION = (
             "num_embeds_ada_norm": 10,
         },
         "noise_and_class",
-        (attention(2), layer_norm(5), activation(2, "gelu_tanh")),
+        (attention(2), layer_norm(5), activation(2, "gelu_tanh"), activation(4, "silu")),
         loader="DiTTransformer2DModel",
     ),
     Architecture(
@@ -287,7 +307,7 @@ DIFFUSION = (
             "use_additional_conditions": False,
         },
         "noise_and_text",
-        (attention(4), layer_norm(5), activation(3, "gelu_tanh")),
+        (attention(4), layer_norm(5), activation(3, "gelu_tanh"), activation(2, "silu")),
         loader="PixArtTransformer2DModel",
     ),
     Architecture(
@@ -306,7 +326,7 @@ DIFFUSION = (
             "pos_embed_max_size": 8,
         },
         "noise_text_and_pool",
-        (attention(2), layer_norm(8), activation(3, "gelu_tanh")),
+        (attention(2), layer_norm(8), activation(3, "gelu_tanh"), activation(3, "silu")),
         loader="SD3Transformer2DModel",
     ),
     Architecture(
@@ -323,7 +343,14 @@ DIFFUSION = (
             "axes_dims_rope": (4, 6, 6),
         },
         "flux",
-        (attention(2), rotary(4, interleaved=True), layer_norm(6), rms_norm(6), activation(3, "gelu_tanh")),
+        (
+            attention(2),
+            rotary(4, interleaved=True),
+            layer_norm(6),
+            rms_norm(6),
+            activation(3, "gelu_tanh"),
+            activation(3, "silu"),
+        ),
         loader="FluxTransformer2DModel",
     ),
 )
