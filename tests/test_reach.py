@@ -20,7 +20,7 @@ from benchmarks.reach.measure import Setting, before, measure
 from ortopt import zoo
 from ortopt.testing import parse
 
-CPU = Setting("cpu", ("cpu",))
+CPU = Setting("cpu all", ("cpu",), {"fusions": "all"})
 SKELETONS = [name for name in zoo.names() if not name.startswith("light_")]
 REACHED = ("bert_small__ts17", "llama_past__ts17", "t5_encoder__ts17", "vit_tiny__dyn20raw")
 BLOCKS = json.loads((zoo.skeleton(SKELETONS[0]).parent / "blocks.json").read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def test_the_report_shows_shares_reasons_and_surplus(unfused: Expected) -> None:
     text = console.export_text()
     assert "3 of 4, 75 %" in text
     assert "attention_fusion: " in text
-    assert "bert_small__ts17 (cpu): 1 attention more than expected" in text
+    assert "bert_small__ts17 (cpu all): 1 attention more than expected" in text
 
 
 def test_a_folder_of_exports_says_what_is_set_aside(tmp_path: Path) -> None:

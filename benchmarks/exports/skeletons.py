@@ -143,8 +143,7 @@ def _enter(listed: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
 def _manifest(models: list[dict[str, Any]]) -> str:
     """The manifest with each list on one line."""
     text = json.dumps({"models": models}, indent=1)
-    flat = re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
-    return flat.replace("[ ", "[").replace(" ]", "]") + "\n"
+    return re.sub(r"\[[^\[\]{}]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text) + "\n"
 
 
 def _blocks(table: Mapping[str, list[dict[str, Any]]]) -> str:

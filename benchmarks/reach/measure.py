@@ -31,8 +31,8 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("cpu all", ("cpu",)),
-    Setting("cuda all", ("cuda", "cpu")),
+    Setting("cpu all", ("cpu",), {"fusions": "all"}),
+    Setting("cuda all", ("cuda", "cpu"), {"fusions": "all"}),
     Setting("cpu", ("cpu",)),
 )
 
