@@ -11,7 +11,8 @@ from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention, check_sizes_are_positive
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
-from ortopt.patterns.rotary import rotary
+from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
+from ortopt.patterns.rotary.block import rotary
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -51,7 +52,7 @@ def _attention(root: ir.Node) -> None:
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
-    (23, "RotaryEmbedding", ("Add",), _rotary),
+    (23, "RotaryEmbedding", ROTARY_ROOTS, _rotary),
     (23, "Attention", ("MatMul",), _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""

@@ -7,8 +7,8 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.match import need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.heads import HEADS_FIRST
-from ortopt.patterns.rotary import Rotary, rotary, without_heads
+from ortopt.patterns.rotary.block import ROOTS, Rotary, rotary
+from ortopt.patterns.rotary.operands import Operand, operand, restored, table_of
 from ortopt.rule import RewriteRule
 
 STANDARD_FROM = 23
@@ -18,13 +18,14 @@ STANDARD_FROM = 23
 class RotaryEmbeddingFusion(RewriteRule[Rotary]):
     """``x · cos + Concat(-x₂, x₁) · sin``, the halves of x being x₁ and x₂ → ``RotaryEmbedding(x, cos, sin)``.
 
-    The standard operator has tables for each sequence of the batch; ONNX Runtime's own has one for all.
+    Pairs may be neighbours too, and only the first elements of a head may be turned. The standard operator has tables
+    for each sequence of the batch; ONNX Runtime's own has one for all.
     """
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("opset_conversion", "constant_folding")
-    roots = ("Add",)
-    lookback = 6
+    roots = ROOTS
+    lookback = 10
     looks_downstream = True
     produces = (("com.microsoft", "RotaryEmbedding"),)
     numerics = Numerics.REORDERED
@@ -38,19 +39,21 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
 
     def rewrite(self, found: Rotary) -> dict[ir.Value, ir.Value]:
         """Build the embedding: of heads side by side where there are such ones."""
-        tables = [without_heads(table) for table in (found.cosines, found.sines)]
-        heads = found.x
-        if heads.rows is None:
-            return {found.y: _embedded(heads.heads_first(), tables, {}, shared=found.shared)}
-        embedded = _embedded(heads.merged(), tables, {"num_heads": heads.count}, shared=found.shared)
-        rows = ir.node("Reshape", [embedded, constant([0, 0, heads.count, heads.size])]).outputs[0]
-        return {found.y: ir.node("Transpose", [rows], {"perm": HEADS_FIRST}).outputs[0]}
+        version = opset(found.nodes[0])
+        tables = [table_of(found, table, version) for table in (found.cosines, found.sines)]
+        x = operand(found)
+        return {found.y: restored(found, _embedded(found, x, tables), x)}
 
 
-def _embedded(x: ir.Value, tables: list[ir.Value], attributes: dict[str, int], *, shared: bool) -> ir.Value:
-    """The embedding of a value by tables [batch, length, size / 2]."""
-    if not shared:
+def _embedded(found: Rotary, operand: Operand, tables: list[ir.Value]) -> ir.Value:
+    x, partial, attributes = operand.value, found.turned < found.size, {}
+    if operand.side_by_side or partial:
+        attributes["num_heads"] = found.layout.count
+    if partial:
+        attributes["rotary_embedding_dim"] = found.turned
+    if found.interleaved:
+        attributes["interleaved"] = 1
+    if not found.shared:
         return ir.node("RotaryEmbedding", [x, *tables], attributes).outputs[0]
-    flat = [ir.node("Squeeze", [table, constant([0])]).outputs[0] for table in tables]
     first = constant([0])  # the position of the first element, in each sequence
-    return ir.node("RotaryEmbedding", [x, first, *flat], attributes, domain="com.microsoft").outputs[0]
+    return ir.node("RotaryEmbedding", [x, first, *tables], attributes, domain="com.microsoft").outputs[0]
