@@ -42,13 +42,14 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
         version = opset(found.nodes[0])
         tables = [table_of(found, table, version) for table in (found.cosines, found.sines)]
         x = operand(found)
-        return {found.y: restored(found, _embedded(found, x, tables), x)}
+        y = restored(found, _embedded(found, x, tables), x)
+        return {found.y: ir.node("Concat", [*found.lead, y], {"axis": -1}).outputs[0] if found.lead else y}
 
 
 def _embedded(found: Rotary, operand: Operand, tables: list[ir.Value]) -> ir.Value:
     x, partial, attributes = operand.value, found.turned < found.size, {}
     if operand.side_by_side or partial:
-        attributes["num_heads"] = found.layout.count
+        attributes["num_heads"] = found.layout.head_count
     if partial:
         attributes["rotary_embedding_dim"] = found.turned
     if found.interleaved:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,29 +56,39 @@ class Rotary:
 
     Attributes:
         nodes: The nodes of the pattern, without the tables.
-        x: What is turned, and how many of its last dimensions make a head.
-        first: The first element of a head, where `x` has more elements than it.
-        size: How many elements a head has.
-        turned: How many of them are turned; those behind stay as they are.
+        x: A value that holds the heads, and how many of its last dimensions are lanes.
+        own: The lanes of x that are a head, in order.
+        lead: Values that stand in front of the head in the result.
+        turned: How many elements of a head are turned; those behind stay as they are.
         interleaved: Whether pairs are neighbours; else the first half is paired with the second.
         cosines: The cosines of the pairs.
         sines: The sines of the pairs.
         layout: Which dimensions are batch, positions and heads.
         y: The result.
-        rank: How many of the result's last dimensions make a head.
+        head: The dimensions of a head in the result, without the lead.
     """
 
     nodes: tuple[ir.Node, ...]
     x: Source
-    first: int
-    size: int
+    own: tuple[int, ...]
+    lead: tuple[ir.Value, ...]
     turned: int
     interleaved: bool
     cosines: Table
     sines: Table
     layout: Layout
     y: ir.Value
-    rank: int
+    head: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many elements a head has."""
+        return len(self.own)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether x has no other lanes than the head, and in this order."""
+        return self.own == tuple(range(math.prod(inner(*self.x))))
 
     @property
     def shared(self) -> bool:
@@ -136,10 +146,10 @@ def _check_is_whole(root: ir.Node) -> None:
         node = behind[0]
         if is_op(node, "Concat"):
             try:
-                _embedding(node)
+                larger = _embedding(node)
             except Refusal:
                 continue
-            raise Refusal("it is a part of a larger embedding", root)
+            need(bool(larger.lead), "it is a part of a larger embedding", root)
 
 
 def _of_lanes(root: ir.Node, rank: int) -> Rotary:
@@ -151,18 +161,32 @@ def _of_lanes(root: ir.Node, rank: int) -> Rotary:
         tracer = Tracer(stops)
     lanes = tracer.lanes(y, rank, Depth.SUM)
     terms = lanes.reshape(*lanes.shape[:2], -1)
-    need(terms.shape[2] >= 2, "a head has one element", y)
+    lead, width = _lead(root, rank, terms)
+    terms, head = terms[:, :, width:], (terms.shape[2] - width,) if lead else inner(y, rank)
     pairs = _pairs(tracer, terms, root)
-    size, turned = terms.shape[2], len(pairs.own)
-    need(dtype(y) == dtype(pairs.cosines.source.value) == dtype(pairs.sines.source.value), "the types differ", y)
-    own = (*pairs.own, *terms[0, LANE, turned:].tolist())
-    x, first = _operand(tracer, pairs.x, own, outer(y, rank))
-    layout = layout_of(outer(y, rank), [pairs.cosines.source, pairs.sines.source], y)
-    ends = frozenset({x.value, pairs.cosines.source.value, pairs.sines.source.value})
-    nodes = _nodes(root, tracer, ends)
+    tables = [pairs.cosines.source, pairs.sines.source]
+    need(all(dtype(table.value) == dtype(y) for table in tables), "the types differ", y)
+    own = (*pairs.own, *terms[0, LANE, len(pairs.own) :].tolist())
+    x, own = _operand(tracer, pairs.x, own)
+    layout = layout_of(_around(tracer, x, y, rank), tables, y)
+    nodes = _nodes(root, tracer, frozenset({x.value, *lead, *(table.value for table in tables)}))
     return Rotary(
-        nodes, x, first, size, turned, pairs.interleaved, pairs.cosines, pairs.sines, layout, y, rank
+        nodes, x, own, lead, len(pairs.own), pairs.interleaved, pairs.cosines, pairs.sines, layout, y, head
     )  # fmt: skip
+
+
+def _lead(root: ir.Node, rank: int, terms: Lanes) -> tuple[tuple[ir.Value, ...], int]:
+    """The first operands of a Concat that are not turned, and how many lanes they are, if the turned ones follow."""
+    several = (terms[:, SIGN] != 0).sum(axis=0) > 1
+    width = int(np.argmax(several))
+    if not width or not several.any() or not is_op(root, "Concat") or rank != 1:
+        return (), 0
+    before = 0
+    for count, value in enumerate(inputs(root, len(root.inputs))):
+        if before == width:
+            return tuple(inputs(root, count)), width
+        before += inner(value, 1)[0]
+    return (), 0
 
 
 class _Pairs(NamedTuple):
@@ -181,8 +205,17 @@ def _pairs(tracer: Tracer, terms: Lanes, root: ir.Node) -> _Pairs:
     Raises:
         Refusal: If the elements are computed in another way.
     """
-    x = _turned_source(terms, root)
-    terms = _with_first(terms, x)
+    refusals = []
+    for x in _turned_sources(terms, root):
+        try:
+            return _pairs_of(tracer, _with_first(terms, x), x, root)
+        except Refusal as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
+
+
+def _pairs_of(tracer: Tracer, terms: Lanes, x: int, root: ir.Node) -> _Pairs:
+    """The pairs of turned elements, which are lanes of one source."""
     counts = (terms[:, SIGN] != 0).sum(axis=0)
     turned = int((counts == 2).sum())
     need(turned >= 2 and turned % 2 == 0 and len(terms) == 2, "no pairs are turned", root)
@@ -205,24 +238,25 @@ def _pairs(tracer: Tracer, terms: Lanes, root: ir.Node) -> _Pairs:
         own = [0] * turned
         for at, to, pair in zip(first, second, found, strict=True):
             own[at], own[to] = pair.own
-        cosines, sines = (_table(tracer, [pair[column] for pair in found], root) for column in (1, 2))
+        cosines = _table(tracer, [pair.cosine for pair in found], root)
+        sines = _table(tracer, [pair.sine for pair in found], root)
         return _Pairs(x, tuple(own), interleaved, cosines, sines)
     assert refusal is not None
     raise refusal
 
 
-def _turned_source(terms: Lanes, root: ir.Node) -> int:
-    """The one source that is in every term."""
+def _turned_sources(terms: Lanes, root: ir.Node) -> list[int]:
+    """The sources that are in every term: what is turned, and the tables if both are of one value."""
     present = terms[:, SIGN] != 0
     candidates = set(terms[:, SOURCE][present].tolist()) | set(terms[:, OTHER][present].tolist())
     everywhere = [
-        one
-        for one in candidates
+        int(one)
+        for one in sorted(candidates)
         if one != NONE and bool((((terms[:, SOURCE] == one) | (terms[:, OTHER] == one)) | ~present).all())
     ]
-    need(len(everywhere) == 1, "the elements are not those of one value", root)
+    need(bool(everywhere), "the elements are not those of one value", root)
     need(bool(present.any(axis=0).all()), "an element is 0", root)
-    return everywhere[0]
+    return everywhere
 
 
 def _with_first(terms: Lanes, x: int) -> Lanes:
@@ -281,19 +315,28 @@ def _table(tracer: Tracer, entries: list[_Entry], root: ir.Node) -> Table:
     return Table(tracer.sources[entries[0].source], tuple(entry.lane for entry in entries), entries[0].sign)
 
 
-def _operand(tracer: Tracer, number: int, own: tuple[int, ...], around: tuple[Dim, ...]) -> tuple[Source, int]:
-    """The value whose elements, from one on, are turned in their order."""
+def _around(tracer: Tracer, x: Source, y: ir.Value, rank: int) -> tuple[Dim, ...]:
+    """The dimensions in front of a head, which x has in full.
+
+    They may be known of x alone: the result of a product has unknown ones where the table's are written otherwise.
+    """
+    ahead, result = outer(*x), outer(y, rank)
+    full = not tracer.widened or all(map(same_dim, ahead, result))
+    need(len(ahead) == len(result) and full, "what is turned is broadcast", x.value)
+    return ahead
+
+
+def _operand(tracer: Tracer, number: int, own: tuple[int, ...]) -> tuple[Source, tuple[int, ...]]:
+    """The value that has the elements to turn and no others, in their order, if there is one; else what has them."""
     source = tracer.sources[number]
-    ahead = outer(*source)
-    need(len(ahead) == len(around) and all(map(same_dim, ahead, around)), "x is broadcast", source.value)
     for (value, rank, depth), lanes in reversed(tracer.known.items()):
-        if depth is Depth.FACTOR or (value, rank) == source:
-            whole = lanes.reshape(*lanes.shape[:2], -1)
-            if is_plain(whole) and bool((whole[0, SIGN] == 1).all() and (whole[0, SOURCE] == number).all()):
-                if tuple(whole[0, LANE].tolist()) == own:
-                    return Source(value, rank), 0
-    need(all(b - a == 1 for a, b in pairwise(own)), "the elements change places", source.value)
-    return source, own[0]
+        if depth is not Depth.FACTOR and (value, rank) != source:
+            continue
+        flat = lanes.reshape(*lanes.shape[:2], -1)
+        alike = is_plain(flat) and bool((flat[0, SIGN] == 1).all() and (flat[0, SOURCE] == number).all())
+        if alike and tuple(flat[0, LANE].tolist()) == own:
+            return Source(value, rank), tuple(range(len(own)))
+    return source, own
 
 
 def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir.Node, ...]:
@@ -316,7 +359,8 @@ def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir
         others = [
             node
             for node in kept
-            if node is not root and not is_op(node, "Add", "Mul", "Sub")
+            if node is not root
+            and not is_op(node, "Add", "Mul", "Sub")
             and any(v.is_graph_output() or any(use.node not in kept for use in v.uses()) for v in node.outputs)
         ]
         for node in others:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from ortopt.graph.match import (
     Dim,
     Refusal,
+    array_of,
     attribute,
     axis,
     dims,
@@ -30,7 +31,6 @@ from ortopt.graph.match import (
     optional,
     same_dim,
     small_array,
-    tensor_of,
 )
 from ortopt.patterns.slice import cuts
 
@@ -73,7 +73,10 @@ class Tracer:
 
     Attributes:
         sources: The values that lanes are of, by number.
+        widened: Whether dimensions in front of lanes were repeated.
         known: The lanes of each value that was asked for, by value, number of last dimensions, and depth.
+        opened: Those of them that come from lanes of other values.
+        factors: The values that are not looked into, below a product.
     """
 
     def __init__(self, stops: frozenset[ir.Value] = frozenset()) -> None:
@@ -82,6 +85,7 @@ class Tracer:
         self.known: dict[tuple[ir.Value, int, Depth], Lanes] = {}
         self.opened: set[tuple[ir.Value, int, Depth]] = set()
         self.factors: set[ir.Value] = set()
+        self.widened = False
 
     def lanes(self, value: ir.Value, rank: int, depth: Depth = Depth.FACTOR) -> Lanes:
         """The lanes of a value.
@@ -157,9 +161,9 @@ def outer(value: ir.Value, rank: int) -> tuple[Dim, ...]:
 
 def _signs(value: ir.Value, rank: int) -> Lanes | None:
     """The lanes of a constant vector of -1, 0 and 1: numbers, of no source."""
-    tensor = tensor_of(value)
-    shape = ((1,) * rank + tuple(tensor.shape))[len(tensor.shape) :]
-    if tensor.size > MAX_LANES or tensor.size != math.prod(shape):
+    own = tuple(array_of(value).shape)
+    shape = ((1,) * rank + own)[len(own) :]
+    if math.prod(own) > MAX_LANES or math.prod(own) != math.prod(shape):
         return None
     try:
         content = small_array(value).astype(np.float64).reshape(shape)
@@ -195,8 +199,10 @@ def _reduced(lanes: Lanes) -> Lanes:
 
 def is_plain(lanes: Lanes) -> bool:
     """Whether each lane is one element of one source, or its negative."""
-    return len(lanes) == 1 and bool((lanes[0, SIGN] != 0).all() and (lanes[0, SOURCE] != NONE).all()) and bool(
-        (lanes[0, OTHER] == NONE).all()
+    return (
+        len(lanes) == 1
+        and bool((lanes[0, SIGN] != 0).all() and (lanes[0, SOURCE] != NONE).all())
+        and bool((lanes[0, OTHER] == NONE).all())
     )
 
 
@@ -346,8 +352,11 @@ def _squeeze(step: _Step) -> Lanes:
 
 
 def _expand(step: _Step) -> Lanes:
-    """Repeated lanes; dimensions in front may be repeated too, as the values that they meet have them in full."""
+    """Repeated lanes; dimensions in front may be repeated too, if what they meet has them in full (see `widened`)."""
     lanes = step.lanes(step.source)
+    ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
+    if len(ahead) != len(before) or not all(map(same_dim, ahead, before)):
+        step.tracer.widened = True
     return np.broadcast_to(lanes, (*lanes.shape[:2], *inner(step.result, step.rank)))
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, need, same_dim
 from ortopt.patterns.rotary.lanes import Source, outer
 
@@ -52,7 +53,7 @@ class Layout(NamedTuple):
         return self.around[self.order.value + 1 :]
 
     @property
-    def count(self) -> int:
+    def head_count(self) -> int:
         """How many heads there are."""
         return math.prod(dim for dim in self.heads if isinstance(dim, int))
 
@@ -86,12 +87,19 @@ def _order(around: tuple[Dim, ...], varying: tuple[int, ...], about: ir.Value) -
     """
     if varying == (0,):
         return Order.POSITIONS_FIRST
-    if varying in {(1,), (0, 1)} or (not varying and around[1] == 1):
+    if varying in {(1,), (0, 1)} or (not varying and same_dim(around[1], 1)):
         return Order.HEADS_LAST
-    single = not varying and len(around) == 3 and around[2] == 1
+    single = not varying and len(around) == 3 and same_dim(around[2], 1)
     if single or (varying in {(2,), (0, 2)} and len(around) == 3):
         return Order.HEADS_FIRST
     raise Refusal("the tables vary along other dimensions than batch and positions", about)
+
+
+def _alike(dim: Dim, whole: Dim) -> bool:
+    """Whether a table's dimension is that of the heads wherever the model runs."""
+    if same_dim(dim, whole) or same_dim(dim, symbolic.maximum(whole, 0)):  # no dimension is below 0
+        return True
+    return symbolic.is_capped(dim, whole, 2)  # the end of a cache: shorter ones are refused, as 1 is none of them
 
 
 def _varying(around: tuple[Dim, ...], table: Source) -> tuple[int, ...]:
@@ -100,8 +108,8 @@ def _varying(around: tuple[Dim, ...], table: Source) -> tuple[int, ...]:
     need(len(own) <= len(around), "a table has more dimensions than the heads", table.value)
     own = (*((1,) * (len(around) - len(own))), *own)
     for dim, whole in zip(own, around, strict=True):
-        need(dim == 1 or same_dim(dim, whole), "a table has another batch size or length", table.value)
-    return tuple(place for place, dim in enumerate(own) if dim != 1)
+        need(same_dim(dim, 1) or _alike(dim, whole), "a table has another batch size or length", table.value)
+    return tuple(place for place, dim in enumerate(own) if not same_dim(dim, 1))
 
 
 __all__ = ["Layout", "Order", "layout_of"]

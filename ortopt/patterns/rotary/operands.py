@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -11,7 +10,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, attribute, dims, is_op, same_dim, shape_of
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.rotary.block import Rotary
-from ortopt.patterns.rotary.lanes import inner, outer, places
+from ortopt.patterns.rotary.lanes import outer, places
 from ortopt.patterns.rotary.layout import Order
 from ortopt.patterns.rotary.tables import Table, cut, taken
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
@@ -30,7 +29,8 @@ def table_of(found: Rotary, table: Table, version: int) -> ir.Value:
         return ir.node("Reshape", [value, constant([1, len(table.lanes)])]).outputs[0]
     own = len(outer(*table.source))
     ahead = len(found.layout.around) - own
-    return _squeezed(value, [place for place in range(own) if place + ahead not in found.layout.varying], own + 1, version)
+    single = [place for place in range(own) if place + ahead not in found.layout.varying]
+    return _squeezed(value, single, own + 1, version)
 
 
 def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.Value:
@@ -66,16 +66,15 @@ class Operand(NamedTuple):
 def operand(found: Rotary) -> Operand:
     """The heads of an embedding: side by side, if they are or were before a Transpose, else as they are."""
     layout = found.layout
-    width = layout.count * found.size
-    whole = math.prod(inner(*found.x)) == found.size
+    width = layout.head_count * found.size
     if layout.order is Order.HEADS_FIRST:
-        rows = _rows(found) if whole else None
+        rows = _rows(found) if found.is_whole else None
         if rows is not None:
             return Operand(_side_by_side(rows, (layout.around[0], layout.around[2]), width), True)
         return Operand(_heads(found), False)
     if layout.order is Order.POSITIONS_FIRST:
         return Operand(_reshaped(_heads(found), [1, -1, width]), True)
-    if whole:
+    if found.is_whole:
         return Operand(_side_by_side(found.x.value, layout.around[:2], width), True)
     return Operand(_side_by_side(_heads(found), layout.around[:2], width), True)
 
@@ -90,7 +89,7 @@ def restored(found: Rotary, embedded: ir.Value, turned: Operand) -> ir.Value:
     """
     layout = found.layout
     heads = [dim for dim in layout.heads if isinstance(dim, int)]
-    head = list(inner(found.y, found.rank))
+    head = list(found.head)
     if layout.order is Order.POSITIONS_FIRST:
         return _reshaped(embedded, [-1, *heads, *head])
     if layout.order is Order.HEADS_LAST:
@@ -103,7 +102,7 @@ def restored(found: Rotary, embedded: ir.Value, turned: Operand) -> ir.Value:
 
 def _heads(found: Rotary) -> ir.Value:
     """What is turned, with a head as the last dimension."""
-    return taken(found.x, list(range(found.first, found.first + found.size)))
+    return taken(found.x, list(found.own))
 
 
 def _rows(found: Rotary) -> ir.Value | None:
@@ -112,7 +111,7 @@ def _rows(found: Rotary) -> ir.Value | None:
     if not is_op(node, "Transpose"):
         return None
     assert node is not None
-    perm = tuple(attribute(node, "perm", ()))
+    perm: tuple[int, ...] = tuple(attribute(node, "perm", ()))
     return node.inputs[0] if perm == (*HEADS_FIRST[:3], *range(3, 3 + found.x.rank)) else None
 
 

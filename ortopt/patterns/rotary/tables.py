@@ -11,7 +11,20 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, array_of, attribute, axis, dims, inputs, is_constant, need, plain_attributes
+from ortopt.graph.match import (
+    Refusal,
+    array_of,
+    attribute,
+    axis,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    need,
+    plain_attributes,
+    same_dim,
+    small_array,
+)
 from ortopt.patterns.rotary.lanes import LANE, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
 
 Key: TypeAlias = tuple[int, Hashable]
@@ -97,11 +110,9 @@ class Comparison:
             return _opaque(source)
         if node.op_type in _ELEMENTWISE:
             return self._elementwise(node, source)
-        (first,) = inputs(node, 1)
         how, data = _across(node, rank)
-        below = self._all(Source(data, rank))
-        need(inner(data, rank) == inner(value, rank), "the lanes are others", first)
-        return [(sign, (how, key)) for sign, key in below]
+        need(inner(data, rank) == inner(value, rank), "the lanes are others", node)
+        return [(sign, (how, key)) for sign, key in self._all(Source(data, rank))]
 
     def _elementwise(self, node: ir.Node, source: Source) -> list[Key]:
         operands = inputs(node, _ELEMENTWISE[node.op_type])
@@ -183,9 +194,12 @@ def _across(node: ir.Node, rank: int) -> tuple[Hashable, ir.Value]:
     if node.op_type == "Gather":
         along = axis(node, len(dims(data)), 0)
         need(along < around, "the lanes are others", node)
+        part = _stacked_part(node, data, along)
+        if part is not None:
+            return ("Squeeze", (along,)), part
         return ("Gather", along, node.inputs[1]), data
     if node.op_type == "Transpose":
-        perm = tuple(attribute(node, "perm", ()))
+        perm: tuple[int, ...] = tuple(attribute(node, "perm", ()))
         need(perm[around:] == tuple(range(around, around + rank)), "the lanes are others", node)
         return ("Transpose", perm), data
     if node.op_type == "Reshape":
@@ -195,6 +209,19 @@ def _across(node: ir.Node, rank: int) -> tuple[Hashable, ir.Value]:
         need(rank == 1 and len(dims(right)) >= 2 and len(dims(left)) >= 2, "the lanes are others", node)
         return ("MatMul", left), right
     raise Refusal("the lanes are others", node)
+
+
+def _stacked_part(node: ir.Node, data: ir.Value, along: int) -> ir.Value | None:
+    """The one of several values, each of size 1 along the axis that they are stacked on, that a Gather takes."""
+    stack = data.producer()
+    if not is_op(stack, "Concat") or not is_constant(node.inputs[1]):
+        return None
+    assert stack is not None
+    parts = inputs(stack, len(stack.inputs))
+    size = len(dims(data))
+    chosen = small_array(node.inputs[1])
+    single = axis(stack, size, 0) == along and all(same_dim(dims(part)[along], 1) for part in parts)
+    return parts[int(chosen)] if single and chosen.ndim == 0 and -len(parts) <= chosen < len(parts) else None
 
 
 def cut(table: Table) -> ir.Value:
@@ -243,15 +270,22 @@ def _cut_computed(tracer: Tracer, source: Source, lanes: list[int], depth: int) 
     try:
         if node.op_type in _ELEMENTWISE:
             operands = [_operand(tracer, one, source, lanes, depth) for one in inputs(node, _ELEMENTWISE[node.op_type])]
-        else:
-            operands = list(node.inputs)
-            need(node.op_type != "Reshape", "the shape would be another", node)
-            _, data = _across(node, rank)
-            need(not (is_constant(data) and _size(data) > LARGE), "the constant is large", data)
-            operands[node.inputs.index(data)] = _cut(tracer, Source(data, rank), lanes, depth)
+            return _again(node, operands)
+        need(node.op_type != "Reshape", "the shape would be another", node)
+        _, data = _across(node, rank)
+        need(not (is_constant(data) and _size(data) > LARGE), "the constant is large", data)
+        piece = _cut(tracer, Source(data, rank), lanes, depth)
     except Refusal:
         return taken(source, lanes)
-    return ir.node(node.op_type, operands, {name: entry.value for name, entry in node.attributes.items()}).outputs[0]
+    if data not in node.inputs:  # it is one of several stacked values
+        return ir.node("Gather", [piece, constant(0)], {"axis": attribute(node, "axis", 0)}).outputs[0]
+    return _again(node, [piece if operand is data else operand for operand in node.inputs])
+
+
+def _again(node: ir.Node, operands: Sequence[ir.Value | None]) -> ir.Value:
+    """What a node computes of other operands."""
+    attributes = {name: entry.value for name, entry in node.attributes.items()}
+    return ir.node(node.op_type, operands, attributes).outputs[0]
 
 
 def _operand(tracer: Tracer, operand: ir.Value, source: Source, lanes: list[int], depth: int) -> ir.Value:
