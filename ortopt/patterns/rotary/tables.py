@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     small_array,
 )
 from ortopt.patterns.rotary.lanes import LANE, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
+from ortopt.patterns.slice import cuts
 
 Key: TypeAlias = tuple[int, Hashable]
 """A sign, and what stands for the same numbers wherever it is the same."""
@@ -198,6 +199,9 @@ def _across(node: ir.Node, rank: int) -> tuple[Hashable, ir.Value]:
         if part is not None:
             return ("Squeeze", (along,)), part
         return ("Gather", along, node.inputs[1]), data
+    if node.op_type == "Slice":
+        need(all(cut.axis < around for cut in cuts(node)), "the lanes are others", node)
+        return ("Slice", *node.inputs[1:], *_attributes(node)), data
     if node.op_type == "Transpose":
         perm: tuple[int, ...] = tuple(attribute(node, "perm", ()))
         need(perm[around:] == tuple(range(around, around + rank)), "the lanes are others", node)
