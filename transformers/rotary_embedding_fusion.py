@@ -28,6 +28,7 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
     lookback = 10
     looks_downstream = True
     produces = (("com.microsoft", "RotaryEmbedding"),)
+    fuses = (("", "RotaryEmbedding"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Rotary:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis import releases
+from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
@@ -79,6 +80,21 @@ class SizeRefusal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CostRefusal:
+    """What one transformer left as it is because a fused form is not worth it on the provider.
+
+    Attributes:
+        transformer: Its name.
+        cost: What the form costs.
+        count: Number of candidates.
+    """
+
+    transformer: str
+    cost: Cost
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
     """What a run did.
 
@@ -92,6 +108,7 @@ class Summary:
         rewrites: Number of rewrites that were offered.
         too_large: What was left as it is because the file would have grown too much.
         requires: The runtimes that can load the result.
+        declined: What was left as it is because a fused form is not worth it.
     """
 
     before: ModelFigures
@@ -103,6 +120,7 @@ class Summary:
     rewrites: int
     too_large: tuple[SizeRefusal, ...] = ()
     requires: releases.Requirement = releases.UNKNOWN
+    declined: tuple[CostRefusal, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,6 +214,7 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
 
 
 __all__ = [
+    "CostRefusal",
     "ModelFigures",
     "OptimizeResult",
     "PassTotal",

@@ -15,6 +15,7 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.reporting.costs import fused_forms
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.terminal_text import node_name, one_line, quoted
@@ -74,6 +75,7 @@ def as_dict(
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
+        "costs": fused_forms(result, options),
         "too_large": [_size_refusal(refusal) for refusal in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
