@@ -336,7 +336,22 @@ def _operand(tracer: Tracer, number: int, own: tuple[int, ...]) -> tuple[Source,
         alike = is_plain(flat) and bool((flat[0, SIGN] == 1).all() and (flat[0, SOURCE] == number).all())
         if alike and tuple(flat[0, LANE].tolist()) == own:
             return Source(value, rank), tuple(range(len(own)))
+    need(is_row(own) or is_of_neighbours(own), "the elements change places", source.value)
     return source, own
+
+
+def is_row(lanes: tuple[int, ...]) -> bool:
+    """Whether lanes follow one another."""
+    return lanes == tuple(range(lanes[0], lanes[0] + len(lanes)))
+
+
+def is_of_neighbours(lanes: tuple[int, ...]) -> bool:
+    """Whether they are the first ones of pairs that follow one another, and then the second ones."""
+    half = len(lanes) // 2
+    first, second = lanes[:half], lanes[half:]
+    return len(lanes) % 2 == 0 and first == tuple(range(lanes[0], lanes[0] + 2 * half, 2)) == tuple(
+        i - 1 for i in second
+    )
 
 
 def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir.Node, ...]:
@@ -369,4 +384,4 @@ def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir
     return tuple(kept)
 
 
-__all__ = ["ROOTS", "Rotary", "rotary"]
+__all__ = ["ROOTS", "Rotary", "is_row", "rotary"]

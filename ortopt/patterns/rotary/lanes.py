@@ -123,7 +123,7 @@ class Tracer:
         try:
             lanes = move(_Step(self, node, value, rank, depth))
             need(lanes.shape[2:] == inner(value, rank), "the lanes are broadcast", value)
-        except Refusal:
+        except (Refusal, ValueError):  # numpy refuses dimensions that do not fit, in a model that does not run
             return None
         return lanes
 

@@ -108,7 +108,11 @@ def _varying(around: tuple[Dim, ...], table: Source) -> tuple[int, ...]:
     need(len(own) <= len(around), "a table has more dimensions than the heads", table.value)
     own = (*((1,) * (len(around) - len(own))), *own)
     for dim, whole in zip(own, around, strict=True):
-        need(same_dim(dim, 1) or _alike(dim, whole), "a table is not known to have the batch size and length of the heads", table.value)
+        need(
+            same_dim(dim, 1) or _alike(dim, whole),
+            "a table is not known to have the batch size and length of the heads",
+            table.value,
+        )
     return tuple(place for place, dim in enumerate(own) if not same_dim(dim, 1))
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, attribute, dims, is_op, same_dim, shape_of
 from ortopt.patterns.attention.heads import HEADS_FIRST
-from ortopt.patterns.rotary.block import Rotary
+from ortopt.patterns.rotary.block import Rotary, is_row
 from ortopt.patterns.rotary.lanes import outer, places
 from ortopt.patterns.rotary.layout import Order
 from ortopt.patterns.rotary.tables import Table, cut, taken
@@ -76,7 +76,8 @@ def operand(found: Rotary) -> Operand:
         return Operand(_reshaped(_heads(found), [1, -1, width]), True)
     if found.is_whole:
         return Operand(_side_by_side(found.x.value, layout.around[:2], width), True)
-    return Operand(_side_by_side(_heads(found), layout.around[:2], width), True)
+    heads = _heads(found)
+    return Operand(_reshaped(heads, [0, 0, width]) if layout.heads else heads, True)
 
 
 def restored(found: Rotary, embedded: ir.Value, turned: Operand) -> ir.Value:
@@ -102,7 +103,14 @@ def restored(found: Rotary, embedded: ir.Value, turned: Operand) -> ir.Value:
 
 def _heads(found: Rotary) -> ir.Value:
     """What is turned, with a head as the last dimension."""
-    return taken(found.x, list(found.own))
+    if is_row(found.own):
+        return taken(found.x, list(found.own))
+    start, size = found.own[0], found.size  # pairs: a Gather that takes single elements is slower than a Transpose
+    value = taken(found.x, list(range(start, start + size)))
+    around = len(found.layout.around)
+    pairs = _reshaped(value, [0] * around + [size // 2, 2])
+    halves = ir.node("Transpose", [pairs], {"perm": [*range(around), around + 1, around]}).outputs[0]
+    return _reshaped(halves, [0] * around + [size])
 
 
 def _rows(found: Rotary) -> ir.Value | None:

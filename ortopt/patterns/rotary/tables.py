@@ -169,9 +169,10 @@ def _alike(columns: np.ndarray, candidates: Sequence[int], lane: int) -> tuple[i
 
 def _broadcast(operand: ir.Value, source: Source) -> list[int]:
     """The lane of an operand that each lane of the result is computed from."""
-    own = inner(operand, source.rank)
+    own, whole = inner(operand, source.rank), inner(*source)
+    need(all(a in {1, b} for a, b in zip(own, whole, strict=True)), "the lanes are broadcast", operand)
     lanes = np.arange(math.prod(own)).reshape(own)
-    result: list[int] = np.broadcast_to(lanes, inner(*source)).reshape(-1).tolist()
+    result: list[int] = np.broadcast_to(lanes, whole).reshape(-1).tolist()
     return result
 
 
