@@ -5,21 +5,24 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import need, opset
+from ortopt.graph.match import dtype, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rotary.block import ROOTS, Rotary, rotary
-from ortopt.patterns.rotary.operands import Operand, operand, restored, table_of
+from ortopt.patterns.rotary.operands import Operand, operand, restored, rows_of, table_of
 from ortopt.rule import RewriteRule
 
 STANDARD_FROM = 23
 """The version of ai.onnx that has RotaryEmbedding."""
+
+ROWS_FROM = 14
+"""The version of ai.onnx that can say which rows of one table are whose, where sequences have tables of their own."""
 
 
 class RotaryEmbeddingFusion(RewriteRule[Rotary]):
     """``x · cos + Concat(-x₂, x₁) · sin``, the halves of x being x₁ and x₂ → ``RotaryEmbedding(x, cos, sin)``.
 
     Pairs may be neighbours too, and only the first elements of a head may be turned. The standard operator has tables
-    for each sequence of the batch; ONNX Runtime's own has one for all.
+    for each sequence of the batch; ONNX Runtime's own has one for all, in which each sequence may have rows of its own.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -35,7 +38,7 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
         """The embedding, if there is an op for it."""
         embedding = rotary(root)
         have = opset(root)
-        need(embedding.shared or have >= STANDARD_FROM, f"opset {have} has no RotaryEmbedding", root)
+        need(embedding.shared or have >= ROWS_FROM, f"opset {have} has no RotaryEmbedding", root)
         return embedding
 
     def rewrite(self, found: Rotary) -> dict[ir.Value, ir.Value]:
@@ -55,7 +58,9 @@ def _embedded(found: Rotary, operand: Operand, tables: list[ir.Value]) -> ir.Val
         attributes["rotary_embedding_dim"] = found.turned
     if found.interleaved:
         attributes["interleaved"] = 1
-    if not found.shared:
+    if not found.shared and opset(found.nodes[0]) >= STANDARD_FROM:
         return ir.node("RotaryEmbedding", [x, *tables], attributes).outputs[0]
-    first = constant([0])  # the position of the first element, in each sequence
-    return ir.node("RotaryEmbedding", [x, first, *tables], attributes, domain="com.microsoft").outputs[0]
+    positions = constant([0])  # of the first element, in each sequence
+    if not found.shared:
+        positions, tables = rows_of(tables, found.turned // 2, dtype(found.y))
+    return ir.node("RotaryEmbedding", [x, positions, *tables], attributes, domain="com.microsoft").outputs[0]

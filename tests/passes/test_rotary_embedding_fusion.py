@@ -1,5 +1,6 @@
 """Rotary position embeddings become one node."""
 
+import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
@@ -135,8 +136,19 @@ def test_a_table_of_another_batch() -> None:
     check_keeps(PASS, text, "a table is not known to have the batch size and length of the heads", opset=23)
 
 
-def test_older_opsets_have_no_op() -> None:
-    check_keeps(PASS, model(), "opset 22 has no RotaryEmbedding", opset=22)
+@pytest.mark.parametrize("opset", [14, 22])
+def test_older_opsets_have_an_op_of_onnxruntime(opset: int) -> None:
+    check_rewrites(PASS, model(), ops={OWN: 1, "Split": 0, "Range": 1, "Concat": 2}, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_older_opsets_and_any_batch_and_length_0_among_them(dtype: str) -> None:
+    text = model(inputs="float[B,S,8] x, float[B,S,2] f", outputs="float[B,2,S,4] y")
+    check_rewrites(PASS, text.replace("float[B", f"{dtype}[B"), ops={OWN: 1, "Split": 0}, opset=17)
+
+
+def test_older_opsets_that_have_no_op() -> None:
+    check_keeps(PASS, model(), "opset 13 has no RotaryEmbedding", opset=13)
 
 
 def test_half_precision() -> None:
@@ -147,3 +159,16 @@ def test_half_precision() -> None:
 def test_double_precision_has_no_kernel() -> None:
     text = model().replace("float[2,", "double[2,")
     check_keeps(PASS, text, "RotaryEmbedding has no kernel for", opset=23)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 3), (2, 0), (0, 0), (1, 1), (3, 2)])
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("shared", [True, False])
+def test_small_and_empty_sizes(batch: int, length: int, opset: int, shared: bool) -> None:
+    table = f"float[{'1' if shared else 'B'},S,2] f"
+    text = model(inputs=f"float[B,S,8] x, {table}", outputs="float[B,2,S,4] y")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((batch, length, 8)).astype(np.float32)
+    f = random.standard_normal((1 if shared else batch, length, 2)).astype(np.float32)
+    standard = opset == 23 and not shared
+    check_rewrites(PASS, text, ops={"RotaryEmbedding" if standard else OWN: 1}, opset=opset, inputs={"x": x, "f": f})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
@@ -49,6 +50,40 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
     if version < AXES_ARE_AN_INPUT_FROM["Squeeze"]:
         return ir.node("Squeeze", [value], {"axes": axes}).outputs[0]
     return ir.node("Squeeze", [value, constant(axes)]).outputs[0]
+
+
+class Rows(NamedTuple):
+    """Tables of all sequences as rows of one, and the row of each position.
+
+    Attributes:
+        positions: The rows, [batch, positions].
+        tables: The cosines and the sines, [rows, pairs].
+    """
+
+    positions: ir.Value
+    tables: list[ir.Value]
+
+
+def rows_of(tables: list[ir.Value], pairs: int, dtype: ir.DataType) -> Rows:
+    """Tables for each sequence in the form that an op with one table for all reads, from opset 14 on.
+
+    Rows of zeros follow, one for each position: ONNX Runtime's kernel refuses tables of fewer rows, as they are where
+    the batch is empty.
+
+    Args:
+        tables: The cosines and the sines, [batch, positions, pairs].
+        pairs: How many pairs there are.
+        dtype: The element type of the tables.
+    """
+    shape = ir.node("Shape", [tables[0]]).outputs[0]
+    sequences, row = (ir.node("Gather", [shape, constant(which)]).outputs[0] for which in ([0, 1], [1, 2]))
+    count = ir.node("ReduceProd", [sequences], {"keepdims": 0}).outputs[0]
+    numbers = ir.node("Range", [constant(0), count, constant(1)]).outputs[0]
+    positions = ir.node("Reshape", [numbers, sequences], {"allowzero": 1}).outputs[0]
+    zero = ir.Tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
+    spare = ir.node("ConstantOfShape", [row], {"value": zero}).outputs[0]
+    flat = [_reshaped(table, [-1, pairs]) for table in tables]
+    return Rows(positions, [ir.node("Concat", [table, spare], {"axis": 0}).outputs[0] for table in flat])
 
 
 class Operand(NamedTuple):
@@ -142,4 +177,4 @@ def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
     return ir.node("Reshape", [value, constant(shape)]).outputs[0]
 
 
-__all__ = ["Operand", "operand", "restored", "table_of"]
+__all__ = ["Operand", "Rows", "operand", "restored", "rows_of", "table_of"]
