@@ -14,7 +14,7 @@ from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention, check_sizes_are_positive
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
-from ortopt.patterns.rotary.block import rotary
+from ortopt.patterns.rotary.block import rotary, wants_standard_op
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -33,12 +33,12 @@ def _rms_alone(root: ir.Node) -> None:
 
 
 def _rotary(root: ir.Node) -> None:
-    """An embedding with tables for each sequence, for which the standard op does.
+    """An embedding for which the standard op is the better one.
 
     Raises:
         Refusal: If it is none.
     """
-    if rotary(root).shared:
+    if not wants_standard_op(rotary(root)):
         raise Refusal("one table serves all sequences")
 
 

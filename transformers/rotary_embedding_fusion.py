@@ -7,12 +7,9 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.match import dtype, need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.rotary.block import ROOTS, Rotary, rotary
-from ortopt.patterns.rotary.operands import Operand, operand, restored, rows_of, table_of
+from ortopt.patterns.rotary.block import ROOTS, STANDARD_FROM, Rotary, rotary, wants_standard_op
+from ortopt.patterns.rotary.operands import Operand, for_each_sequence, operand, restored, rows_of, table_of
 from ortopt.rule import RewriteRule
-
-STANDARD_FROM = 23
-"""The version of ai.onnx that has RotaryEmbedding."""
 
 ROWS_FROM = 14
 """The version of ai.onnx that can say which rows of one table are whose, where sequences have tables of their own."""
@@ -58,7 +55,9 @@ def _embedded(found: Rotary, operand: Operand, tables: list[ir.Value]) -> ir.Val
         attributes["rotary_embedding_dim"] = found.turned
     if found.interleaved:
         attributes["interleaved"] = 1
-    if not found.shared and opset(found.nodes[0]) >= STANDARD_FROM:
+    if wants_standard_op(found) and opset(found.nodes[0]) >= STANDARD_FROM:
+        if found.shared:
+            tables = [for_each_sequence(found, table, x) for table in tables]
         return ir.node("RotaryEmbedding", [x, *tables], attributes).outputs[0]
     positions = constant([0])  # of the first element, in each sequence
     if not found.shared:

@@ -127,8 +127,13 @@ def test_a_table_for_all_sequences_of_any_length() -> None:
     check_rewrites(PASS, text, ops={OWN: 1, "Split": 0}, opset=17)
 
 
-def test_a_table_for_all_sequences_has_no_standard_op() -> None:
-    check_keeps(PASS, model(inputs=SHARED), "no op of the ONNX specification", opset=23, target="onnx")
+@pytest.mark.parametrize(("batch", "shapes"), [("2", 0), ("B", 1)])
+def test_a_table_for_all_sequences_and_other_runtimes(batch: str, shapes: int) -> None:
+    """The standard op has tables for each sequence only."""
+    text = model(inputs=f"float[{batch},S,8] x, float[1,S,2] f", outputs=f"float[{batch},2,S,4] y")
+    ops = {"RotaryEmbedding": 1, OWN: 0, "Expand": 2, "Shape": 2 * shapes}
+    check_rewrites(PASS, text, ops=ops, opset=23, target="onnx")
+    check_keeps(PASS, text, "no op of the ONNX specification", opset=22, target="onnx")
 
 
 def test_a_table_of_another_batch() -> None:

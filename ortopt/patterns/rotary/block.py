@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import scope
 from ortopt.graph.match import (
     BFLOAT16,
     FLOAT,
@@ -24,6 +25,7 @@ from ortopt.graph.match import (
     same_dim,
     users,
 )
+from ortopt.options import Target
 from ortopt.patterns.rotary.lanes import (
     LANE,
     NONE,
@@ -42,6 +44,9 @@ from ortopt.patterns.rotary.lanes import (
 )
 from ortopt.patterns.rotary.layout import Layout, layout_of
 from ortopt.patterns.rotary.tables import Comparison, Table
+
+STANDARD_FROM: Final = 23
+"""The version of ai.onnx that has RotaryEmbedding."""
 
 ROOTS: Final = ("Add", "Concat", "Sub")
 """The ops that an embedding may end in."""
@@ -94,6 +99,14 @@ class Rotary:
     def shared(self) -> bool:
         """Whether the tables serve all sequences of the batch."""
         return self.layout.shared
+
+
+def wants_standard_op(found: Rotary) -> bool:
+    """Whether the op of ai.onnx is the better one: for tables of each sequence, and where there may be no other.
+
+    ONNX Runtime's own op reads one table for all sequences as it is.
+    """
+    return not found.shared or scope.of(scope.graph_of(found.nodes[0])).options.target is Target.ONNX
 
 
 def rotary(root: ir.Node) -> Rotary:
@@ -384,4 +397,4 @@ def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir
     return tuple(kept)
 
 
-__all__ = ["ROOTS", "Rotary", "is_row", "rotary"]
+__all__ = ["ROOTS", "STANDARD_FROM", "Rotary", "is_row", "rotary", "wants_standard_op"]

@@ -52,6 +52,22 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
     return ir.node("Squeeze", [value, constant(axes)]).outputs[0]
 
 
+def for_each_sequence(found: Rotary, table: ir.Value, turned: ir.Value) -> ir.Value:
+    """One table for all sequences, [positions, pairs], repeated for each: [batch, positions, pairs].
+
+    Args:
+        found: The embedding.
+        table: The table.
+        turned: What RotaryEmbedding turns.
+    """
+    batch = 1 if found.layout.order is Order.POSITIONS_FIRST else found.layout.around[0]
+    if isinstance(batch, int):
+        return ir.node("Expand", [table, constant([batch, 1, 1])]).outputs[0]
+    size = ir.node("Shape", [turned], {"start": 0, "end": 1}).outputs[0]
+    shape = ir.node("Concat", [size, constant([1, 1])], {"axis": 0}).outputs[0]
+    return ir.node("Expand", [table, shape]).outputs[0]
+
+
 class Rows(NamedTuple):
     """Tables of all sequences as rows of one, and the row of each position.
 
@@ -177,4 +193,4 @@ def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
     return ir.node("Reshape", [value, constant(shape)]).outputs[0]
 
 
-__all__ = ["Operand", "Rows", "operand", "restored", "rows_of", "table_of"]
+__all__ = ["Operand", "Rows", "for_each_sequence", "operand", "restored", "rows_of", "table_of"]
