@@ -237,14 +237,14 @@ def _pairs_of(tracer: Tracer, terms: Lanes, x: int, root: ir.Node) -> _Pairs:
     need(bool((factors != NONE).all()), "an element is added as it is", root)
     stay = terms[0, :, turned:]
     need(bool((stay[SIGN] == 1).all() and (stay[OTHER] == NONE).all()), "other elements are changed too", root)
-    half = turned // 2
+    half, rows = turned // 2, terms.tolist()
     comparison = Comparison()
     refusal: Refusal | None = None
     for interleaved in (False, True):
         first = range(0, turned, 2) if interleaved else range(half)
         second = range(1, turned, 2) if interleaved else range(half, turned)
         try:
-            found = [_pair(tracer, comparison, terms, a, b, root) for a, b in zip(first, second, strict=True)]
+            found = [_pair(tracer, comparison, rows, a, b, root) for a, b in zip(first, second, strict=True)]
         except Refusal as other:
             refusal = refusal or other
             continue
@@ -298,14 +298,16 @@ class _Pair(NamedTuple):
     sine: _Entry
 
 
-def _pair(tracer: Tracer, comparison: Comparison, terms: Lanes, a: int, b: int, root: ir.Node) -> _Pair:
+def _pair(tracer: Tracer, comparison: Comparison, terms: list[list[list[int]]], a: int, b: int, root: ir.Node) -> _Pair:
     """Two elements as ``(u · c - v · s, v · c + u · s)``, whichever of both u is.
 
     Raises:
         Refusal: If they are computed in another way.
     """
-    row = {int(terms[i, LANE, a]): _Entry(*terms[i, [OTHER, OTHER_LANE, SIGN], a].tolist()) for i in (0, 1)}
-    below = {int(terms[i, LANE, b]): _Entry(*terms[i, [OTHER, OTHER_LANE, SIGN], b].tolist()) for i in (0, 1)}
+    row, below = (
+        {term[LANE][at]: _Entry(term[OTHER][at], term[OTHER_LANE][at], term[SIGN][at]) for term in terms}
+        for at in (a, b)
+    )
     need(len(row) == 2 and row.keys() == below.keys(), "the elements do not come in pairs", root)
     for u, v in (tuple(row), tuple(row)[::-1]):
         (sign_a, cosine), (sign_b, other_cosine) = (_key(tracer, comparison, e) for e in (row[u], below[v]))

@@ -28,8 +28,8 @@ from ortopt.graph.match import (
 from ortopt.patterns.rotary.lanes import LANE, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
 from ortopt.patterns.slice import cuts
 
-Key: TypeAlias = tuple[int, Hashable]
-"""A sign, and what stands for the same numbers wherever it is the same."""
+Key: TypeAlias = tuple[int, int]
+"""A sign, and a number that stands for the same elements wherever it is the same."""
 
 LARGE: Final = 1 << 18
 """Constants with more elements are cut where they are read, and not written again."""
@@ -64,6 +64,7 @@ class Comparison:
         self._tracer = Tracer()
         self._keys: dict[Source, list[Key]] = {}
         self._nodes: dict[Source, list[Key]] = {}
+        self._numbers: dict[Hashable, int] = {}
         self._depth = 0
 
     def key(self, source: Source, lane: int) -> Key:
@@ -85,13 +86,14 @@ class Comparison:
     def _found(self, source: Source) -> list[Key]:
         lanes = self._tracer.lanes(*source)
         if not is_plain(lanes) or self._depth > MAX_DEPTH:
-            return _opaque(source)
-        result = []
-        for sign, number, lane in zip(*(lanes[0, row].flat for row in (SIGN, SOURCE, LANE)), strict=True):
-            at = self._tracer.sources[number]
-            own, key = self._all(at)[lane] if at != source else self._computed(source)[lane]
-            result.append((int(sign) * own, key))
-        return result
+            return self._opaque(source)
+        signs, numbers, places = (lanes[0, row].reshape(-1).tolist() for row in (SIGN, SOURCE, LANE))
+        below = {number: self._below(self._tracer.sources[number], source) for number in set(numbers)}
+        keys = [below[number][place] for number, place in zip(numbers, places, strict=True)]
+        return [(sign * own, key) for sign, (own, key) in zip(signs, keys, strict=True)]
+
+    def _below(self, at: Source, source: Source) -> list[Key]:
+        return self._computed(source) if at == source else self._all(at)
 
     def _computed(self, source: Source) -> list[Key]:
         """The keys of a value that comes from no node that only moves elements."""
@@ -99,21 +101,29 @@ class Comparison:
             try:
                 self._nodes[source] = self._by_node(source)
             except Refusal:
-                self._nodes[source] = _opaque(source)
+                self._nodes[source] = self._opaque(source)
         return self._nodes[source]
 
     def _by_node(self, source: Source) -> list[Key]:
         value, rank = source
         if is_constant(value):
-            return _columns(source)
+            return [(sign, self._number((source, lane))) for sign, lane in _columns(source)]
         node = value.producer()
         if node is None or node.domain:
-            return _opaque(source)
+            return self._opaque(source)
         if node.op_type in _ELEMENTWISE:
             return self._elementwise(node, source)
         how, data = _across(node, rank)
         need(inner(data, rank) == inner(value, rank), "the lanes are others", node)
-        return [(sign, (how, key)) for sign, key in self._all(Source(data, rank))]
+        what = self._number(how)
+        return [(sign, self._number((what, key))) for sign, key in self._all(Source(data, rank))]
+
+    def _number(self, what: Hashable) -> int:
+        return self._numbers.setdefault(what, len(self._numbers))
+
+    def _opaque(self, source: Source) -> list[Key]:
+        """Keys that are alike for the same lane of the same value only."""
+        return [(1, self._number((source, lane))) for lane in range(math.prod(inner(*source)))]
 
     def _elementwise(self, node: ir.Node, source: Source) -> list[Key]:
         operands = inputs(node, _ELEMENTWISE[node.op_type])
@@ -121,15 +131,15 @@ class Comparison:
         for operand in operands:
             keys = self._all(Source(operand, source.rank))
             columns.append([keys[lane] for lane in _broadcast(operand, source)])
-        what = (node.op_type, *_attributes(node))
+        what = self._number((node.op_type, *_attributes(node)))
         if node.op_type == "Cos":
-            return [(1, (what, key)) for ((_, key),) in zip(*columns, strict=True)]
+            return [(1, self._number((what, key))) for ((_, key),) in zip(*columns, strict=True)]
         if node.op_type in _LINEAR:
             return [
-                (math.prod(sign for sign, _ in keys), (what, *(key for _, key in keys)))
+                (math.prod(sign for sign, _ in keys), self._number((what, *(key for _, key in keys))))
                 for keys in zip(*columns, strict=True)
             ]
-        return [(1, (what, *keys)) for keys in zip(*columns, strict=True)]
+        return [(1, self._number((what, keys))) for keys in zip(*columns, strict=True)]
 
 
 def _attributes(node: ir.Node) -> tuple[Hashable, ...]:
@@ -137,25 +147,20 @@ def _attributes(node: ir.Node) -> tuple[Hashable, ...]:
     return tuple((name, repr(entries[name].value)) for name in sorted(entries))
 
 
-def _opaque(source: Source) -> list[Key]:
-    """Keys that are alike for the same lane of the same value only."""
-    return [(1, (source, lane)) for lane in range(math.prod(inner(*source)))]
-
-
-def _columns(source: Source) -> list[Key]:
-    """The keys of a constant: of lanes with the same numbers, or their negatives, the first of them stands for all."""
+def _columns(source: Source) -> list[tuple[int, int]]:
+    """For each lane of a constant the first one with the same numbers, or their negatives, and the sign."""
     count = math.prod(inner(*source))
     columns = array_of(source.value).reshape(-1, count)
     step = max(1, len(columns) // SAMPLES)
     first: dict[bytes, list[int]] = {}
-    keys: list[Key] = []
+    result = []
     for lane in range(count):
         candidates = first.setdefault(np.abs(columns[::step, lane]).tobytes(), [])
         sign, representative = _alike(columns, candidates, lane)
         if representative == lane:
             candidates.append(lane)
-        keys.append((sign, (source, representative)))
-    return keys
+        result.append((sign, representative))
+    return result
 
 
 def _alike(columns: np.ndarray, candidates: Sequence[int], lane: int) -> tuple[int, int]:
