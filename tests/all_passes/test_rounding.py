@@ -52,6 +52,7 @@ ENDS_THE_PATH = {
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_scale_fusion": "what it scales comes out of a MatMul",
     "matmul_transpose_fusion": "what it gives comes out of a MatMul",
+    "matmul_vector_conversion": "what it gives comes out of a MatMul",
     "matmul_reassociation": "what it gives comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
