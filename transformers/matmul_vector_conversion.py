@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import DOUBLE, FLOAT, dims, dtype, inputs, need, opset, rank
+from ortopt.graph.match import DOUBLE, FLOAT, dims, dtype, inputs, is_never_zero, need, opset, rank
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
@@ -34,7 +34,8 @@ class MatmulVectorConversion(RewriteRule[Forwarded]):
         need(rank(right) == 1, "the second operand is no vector", right)
         need(rank(left) > 1, "the first operand is a vector", left)
         need(dtype(left) in (FLOAT, DOUBLE), "the kernel that is slow is one of floats", left)
-        rows = dims(left)[:-1]
+        *rows, inner = dims(left)
+        need(is_never_zero(inner, root), "of nothing ONNX Runtime clears one number of the result only", left)
         need(not all(isinstance(dim, int) and dim == 1 for dim in rows), "there is one row", left)
         options = scope.of(scope.graph_of(root)).options
         need(options.target is Target.ORT, "it is a form for ONNX Runtime", root)
