@@ -202,28 +202,27 @@ COSTS = {"ReduceSum": 1, "Transpose": 8, "Reshape": 1, "Squeeze": 1, "Unsqueeze"
 def _candidates(
     operands: Sequence[Operand], result: Letters, sizes: Mapping[str, Dim], is_positive: Callable[[Dim], bool]
 ) -> Iterator[Product | Refusal]:
-    for swapped, inner_of, broadcast in itertools.product((False, True), (0, 1), (False, True)):
+    for swapped, inner_of in itertools.product((False, True), (0, 1)):
         left, right = operands[::-1] if swapped else operands
-        inner = tuple(
-            letter for letter in (left, right)[inner_of].letters if letter in (left, right)[1 - inner_of].letters
-            and letter not in result
-        )  # fmt: skip
+        of, beside = (left, right)[inner_of].letters, (left, right)[1 - inner_of].letters
+        inner = tuple(letter for letter in of if letter in beside and letter not in result)
         try:
-            groups = _grouped(left, right, inner, result, broadcast)
-            need(
-                not broadcast or all(is_positive(sizes[each]) for each in groups.spread), "a dimension may be 0, which"
-                " ONNX Runtime's MatMul does not broadcast"
-            )  # fmt: skip
+            groups = _grouped(left, right, inner, result)
             product = Operand(tuple(itertools.chain.from_iterable(groups.product)))
-            yield Product(
-                "MatMul",
-                _joined(left, groups.left, sizes, is_positive),
-                _joined(right, groups.right, sizes, is_positive),
-                swapped,
-                _split(product, groups.product, sizes, is_positive).ordered(result).steps,
+            arranged = _joined(left, groups.left, sizes, is_positive), _joined(right, groups.right, sizes, is_positive)
+            after = _split(product, groups.product, sizes, is_positive).ordered(result)
+            need(
+                not (_copies_twice(after) and any(map(_copies_twice, arranged))),
+                "it would be transposed as often as the Einsum does",
             )
+            yield Product("MatMul", *arranged, swapped, after.steps)
         except Refusal as refusal:
             yield refusal
+
+
+def _copies_twice(operand: Operand) -> bool:
+    """Whether axes are joined, or split, that a Transpose has to bring together, or apart."""
+    return {"Reshape", "Transpose"} <= {step.op for step in operand.steps}
 
 
 class _Groups(NamedTuple):
@@ -233,31 +232,23 @@ class _Groups(NamedTuple):
         left: Of the left operand.
         right: Of the right operand.
         product: Of the product.
-        spread: The letters that only the left operand has before its matrices.
     """
 
     left: tuple[Letters, ...]
     right: tuple[Letters, ...]
     product: tuple[Letters, ...]
-    spread: Letters
 
 
-def _grouped(left: Operand, right: Operand, inner: Letters, result: Letters, broadcast: bool) -> _Groups:
+def _grouped(left: Operand, right: Operand, inner: Letters, result: Letters) -> _Groups:
     batch = tuple((each,) for each in result if each in left.letters and each in right.letters)
     rows = tuple(each for each in result if each in left.letters and each not in right.letters)
     columns = tuple(each for each in result if each in right.letters and each not in left.letters)
-    if not batch:  # vectors and stacks of matrices are as they should be
-        need(not broadcast, "nothing is broadcast")
-        alone = tuple((each,) for each in rows)
-        behind = (columns,) if columns else ()
-        return _Groups((*alone, inner), (inner, *behind), (*alone, *behind), ())
-    if not broadcast:
-        return _Groups((*batch, rows, inner), (*batch, inner, columns), (*batch, rows, columns), ())
-    need(len(rows) > 1, "nothing is broadcast")
-    front = tuple((each,) for each in rows[:-1])
-    return _Groups(
-        (*front, *batch, rows[-1:], inner), (*batch, inner, columns), (*front, *batch, rows[-1:], columns), rows[:-1]
-    )
+    if batch:
+        return _Groups((*batch, rows, inner), (*batch, inner, columns), (*batch, rows, columns))
+    alone = tuple((each,) for each in rows)  # a vector, or a stack of matrices, is as it should be on the left
+    if rows or columns:
+        return _Groups((*alone, inner), (inner, columns), (*alone, columns))
+    return _Groups((inner,), (inner,), ())
 
 
 def _joined(

@@ -154,8 +154,9 @@ def check_kernel(product: FusedMatMul, root: ir.Node) -> None:
     _check_dtype(root)
     left, right = product.left.dims, product.right.dims
     flags = (flags_of(product.left.order), flags_of(product.right.order))
-    if any(turns or moves for turns, moves in flags):
-        need(len(left) > 1 and len(right) > 1, "the kernel transposes nothing beside a vector", root)
+    if not any(turns or moves for turns, moves in flags):
+        return  # it is the kernel of MatMul
+    need(len(left) > 1 and len(right) > 1, "the kernel transposes nothing beside a vector", root)
     moved = any(moves for _, moves in flags)
     need(not moved or len(left) == len(right), "the operands differ in rank", root)
     if max(len(left), len(right)) < 3 or (len(right) == 2 and not flags[0][0]):

@@ -62,6 +62,11 @@ def test_rows_of_a_batch_by_one_matrix(size: int) -> None:
     check_rewrites(PASS, text, ops={"com.microsoft::FusedMatMul": 1, "Mul": 0})
 
 
+def test_an_inner_dimension_that_may_be_0() -> None:
+    text = model("p = MatMul (a, b) y = Mul (p, half)").replace("2,3,8", "2,3,K").replace("2,8,4", "2,K,4")
+    check_rewrites(PASS, text, ops={"com.microsoft::FusedMatMul": 1, "Mul": 0})
+
+
 def test_double_with_a_scale_that_single_precision_has() -> None:
     text = model("p = MatMul (a, b) y = Mul (p, half)", "double half = {0.5}", "double")
     check_rewrites(PASS, text, fused(0.5).replace("float[", "double["))
@@ -82,8 +87,8 @@ KEPT = {
         "s = Mul (a, half) y = MatMul (s, b) z = Neg (s)", more=", float[2,3,8] z"
     ),
     "no product is scaled": model("p = MatMul (a, b) q = Neg (p) y = Mul (q, half)"),
-    "which the kernel does not expect": model("p = MatMul (a, b) y = Mul (p, half)")
-    .replace("2,3,8", "2,3,K").replace("2,8,4", "2,K,4"),
+    "which the kernel does not expect": model("p = com.microsoft.FusedMatMul <transB = 1> (a, b) y = Mul (p, half)")
+    .replace("2,3,8", "2,3,K").replace("2,8,4", "2,4,K"),
 }  # fmt: skip
 
 

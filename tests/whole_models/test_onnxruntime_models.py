@@ -84,6 +84,13 @@ EXPECTED = {
     ),
     "fusion/reshape_fusion_concat_subgraph_div": Reached(1, {"Reshape": 1}),
     "gemm_activation_fusion/gemm_activation_fusion": Reached(2, {f"{MICROSOFT}FusedGemm": 1}),
+    **{
+        f"fusion/matmul_scale_{name}": Reached(2, {f"{MICROSOFT}FusedMatMul": 1})
+        for name in ("double", "in0", "in0_in1", "in0_in1_out", "transposescalematmul_in0_in1_out")
+    },
+    "fusion/matmul_scale_reused_input_scale": Reached(
+        2, {"MatMul": 2, "Mul": 1}, {f"{MICROSOFT}FusedMatMul": 2}, "two products read what is scaled"
+    ),
     "fusion/gelu_format2_0": Reached(2, {f"{MICROSOFT}Gelu": 1}),
     "fusion/gelu_format2_1": Reached(2, {f"{MICROSOFT}Gelu": 1}),
     "fusion/bias_onnx_gelu_fusion": Reached(2, {f"{MICROSOFT}BiasGelu": 1}),
