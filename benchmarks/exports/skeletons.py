@@ -66,7 +66,7 @@ def strip(model: onnx.ModelProto) -> onnx.ModelProto:
                     tensor.ClearField(field)
                 model.metadata_props.add(key=f"skeleton:{tensor.name}", value=json.dumps(spec))
         for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
-            part.doc_string = ""
+            part.ClearField("doc_string")
             kept = [prop for prop in part.metadata_props if prop.key in KEPT_PROPERTIES]
             del part.metadata_props[:]
             part.metadata_props.extend(kept)
