@@ -16,7 +16,7 @@ from benchmarks.reach.__main__ import report
 from benchmarks.reach.comparison import Share, compare
 from benchmarks.reach.expectation import Expected, of_folder, of_zoo
 from benchmarks.reach.fused import KINDS, Fused, Head, fused
-from benchmarks.reach.measure import Setting, before, measure
+from benchmarks.reach.measure import Outcome, Setting, before, measure
 from ortopt import zoo
 from ortopt.testing import parse
 
@@ -166,3 +166,11 @@ def test_all_blocks_of_these_models_are_single_ops(name: str) -> None:
     (model,) = of_zoo([name])
     outcome = measure(model, CPU)
     assert {kind: share for kind, share in outcome.shares.items() if share.found < share.expected or share.more} == {}
+
+
+def test_brackets_of_a_reason_are_shown(unfused: Expected) -> None:
+    shares = {"attention": Share(1, 0, 0, 0)}
+    outcome = Outcome(unfused, "cpu all", shares, {"attention": {"a table is not [batch, 1]": 1}})
+    console = Console(record=True, width=160)
+    console.print(tables.missed([outcome], "cpu all"))
+    assert "a table is not [batch, 1]" in console.export_text()

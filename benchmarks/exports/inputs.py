@@ -20,11 +20,13 @@ def _ids(batch: int, length: int) -> torch.Tensor:
 
 def _text(_: Mapping[str, Any]) -> Call:
     mask = torch.ones(2, 10, dtype=torch.long)
+    mask[1, -3:] = 0
     return {"input_ids": _ids(2, 10), "attention_mask": mask}, {"input_ids": TEXT, "attention_mask": TEXT}
 
 
 def _past(sizes: Mapping[str, Any]) -> Call:
     mask = torch.ones(2, POSITIONS_BEFORE + 3, dtype=torch.long)
+    mask[1, :2] = 0
     arguments: dict[str, Any] = {"input_ids": _ids(2, 3), "attention_mask": mask}
     axes = {"input_ids": TEXT, "attention_mask": {0: "batch", 1: "past_plus_seq"}}
     _add_past(arguments, axes, sizes)

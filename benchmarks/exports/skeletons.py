@@ -66,7 +66,7 @@ def strip(model: onnx.ModelProto) -> onnx.ModelProto:
                     tensor.ClearField(field)
                 model.metadata_props.add(key=f"skeleton:{tensor.name}", value=json.dumps(spec))
         for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
-            part.doc_string = ""
+            part.ClearField("doc_string")
             kept = [prop for prop in part.metadata_props if prop.key in KEPT_PROPERTIES]
             del part.metadata_props[:]
             part.metadata_props.extend(kept)
@@ -93,13 +93,13 @@ def describe_input(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {**facts, "kind": "normal", "mean": float(array.mean()), "std": float(array.std())}
 
 
-def entry(name: str, model: onnx.ModelProto, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+def entry(name: str, family: str, model: onnx.ModelProto, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """What the manifest says of a model."""
     recipe, _, variant = name.partition("__")
     return {
         "name": name,
         "recipe": recipe,
-        "family": recipe.removesuffix("_past").removesuffix("_int8").removesuffix("_fp16"),
+        "family": family,
         "exporter": "dynamo" if variant.startswith("dyn") and variant != "dynamic_int8" else "torchscript",
         "variant": variant,
         "opset": {imported.domain or "ai.onnx": imported.version for imported in model.opset_import},
@@ -125,7 +125,10 @@ def main() -> None:
     arguments, _ = INPUTS[architecture.inputs](architecture.sizes)
     model = onnx.load(options.export)
     names = {value.name for value in model.graph.input}
-    listed = entry(options.name, model, {key: value.numpy() for key, value in arguments.items() if key in names})
+    family = architecture.name.partition("-")[0]
+    listed = entry(
+        options.name, family, model, {key: value.numpy() for key, value in arguments.items() if key in names}
+    )
     onnx.save(strip(model), MODELS / f"{options.name}.onnx")
     _enter(listed, [dict(block) for block in architecture.blocks])
 

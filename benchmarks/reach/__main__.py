@@ -38,7 +38,7 @@ def report(outcomes: Sequence[Outcome], console: Console) -> None:
     for setting in dict.fromkeys(one.setting for one in outcomes if one.setting != "original"):
         console.print(tables.missed(outcomes, setting))
     for line in tables.surplus(outcomes):
-        console.print(line)
+        console.print(line, markup=False)
 
 
 def main() -> None:

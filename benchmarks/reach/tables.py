@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.reach.fused import KINDS
@@ -48,7 +49,7 @@ def missed(outcomes: Sequence[Outcome], setting: str, kinds: Iterable[str] = KIN
     for kind in kinds:
         blocks, models = by_reason([one for one in outcomes if one.setting == setting], kind)
         for reason, count in sorted(blocks.items(), key=lambda item: -item[1]):
-            table.add_row(kind, str(count), reason, ", ".join(models[reason]))
+            table.add_row(kind, str(count), escape(reason), escape(", ".join(models[reason])))
     return table
 
 
