@@ -13,7 +13,8 @@ from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention, check_sizes_are_positive
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
-from ortopt.patterns.rotary import rotary
+from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
+from ortopt.patterns.rotary.block import rotary, wants_standard_op
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -32,12 +33,12 @@ def _rms_alone(root: ir.Node) -> None:
 
 
 def _rotary(root: ir.Node) -> None:
-    """An embedding with tables for each sequence, for which the standard op does.
+    """An embedding for which the standard op is the better one.
 
     Raises:
         Refusal: If it is none.
     """
-    if rotary(root).shared:
+    if not wants_standard_op(rotary(root)):
         raise Refusal("one table serves all sequences")
 
 
@@ -53,7 +54,7 @@ def _attention(root: ir.Node) -> None:
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
-    (23, "RotaryEmbedding", ("Add",), _rotary),
+    (23, "RotaryEmbedding", ROTARY_ROOTS, _rotary),
     (23, "Attention", ("MatMul",), _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""
