@@ -395,3 +395,9 @@ def test_elements_in_such_an_order_nowhere() -> None:
         a = Gather <axis = -1> (x, o) b = Gather <axis = -1> (x, o2)"""
     text = model(f"{turn} {PRODUCTS} y = Concat <axis = -1> (re, im)")
     check_keeps(PASS, text, "the elements change places")
+
+
+def test_parts_of_a_table_that_is_smaller_than_they_are() -> None:
+    """Such a model does not run; it is left as it is, and nothing fails."""
+    text = model(TURN.replace("Split <axis = -1> (x, fours)", "Split <axis = -1> (s, fours)"))
+    check_keeps(PASS, text, "the elements are not those of one value")
