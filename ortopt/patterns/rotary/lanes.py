@@ -274,7 +274,8 @@ def _split(step: _Step) -> Lanes:
         if not isinstance(size, int):
             raise Refusal("the size of a part is not known", result)
         if result is step.result:
-            return step.lanes(step.source).take(range(before, before + size), axis=2 + at)
+            lanes = step.lanes(step.source)
+            return lanes[(slice(None),) * (2 + at) + (slice(before, before + size),)]
         before += size
     raise Refusal("it is no part", step.result)
 
