@@ -34,10 +34,14 @@ KEPT = {
         WRONG,
         "main (float[8] x, float k) => (float[8] y) <float zero = {0.0}> { c = Greater (x, k) y = Where (c, x, zero) }",
     ),
-    "not 0 elsewhere": ("it is not 0 elsewhere", f"{HEAD} <float k = {{0.5}}> {{ c = Greater (x, k) y = Where (c, x, k) }}"),
+    "not 0 elsewhere": (
+        "it is not 0 elsewhere",
+        f"{HEAD} <float k = {{0.5}}> {{ c = Greater (x, k) y = Where (c, x, k) }}",
+    ),
     "a threshold for each": (
         "not one number",
-        f"{HEAD} <float[8] k = {{1,2,3,4,5,6,7,8}}, float zero = {{0.0}}> {{ c = Greater (x, k) y = Where (c, x, zero) }}",
+        f"{HEAD} <float[8] k = {{1,2,3,4,5,6,7,8}}, float zero = {{0.0}}> "
+        "{ c = Greater (x, k) y = Where (c, x, zero) }",
     ),
     "a zero that raises the rank": (
         "raise the rank",
@@ -57,7 +61,7 @@ KEPT = {
         "the op holds its parameters in single precision",
         f"{HEAD} {K.replace('0.5', '0.3')} {{ c = Greater (x, k) y = Where (c, x, zero) }}".replace("float", "double"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", KEPT)
