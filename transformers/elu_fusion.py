@@ -16,6 +16,7 @@ class EluFusion(RewriteRule[Elu]):
     roots = ("Add", "Where")
     opsets = (12, NEWEST_OPSET)  # from there on there is a Celu
     lookback = 5
+    fuses = (("", "Celu"), ("", "Elu"))
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Elu:

@@ -35,6 +35,7 @@ class MishFusion(RewriteRule[Found]):
     opsets = (18, NEWEST_OPSET)
     lookback = 6
     looks_downstream = True
+    fuses = (("", "Mish"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

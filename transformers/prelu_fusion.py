@@ -17,6 +17,7 @@ class PreluFusion(RewriteRule[SlopedRelu]):
     roots = ROOTS
     opsets = (9, NEWEST_OPSET)  # before, there was no Where, and PRelu did not broadcast
     lookback = LOOKBACK
+    fuses = (("", "PRelu"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> SlopedRelu:

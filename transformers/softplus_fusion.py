@@ -19,6 +19,7 @@ class SoftplusFusion(RewriteRule[Softplus]):
     roots = ("Add", "Log", "Where")
     opsets = (9, NEWEST_OPSET)
     lookback = 5
+    fuses = (("", "Softplus"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Softplus:
