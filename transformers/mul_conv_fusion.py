@@ -43,10 +43,13 @@ class Found(NamedTuple):
 
 
 class MulConvFusion(RewriteRule[Found]):
-    """``Conv(x * c, W, b)`` → ``Conv(x, W * c, b)``, also ``/ c``: padding is 0 in both."""
+    """``Conv(x * c, W, b)`` → ``Conv(x, W * c, b)``, also ``/ c``: padding is 0 in both.
 
-    levels = (TransformerLevel.LEVEL1,)
-    after = ("constant_folding", "constant_reassociation", "conv_mul_fusion", "hard_swish_fusion")
+    Not before level 2: the factor may be part of an activation that is spelled out.
+    """
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("constant_folding", "fast_gelu_fusion", "gelu_fusion", "opset_conversion", "quick_gelu_fusion")
     roots = ("Conv",)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand of Mul broadcasts
     numerics = Numerics.REORDERED
