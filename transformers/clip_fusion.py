@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    DOUBLE,
     FLOATS,
     dtype,
     inputs,
@@ -62,6 +63,7 @@ class ClipFusion(RewriteRule[Found]):
             numbers.append(_number(bound, x))
         low, high = numbers if other == "Min" else numbers[::-1]
         need(dtype(x) in FLOATS, "it is no float", x)
+        need(dtype(x) != DOUBLE or opset(root) >= 12, "before opset 12, a Clip is of single precision", x)
         need(not is_constant(x), "all operands are constants", x)
         need(low <= high, "the bounds are out of order", root)
         signed = 0.0 not in (low, high) or is_op(inner, "Relu") or zeros_have_no_sign(x)

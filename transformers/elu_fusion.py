@@ -2,6 +2,7 @@
 
 import onnx_ir as ir
 
+from ortopt.graph.match import FLOAT, dtype, need
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.patterns.elu import Elu, elu
@@ -22,7 +23,8 @@ class EluFusion(RewriteRule[Elu]):
     def match(self, root: ir.Node) -> Elu:
         """Parameters that the op can hold."""
         spelled = elu(root)
-        need_single(spelled.x, spelled.alpha)
+        need_single(spelled.x)
+        need(spelled.rate == 1 or dtype(spelled.x) == FLOAT, "a Celu is of single precision only", spelled.x)
         return spelled
 
     def rewrite(self, found: Elu) -> ir.Node:

@@ -45,7 +45,7 @@ class HardSigmoidFusion(RewriteRule[Found]):
             assert below is not None
             need(is_near(gate.height * below.factor, 1.0, dtype(y)), "the upper bound is not 1", root)
             nodes, y = (*nodes, *below.nodes), below.value
-        need_single(gate.x, gate.alpha, gate.beta)
+        need_single(gate.x)
         return Found(nodes, gate, y)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:

@@ -65,7 +65,7 @@ class HardSwishFusion(RewriteRule[Found]):
             opset(root) >= HARD_SWISH_FROM and is_near(gate.alpha * 6, 1.0, kind) and is_near(gate.beta * 2, 1.0, kind)
         )
         need(has_op or len(gate.nodes) > 1, "there is no op for it", root)
-        need_single(gate.x, gate.alpha, gate.beta)
+        need_single(gate.x)
         factor = product.factor * gate.height
         need(SMALLEST <= abs(factor) <= LARGEST, "the factor is out of range", root)
         factor = 1.0 if is_near(factor, 1.0, kind) else factor

@@ -23,7 +23,7 @@ class LeakyReluFusion(RewriteRule[SlopedRelu]):
         """A slope that is one number."""
         sloped = sloped_relu(root)
         need(sloped.slope.size == 1, "the slope is not one number", sloped.x)
-        need_single(sloped.x, float(sloped.slope.reshape(-1)[0]))
+        need_single(sloped.x)
         return sloped
 
     def rewrite(self, found: SlopedRelu) -> ir.Node:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import inputs, need, only_user, producer
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import need_single
 from ortopt.patterns.softplus import softplus
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -41,6 +42,7 @@ class MishFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """The softplus above the Tanh, and the product with the same x below it."""
         spelled = softplus(producer(inputs(root, 1)[0], "Softplus", "Log", "Where", "Add"))
+        need_single(spelled.x)
         product = only_user(root.outputs[0], "Mul")
         a, b = inputs(product, 2)
         other = b if a is root.outputs[0] else a

@@ -5,6 +5,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.match import dtype, need
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import need_single
 from ortopt.patterns.sloped_relu import LOOKBACK, ROOTS, SlopedRelu, sloped_relu
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -23,6 +24,7 @@ class PreluFusion(RewriteRule[SlopedRelu]):
     def match(self, root: ir.Node) -> SlopedRelu:
         """A slope for each channel: for one number see `leaky_relu_fusion`."""
         sloped = sloped_relu(root)
+        need_single(sloped.x)
         need(sloped.slope.size > 1, "the slope is one number", sloped.x)
         return sloped
 

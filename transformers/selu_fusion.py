@@ -40,7 +40,7 @@ class SeluFusion(RewriteRule[Found]):
         need(dtype(x) in FLOATS, "it is no float", x)
         need(SMALLEST <= scaled.factor <= LARGEST, "the factor is out of range", root)
         alpha = attribute(elu, "alpha", 1.0)
-        need_single(x, alpha, scaled.factor)
+        need_single(x)
         return Found((elu, root), x, alpha, scaled.factor)
 
     def rewrite(self, found: Found) -> ir.Node:

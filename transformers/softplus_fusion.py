@@ -4,6 +4,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import need
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import need_single
 from ortopt.patterns.softplus import Softplus, softplus
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -25,6 +26,7 @@ class SoftplusFusion(RewriteRule[Softplus]):
     def match(self, root: ir.Node) -> Softplus:
         """A form that does not overflow where a Softplus does not."""
         spelled = softplus(root)
+        need_single(spelled.x)
         need(not spelled.overflows, "exp(x) may overflow, and the result be infinite", spelled.x)
         return spelled
 

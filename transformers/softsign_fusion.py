@@ -2,8 +2,9 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, choose, dtype, inputs, is_op, need, operand_scalar, producer
+from ortopt.graph.match import choose, inputs, is_op, need, operand_scalar, producer
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
 NOT_SOFTSIGN = "it is not x / (1 + |x|)"
@@ -31,7 +32,7 @@ class SoftsignFusion(RewriteRule[Forwarded]):
         shifted = producer(total, "Add")
         magnitude = producer(operand_scalar(shifted, 1.0), "Abs")
         need(inputs(magnitude, 1)[0] is x, NOT_SOFTSIGN, root)
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_single(x)
         return Forwarded((*nodes, shifted, magnitude), x)
 
     def rewrite(self, found: Forwarded) -> ir.Node:

@@ -22,7 +22,7 @@ class SwishFusion(RewriteRule[Swish]):
     def match(self, root: ir.Node) -> Swish:
         """The product below the sigmoid, of what is scaled above it."""
         found = swish(root)
-        need_single(found.x, found.alpha)
+        need_single(found.x)
         return found
 
     def rewrite(self, found: Swish) -> dict[ir.Value, ir.Value]:

@@ -39,7 +39,7 @@ class ThresholdedReluFusion(RewriteRule[Found]):
         need(keeps_rank(right, x) and keeps_rank(zero, x), "the constant would raise the rank", zero)
         need(dtype(x) in FLOATS, "it is no float", x)
         need(abs(threshold) < float("inf"), "the threshold is not finite", right)
-        need_single(x, threshold)
+        need_single(x)
         return Found((comparison, root), x, threshold)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.graph.match import (
     DOUBLE,
     EPSILONS,
+    FLOATS,
     dtype,
     inputs,
     is_constant,
@@ -122,18 +123,15 @@ def is_near(number: float, expected: float, kind: ir.DataType) -> bool:
     return abs(number - expected) <= 2 * EPSILONS.get(kind, 0.0) * abs(expected)
 
 
-def need_single(x: ir.Value, *numbers: float) -> None:
-    """Refuse numbers that an op would hold in single precision, where it computes in double precision.
-
-    Args:
-        x: The op's operand.
-        numbers: Its attributes.
+def need_single(x: ir.Value) -> None:
+    """Refuse an operand in double precision of an op whose kernels, and attributes, are of single precision.
 
     Raises:
-        Refusal: If one would lose digits.
+        Refusal: If it is one, or no float.
     """
-    lossless = all(float(np.float32(number)) == number for number in numbers)
-    need(dtype(x) != DOUBLE or lossless, "the op holds its parameters in single precision", x)
+    kind = dtype(x)
+    need(kind in FLOATS, "it is no float", x)
+    need(kind != DOUBLE, "the kernels are for single precision", x)
 
 
 __all__ = ["Affine", "Scaled", "affine_forms", "is_near", "need_single", "number_beside", "scaled_below"]

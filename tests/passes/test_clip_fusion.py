@@ -45,6 +45,12 @@ def test_zero_below_a_sum(nodes: str) -> None:
     check_rewrites(PASS, text, ops={"Clip": 1, "Max": 0, "Min": 0}, inputs={"x": EDGES})
 
 
+def test_double_precision() -> None:
+    text = model("m = Relu (x) y = Min (m, six)").replace("float", "double")
+    check_rewrites(PASS, text, ops={"Clip": 1, "Min": 0})
+    check_keeps(PASS, text, "before opset 12", opset=10)
+
+
 def test_before_bounds_were_inputs() -> None:
     check_rewrites(PASS, model("m = Relu (x) y = Min (m, six)"), "y = Clip <min = 0.0, max = 6.0> (x)", opset=10)
 

@@ -93,14 +93,8 @@ KEPT = {
     "no upper bound": ("the bounds are not 0", model("a = Add (x, three) y = Clip (a, zero)")),
     "a shift that rounds x": ("nothing scales or shifts", model(f"a = Add (x, large) {REST}")),
     "double precision": (
-        "the op holds its parameters in single precision",
+        "the kernels are for single precision",
         model(f"a = Add (x, three) {REST}").replace("float", "double"),
-    ),
-    "a type without a kernel": (
-        "no provider has a kernel of HardSigmoid for double",
-        model("s = Mul (x, fifth) a = Add (s, half) y = Clip (a, zero, one)", fifth="float fifth = {0.25}").replace(
-            "float", "double"
-        ),
     ),
     "integers": (
         "it is no float",

@@ -162,7 +162,7 @@ KEPT = {
         { a = Add (x, three) c = Clip (a, zero, six) m = Mul (x, c) y = Div (m, six) }""",
     ),
     "double precision": (
-        "the op holds its parameters in single precision",
+        "the kernels are for single precision",
         model(f"{GATE} {REST}").replace("float", "double"),
     ),
     "constants that raise the rank": (

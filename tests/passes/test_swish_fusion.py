@@ -31,7 +31,7 @@ KEPT = {
         "main (float[8] x) => (float[8] y, float[8] s) { s = Sigmoid (x) y = Mul (x, s) }",
     ),
     "double precision": (
-        "the op holds its parameters in single precision",
+        "the kernels are for single precision",
         "main (double[8] x) => (double[8] y) <double k = {0.3}> { t = Mul (x, k) s = Sigmoid (t) y = Mul (x, s) }",
     ),
 }

@@ -58,7 +58,7 @@ KEPT = {
         { c = Greater (x, k) y = Where (c, x, zero) }""",
     ),
     "double precision": (
-        "the op holds its parameters in single precision",
+        "the kernels are for single precision",
         f"{HEAD} {K.replace('0.5', '0.3')} {{ c = Greater (x, k) y = Where (c, x, zero) }}".replace("float", "double"),
     ),
 }
