@@ -16,6 +16,7 @@ from ortopt.graph.match import (
     dims,
     inputs,
     need,
+    opset,
     producer,
     same_dim,
     same_type,
@@ -25,15 +26,17 @@ from ortopt.patterns.channels import is_surely_positive
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
+LAST_AXIS_FROM = 13
 
 
 class Found(NamedTuple):
-    """The nodes, the scores, the bias, and whether it is the same for the last of the leading dimensions."""
+    """The nodes, the scores, the bias, whether it is the same for the last of the leading dimensions, and the axis."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     bias: ir.Value
     inner: bool
+    axis: int
 
 
 class BiasSoftmaxFusion(RewriteRule[Found]):
@@ -42,31 +45,39 @@ class BiasSoftmaxFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("attention_fusion", "constant_folding")
     roots = ("Softmax",)
-    opsets = (13, NEWEST_OPSET)  # before, a Softmax was over all dimensions from its axis on
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     providers = (CUDA,)
     produces = ((MICROSOFT, "BiasSoftmax"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """A Softmax over the last axis, and a bias that repeats either over the first dimensions or over the others."""
+        """A Softmax to the last axis, and a bias that repeats either over the first of the other dimensions or the rest.
+
+        Before opset 13 a Softmax was over all dimensions from its axis on, as the kernel takes them.
+        """
         addition = producer(inputs(root, 1)[0], "Add")
         total = dims(addition.outputs[0])
-        need(len(total) > 0 and axis(root, len(total), -1) == len(total) - 1, "it is not over the last axis", root)
+        need(len(total) > 0, "it has no axis", root)
+        since = opset(root)
+        at = axis(root, len(total), -1 if since >= LAST_AXIS_FROM else min(1, len(total) - 1))
+        need(since < LAST_AXIS_FROM or at == len(total) - 1, "it is not over the last axis", root)
         a, b = inputs(addition, 2)
         x, bias = choose([(a, b), (b, a)])
         shape, own = dims(x), dims(bias)
         alike = len(shape) == len(total) and all(map(same_dim, shape, total))
         need(alike and same_type(x, bias), "the bias enlarges the scores", bias)
-        need(len(own) > 0 and same_dim(own[-1], shape[-1]), "the bias repeats over the last axis", bias)
+        count = len(shape) - at
+        repeats = len(own) < count or not all(map(same_dim, own[-count:], shape[at:]))
+        need(not repeats, "the bias repeats over what the Softmax is over", bias)
         need(
             all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0, by which the kernel divides", x
         )
-        leading = (1,) * (len(shape) - len(own)) + tuple(own[:-1])
-        return Found((addition, root), x, bias, _is_inner(leading, shape[:-1], bias))
+        leading = (1,) * (len(shape) - len(own)) + tuple(own[:-count])
+        return Found((addition, root), x, bias, _is_inner(leading, shape[:at], bias), at - len(shape))
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the BiasSoftmax."""
-        attributes = {"axis": -1, "is_inner_broadcast": int(found.inner)}
+        attributes = {"axis": found.axis, "is_inner_broadcast": int(found.inner)}
         return ir.node("BiasSoftmax", [found.x, found.bias], attributes, domain=MICROSOFT)
 
 

@@ -44,10 +44,17 @@ def test_other_types(kind: str) -> None:
     check_rewrites(PASS, model(kind=kind), options=CUDA, numbers=False, ops={"com.microsoft::BiasSoftmax": 1, "Add": 0})
 
 
+def test_before_opset_13() -> None:
+    after = "y = com.microsoft.BiasSoftmax <axis = -2, is_inner_broadcast = 1> (x, b)"
+    text = model(bias="2,1,6,8", softmax="<axis = 2>")
+    check_rewrites(PASS, text, after, opset=12, options=CUDA, numbers=False)
+    check_keeps(PASS, model(bias="2,1,1,8", softmax="<axis = 2>"), "repeats over what", opset=12, options=CUDA)
+
+
 KEPT = {
     "another axis": ("it is not over the last axis", model(softmax="<axis = 2>")),
     "a bias in the middle": ("repeats over dimensions in the middle", model(bias="2,1,6,8")),
-    "a column": ("the bias repeats over the last axis", model(bias="2,1,6,1")),
+    "a column": ("the bias repeats over what the Softmax is over", model(bias="2,1,6,1")),
     "a bias that enlarges": ("the bias enlarges the scores", model("2,1,6,8", "2,4,6,8", out="2,4,6,8")),
     "a dimension that may be 0": ("a dimension may be 0", model("N,4,6,8", "1,1,1,8")),
     "no sum": ("no Add comes before", model(total="Mul (x, b)")),
