@@ -51,7 +51,7 @@ class BiasSoftmaxFusion(RewriteRule[Found]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """A Softmax to the last axis, and a bias that repeats either over the first of the other dimensions or the rest.
+        """A Softmax, and a bias that repeats over the first or over the last of the other dimensions.
 
         Before opset 13 a Softmax was over all dimensions from its axis on, as the kernel takes them.
         """

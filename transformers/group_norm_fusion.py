@@ -19,6 +19,8 @@ from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
 STANDARD_FROM = 21
+LARGEST_GROUP = 512
+"""Channels of a group that CUDA's kernel takes, two at a time."""
 
 
 class Found(NamedTuple):
@@ -61,6 +63,8 @@ class GroupNormFusion(RewriteRule[Found]):
         shape = dims(found.x)
         own = own and len(shape) == 4
         if own:
+            size = found.scale.size // found.groups
+            need(size % 2 == 0 and size <= LARGEST_GROUP, "there is no kernel for so many channels a group", found.x)
             need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", found.x)
         else:
             need(opset(root, "") >= STANDARD_FROM, f"opset {opset(root, '')} has no GroupNormalization", root)

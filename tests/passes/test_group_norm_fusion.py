@@ -137,6 +137,13 @@ def test_keeps_what_may_be_empty_on_cuda() -> None:
     check_keeps(PASS, text, "a dimension may be 0", opset=21, options=CUDA)
 
 
+def test_keeps_odd_groups_on_cuda() -> None:
+    nodes = "r = Reshape (x, s) n = InstanceNormalization (r, one, nul) y = Reshape (n, v)"
+    numbers = {"s": "int64[3] s = {0, 2, 60}", "one": "float[2] one = {1, 1}", "nul": "float[2] nul = {0, 0}"}
+    text = model(nodes, HEAD.replace("N", "2"), **numbers)
+    check_keeps(PASS, text, "there is no kernel for so many channels a group", options=CUDA)
+
+
 def test_a_scale_for_each_column_stays() -> None:
     text = model(
         INSTANCE.replace("Mul (q, g)", "Mul (q, c)"),
