@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, attribute, dtype, inputs, need, producer
+from ortopt.graph.match import FLOATS, attribute, dtype, inputs, is_op, need, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST, need_single, scaled_below
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -30,10 +30,9 @@ class SeluFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """One number, by which an Elu's result is multiplied or divided."""
-        elus = [value for value in inputs(root, 2) if value.producer() is not None]
-        need(bool(elus), "no Elu comes before", root)
-        elu = producer(elus[0], "Elu")
-        scaled = scaled_below(elus[0])
+        a, b = inputs(root, 2)
+        elu = producer(b if is_op(b.producer(), "Elu") else a, "Elu")
+        scaled = scaled_below(elu.outputs[0])
         need(scaled is not None, "it is not multiplied by one number", root)
         assert scaled is not None
         (x,) = inputs(elu, 1)

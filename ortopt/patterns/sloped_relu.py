@@ -67,7 +67,7 @@ def sloped_relu(root: ir.Node) -> SlopedRelu:
             nodes, x, slope = _of_two_halves(root)
     need(dtype(x) in FLOATS, "it is no float", x)
     need(bool(np.isfinite(slope).all()) and float(np.abs(slope).max()) <= LARGEST_SLOPE, "a slope is large", x)
-    need(bool((slope > 0).all()) or zeros_have_no_sign(x), "a zero would have the other sign", x)
+    need(bool((slope > 0).all()), "a slope is not positive: zeros would have the other sign", x)
     return SlopedRelu((*nodes, root), x, slope)
 
 

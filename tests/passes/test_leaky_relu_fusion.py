@@ -57,11 +57,6 @@ def test_a_minimum_with_zero() -> None:
     check_rewrites(PASS, model(nodes), ops={"LeakyRelu": 1, "Add": 1, "Relu": 0, "Min": 0, "Mul": 0})
 
 
-def test_a_negative_slope() -> None:
-    nodes = "s = Add (x, two) c = Greater (s, zero) m = Mul (s, minus) y = Where (c, s, m)"
-    check_rewrites(PASS, model(nodes), ops={"LeakyRelu": 1, "Add": 1, "Where": 0})
-
-
 def test_keeps_double_precision() -> None:
     check_keeps(PASS, model(SPELLINGS[0]).replace("float", "double"), "the kernels are for single precision")
 
@@ -111,8 +106,8 @@ KEPT = {
         "a zero would have the other sign",
         model("p = Relu (x) q = Min (x, zero) m = Mul (q, small) y = Add (p, m)"),
     ),
-    "a negative slope and zeros with signs": (
-        "a zero would have the other sign",
+    "a negative slope, by Where": (
+        "a slope is not positive",
         model("c = Greater (x, zero) m = Mul (x, minus) y = Where (c, x, m)"),
     ),
     "the product is needed": (

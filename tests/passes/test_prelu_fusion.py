@@ -28,17 +28,16 @@ def test_a_choice() -> None:
     check_rewrites(PASS, text, ops={"PRelu": 1, "Where": 0, "Mul": 0, "Less": 0})
 
 
-def test_any_slopes_below_a_sum() -> None:
-    constants = "<float[1,8] any = {0.1, -0.2, 0.3, 4, 5, 0.6, 0.7, 0}, float zero = {0.0}>"
-    nodes = "s = Add (x, x) c = Greater (s, zero) m = Mul (s, any) y = Where (c, s, m)"
-    check_rewrites(PASS, f"{HEAD} {constants} {{ {nodes} }}", ops={"PRelu": 1, "Add": 1, "Where": 0})
-
-
 KEPT = {
     "one number": ("the slope is one number", f"{HEAD} <float k = {{0.5}}> {{ m = Mul (x, k) y = Max (x, m) }}"),
     "a slope above 1": (
         "the slope is on the wrong side of 1",
         f"{HEAD} <{EACH.replace('0.7', '1.7')}> {{ m = Mul (x, each) y = Max (x, m) }}",
+    ),
+    "a slope of 0": (
+        "a slope is not positive",
+        f"{HEAD} <{EACH.replace('0.7', '0.0')}, float zero = {{0.0}}> "
+        "{ c = Less (x, zero) m = Mul (x, each) y = Where (c, m, x) }",
     ),
     "an unknown rank": (
         "the shape is unknown",
