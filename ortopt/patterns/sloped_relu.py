@@ -28,6 +28,8 @@ from ortopt.graph.match import (
 from ortopt.patterns.clamp import zeros_have_no_sign
 
 ROOTS = ("Add", "Max", "Min", "Sub", "Where")
+"""What may end one that is spelled out."""
+
 LOOKBACK = 3
 """How far above its root the pattern goes."""
 
@@ -145,4 +147,4 @@ def _negative_half(value: ir.Value, x: ir.Value) -> tuple[tuple[ir.Node, ...], i
     return (node,), 1
 
 
-__all__ = ["LOOKBACK", "ROOTS", "SlopedRelu", "sloped_relu"]
+__all__ = ["LARGEST_SLOPE", "LOOKBACK", "ROOTS", "SlopedRelu", "sloped_relu"]

@@ -57,6 +57,18 @@ def test_a_minimum_with_zero() -> None:
     check_rewrites(PASS, model(nodes), ops={"LeakyRelu": 1, "Add": 1, "Relu": 0, "Min": 0, "Mul": 0})
 
 
+@pytest.mark.parametrize("slope", ["float", "float[1]", "float[1,1,1]", "float[8]"])
+def test_a_prelu(slope: str) -> None:
+    numbers = ", ".join(["0.25"] * (8 if "8" in slope else 1))
+    text = f"main (float[N,2,3,8] x) => (float[N,2,3,8] y) <{slope} s = {{{numbers}}}> {{ y = PRelu (x, s) }}"
+    check_rewrites(PASS, text, "y = LeakyRelu <alpha = 0.25> (x)")
+
+
+def test_keeps_a_prelu_of_other_slopes() -> None:
+    check_keeps(PASS, model("y = PRelu (x, each)"), "its elements differ")
+    check_keeps(PASS, model("y = PRelu (x, minus)"), "a slope is not positive")
+
+
 def test_keeps_double_precision() -> None:
     check_keeps(PASS, model(SPELLINGS[0]).replace("float", "double"), "the kernels are for single precision")
 
