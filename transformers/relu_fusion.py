@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.match import FLOATS, dtype, inputs, is_op, is_scalar, keeps_rank, need, operand_scalar, producer
-from ortopt.options import TransformerLevel
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
@@ -20,6 +20,7 @@ class ReluFusion(RewriteRule[Forwarded]):
     after = ("constant_folding", "not_where_fusion")
     roots = ("Max", "Where")
     opsets = (8, NEWEST_OPSET)  # before, Max did not broadcast
+    numerics = Numerics.REORDERED  # the sign of a zero
 
     def match(self, root: ir.Node) -> Forwarded:
         """A zero that is a constant, and one other operand."""
