@@ -14,8 +14,7 @@ from ortopt.graph.match import (
     inputs,
     is_op,
     need,
-    operand_from,
-    producer,
+    only_user,
     rank,
 )
 from ortopt.options import Numerics, TransformerLevel
@@ -25,12 +24,18 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(NamedTuple):
-    """The nodes, what is normalized, and the new scale and bias of each channel."""
+    """The nodes, what is normalized, the new scale and bias of each channel, and the result."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     scale: np.ndarray
     bias: np.ndarray
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The result, which stands below the root."""
+        return (self.y,)
 
 
 class InstanceNormFusion(RewriteRule[Found]):
@@ -41,39 +46,40 @@ class InstanceNormFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "constant_reassociation")
-    roots = ("Add", "Div", "Mul", "Sub")
+    roots = ("InstanceNormalization",)
+    looks_downstream = True
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A constant that differs along the channels only."""
-        if is_op(root, "Div", "Sub"):
-            value, other = inputs(root, 2)
-            normalization = producer(value, "InstanceNormalization")
-        else:
-            normalization, other = operand_from(root, "InstanceNormalization")
-        x, scale, bias = inputs(normalization, 3)
+        x, scale, bias = inputs(root, 3)
+        user = only_user(root.outputs[0], "Add", "Div", "Mul", "Sub")
+        a, other = inputs(user, 2)
+        if is_op(user, "Add", "Mul") and a is not root.outputs[0]:
+            a, other = other, a
+        need(a is root.outputs[0], "it divides, or is subtracted", user)
         need(dtype(x) in FLOATS, "it is no float", x)
         s, b = array_of(scale).astype(np.float64), array_of(bias).astype(np.float64)
         need(s.ndim == 1 and s.shape == b.shape, "its scale is no vector", scale)
         c = of_channels(other, s.size, rank(x))
-        if is_op(root, "Add", "Sub"):
-            d = c if is_op(root, "Add") else -c
+        if is_op(user, "Add", "Sub"):
+            d = c if is_op(user, "Add") else -c
             need(bool((b * d >= 0).all()), "the summands differ in sign: the first may round", other)
-            return Found((normalization, root), x, s, _rounded(b + d, dtype(x), other))
-        if is_op(root, "Div"):
+            return Found((root, user), x, s, _rounded(b + d, dtype(x), other), user.outputs[0])
+        if is_op(user, "Div"):
             need(bool((c != 0).all()), "it divides by 0", other)
             c = 1 / c
         need(bool(((np.abs(c) >= SMALLEST) & (np.abs(c) <= LARGEST)).all()), "the factor is out of range", other)
-        return Found((normalization, root), x, _rounded(s * c, dtype(x), other), _rounded(b * c, dtype(x), other))
+        new = _rounded(s * c, dtype(x), other), _rounded(b * c, dtype(x), other)
+        return Found((root, user), x, *new, user.outputs[0])
 
-    def rewrite(self, found: Found) -> ir.Node:
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the InstanceNormalization."""
         kind = dtype(found.x)
         attributes = {"epsilon": attribute(found.nodes[0], "epsilon", 1e-5)}
-        return ir.node(
-            "InstanceNormalization", [found.x, constant(found.scale, kind), constant(found.bias, kind)], attributes
-        )
+        operands = [found.x, constant(found.scale, kind), constant(found.bias, kind)]
+        return {found.y: ir.node("InstanceNormalization", operands, attributes).outputs[0]}
 
 
 def _rounded(numbers: np.ndarray, kind: ir.DataType, about: ir.Value) -> np.ndarray:

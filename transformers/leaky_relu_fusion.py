@@ -18,6 +18,7 @@ class LeakyReluFusion(RewriteRule[SlopedRelu]):
     roots = (*ROOTS, "PRelu")
     opsets = (9, NEWEST_OPSET)  # before, there was no Where
     lookback = LOOKBACK
+    looks_downstream = True
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> SlopedRelu:
@@ -27,9 +28,10 @@ class LeakyReluFusion(RewriteRule[SlopedRelu]):
         need_single(sloped.x)
         return sloped
 
-    def rewrite(self, found: SlopedRelu) -> ir.Node:
+    def rewrite(self, found: SlopedRelu) -> dict[ir.Value, ir.Value]:
         """Build the LeakyRelu."""
-        return ir.node("LeakyRelu", [found.x], {"alpha": float(found.slope.reshape(-1)[0])})
+        node = ir.node("LeakyRelu", [found.x], {"alpha": float(found.slope.reshape(-1)[0])})
+        return {found.y: node.outputs[0]}
 
 
 def _of_prelu(root: ir.Node) -> SlopedRelu:
@@ -37,4 +39,4 @@ def _of_prelu(root: ir.Node) -> SlopedRelu:
     x, slopes = inputs(root, 2)
     slope = splat(slopes).astype(np.float64)
     need(0 < float(slope) <= LARGEST_SLOPE, "a slope is not positive, or large", slopes)
-    return SlopedRelu((root,), x, slope)
+    return SlopedRelu((root,), x, slope, root.outputs[0])

@@ -18,6 +18,7 @@ class PreluFusion(RewriteRule[SlopedRelu]):
     roots = ROOTS
     opsets = (9, NEWEST_OPSET)  # before, there was no Where, and PRelu did not broadcast
     lookback = LOOKBACK
+    looks_downstream = True
     fuses = (("", "PRelu"),)
     numerics = Numerics.REORDERED
 
@@ -28,6 +29,6 @@ class PreluFusion(RewriteRule[SlopedRelu]):
         need(sloped.slope.size > 1, "the slope is one number", sloped.x)
         return sloped
 
-    def rewrite(self, found: SlopedRelu) -> ir.Node:
+    def rewrite(self, found: SlopedRelu) -> dict[ir.Value, ir.Value]:
         """Build the PRelu."""
-        return ir.node("PRelu", [found.x, constant(found.slope, dtype(found.x))])
+        return {found.y: ir.node("PRelu", [found.x, constant(found.slope, dtype(found.x))]).outputs[0]}

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from ortopt.graph.match import (
     FLOATS,
-    Refusal,
     array_of,
     broadcasts_to,
     dims,
@@ -20,6 +19,7 @@ from ortopt.graph.match import (
     is_scalar,
     keeps_rank,
     need,
+    only_user,
     operand_constant,
     operand_from,
     producer,
@@ -27,8 +27,8 @@ from ortopt.graph.match import (
 )
 from ortopt.patterns.clamp import zeros_have_no_sign
 
-ROOTS = ("Add", "Max", "Min", "Sub", "Where")
-"""What may end one that is spelled out."""
+ROOTS = ("Max", "Min", "Relu", "Where")
+"""What one that is spelled out is found by."""
 
 LOOKBACK = 3
 """How far above its root the pattern goes."""
@@ -44,15 +44,22 @@ class SlopedRelu(NamedTuple):
         nodes: The nodes that compute it.
         x: The value that it is computed from.
         slope: One number, or constants that broadcast to x.
+        y: The result.
     """
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     slope: np.ndarray
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The result, which may stand below the root."""
+        return (self.y,)
 
 
 def sloped_relu(root: ir.Node) -> SlopedRelu:
-    """The Relu with a slope that a node ends.
+    """The Relu with a slope that a node is of.
 
     Args:
         root: One of `ROOTS`.
@@ -60,17 +67,19 @@ def sloped_relu(root: ir.Node) -> SlopedRelu:
     Raises:
         Refusal: If it is none.
     """
+    last = root
     match root.op_type:
         case "Max" | "Min":
             nodes, x, slope = _larger(root)
         case "Where":
             nodes, x, slope = _chosen(root)
         case _:
-            nodes, x, slope = _of_two_halves(root)
+            last = only_user(root.outputs[0], "Add", "Sub")
+            nodes, x, slope = _of_two_halves(root, last)
     need(dtype(x) in FLOATS, "it is no float", x)
     need(bool(np.isfinite(slope).all()) and float(np.abs(slope).max()) <= LARGEST_SLOPE, "a slope is large", x)
     need(bool((slope > 0).all()), "a slope is not positive: zeros would have the other sign", x)
-    return SlopedRelu((*nodes, root), x, slope)
+    return SlopedRelu((*nodes, last), x, slope, last.outputs[0])
 
 
 Sloped = tuple[tuple[ir.Node, ...], ir.Value, np.ndarray]
@@ -117,20 +126,16 @@ def _chosen(root: ir.Node) -> Sloped:
     return (comparison, product), x, slope
 
 
-def _of_two_halves(root: ir.Node) -> Sloped:
+def _of_two_halves(relu: ir.Node, total: ir.Node) -> Sloped:
     """``Relu(x) - a · Relu(-x)``, or plus with ``-a``, or ``Relu(x) + a · Min(x, 0)``."""
-    a, b = inputs(root, 2)
-    pairs = [(a, b)] if is_op(root, "Sub") else [(a, b), (b, a)]
-    for positive, negative in pairs:
-        relu, product = positive.producer(), negative.producer()
-        if relu is None or product is None or not is_op(relu, "Relu") or not is_op(product, "Mul"):
-            continue
-        (x,) = inputs(relu, 1)
-        half, slope = _times(product)
-        below, sign = _negative_half(half, x)
-        need(sign < 0 or zeros_have_no_sign(x), "a zero would have the other sign", x)
-        return (*below, relu, product), x, -sign * slope if is_op(root, "Sub") else sign * slope
-    raise Refusal(NOT_SLOPED, root)
+    a, b = inputs(total, 2)
+    need(a is relu.outputs[0] or is_op(total, "Add"), NOT_SLOPED, total)
+    product = producer(b if a is relu.outputs[0] else a, "Mul")
+    (x,) = inputs(relu, 1)
+    half, slope = _times(product)
+    below, sign = _negative_half(half, x)
+    need(sign < 0 or zeros_have_no_sign(x), "a zero would have the other sign", x)
+    return (*below, relu, product), x, -sign * slope if is_op(total, "Sub") else sign * slope
 
 
 def _negative_half(value: ir.Value, x: ir.Value) -> tuple[tuple[ir.Node, ...], int]:

@@ -89,9 +89,9 @@ KEPT = {
         "differ in sign",
         model("n = InstanceNormalization (x, s, b) y = Sub (n, d)"),
     ),
-    "the other way": ("no InstanceNormalization comes before", model(f"{NORM} y = Div (k, n)")),
+    "the other way": ("it divides, or is subtracted", model(f"{NORM} y = Div (k, n)")),
     "the normalized value is needed": (
-        "InstanceNormalization's result is used elsewhere",
+        "the value is used elsewhere",
         model(f"{NORM} y = Mul (n, g)", "main (float[N,3,H,W] x) => (float[N,3,H,W] y, float[N,3,H,W] n)"),
     ),
 }

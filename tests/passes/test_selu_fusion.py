@@ -22,7 +22,7 @@ def test_the_default() -> None:
 
 
 KEPT = {
-    "no Elu": ("no Elu comes before", f"{HEAD} <float k = {{2.0}}> {{ e = Celu (x) y = Mul (e, k) }}"),
+    "no Elu": (None, f"{HEAD} <float k = {{2.0}}> {{ e = Celu (x) y = Mul (e, k) }}"),
     "a negative factor": (
         "the factor is out of range",
         f"{HEAD} <float k = {{-2.0}}> {{ e = Elu (x) y = Mul (e, k) }}",

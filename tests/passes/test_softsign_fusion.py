@@ -27,18 +27,18 @@ KEPT = {
         "no operand is 1",
         f"{HEAD} <float one = {{2.0}}> {{ a = Abs (x) t = Add (a, one) y = Div (x, t) }}",
     ),
-    "no magnitude": ("no Abs comes before", f"{HEAD} {ONE} {{ a = Neg (x) t = Add (a, one) y = Div (x, t) }}"),
+    "no magnitude": (None, f"{HEAD} {ONE} {{ a = Neg (x) t = Add (a, one) y = Div (x, t) }}"),
     "of another value": (
         "it is not x / (1 + |x|)",
         f"{HEAD} {ONE} {{ n = Neg (x) a = Abs (n) t = Add (a, one) y = Div (x, t) }}",
     ),
-    "the other way": ("no Add comes before", f"{HEAD} {ONE} {{ a = Abs (x) t = Add (a, one) y = Div (t, x) }}"),
+    "the other way": ("it is not x / (1 + |x|)", f"{HEAD} {ONE} {{ a = Abs (x) t = Add (a, one) y = Div (t, x) }}"),
     "integers": (
         "it is no float",
         "main (int32[8] x) => (int32[8] y) <int32 one = {1}> { a = Abs (x) t = Add (a, one) y = Div (x, t) }",
     ),
     "the sum is needed": (
-        "Add's result is used elsewhere",
+        "the value is used elsewhere",
         f"main (float[8] x) => (float[8] y, float[8] t) {ONE} {{ a = Abs (x) t = Add (a, one) y = Div (x, t) }}",
     ),
 }
