@@ -8,16 +8,15 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
-    Refusal,
     attribute,
     axis,
     choose,
     dims,
     inputs,
-    is_op,
     is_used_once,
     is_vector_of,
     need,
+    only_user,
     producer,
     same_type,
 )
@@ -31,11 +30,17 @@ HALVES = (1280, 2560, 3072, 5120, 6144)
 
 
 class Found(NamedTuple):
-    """The nodes, what is split, and its bias."""
+    """The nodes, what is split, its bias, and the result."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     bias: ir.Value
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The product, which stands below the root."""
+        return (self.y,)
 
 
 class BiasSplitGeluFusion(RewriteRule[Found]):
@@ -43,21 +48,20 @@ class BiasSplitGeluFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("gather_slice_to_split_fusion", "gelu_fusion")
-    roots = ("Mul",)
-    lookback = 4
+    roots = ("Gelu", f"{MICROSOFT}::Gelu")
+    lookback = 3
+    looks_downstream = True
     providers = (CUDA,)
     produces = ((MICROSOFT, "BiasSplitGelu"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """Two equal halves of the last of three dimensions, of a size that there is a kernel for."""
-        a, b = inputs(root, 2)
-        left, activated = choose([(a, b), (b, a)])
-        gelu = activated.producer()
-        if gelu is None or not (is_op(gelu, "Gelu") or is_op(gelu, "Gelu", domain=MICROSOFT)):
-            raise Refusal("no operand comes from Gelu", root)
-        need(attribute(gelu, "approximate", "none") == "none", "the Gelu is approximate", gelu)
-        (right,) = inputs(gelu, 1)
+        need(attribute(root, "approximate", "none") == "none", "the Gelu is approximate", root)
+        (right,) = inputs(root, 1)
+        product = only_user(root.outputs[0], "Mul")
+        a, b = inputs(product, 2)
+        left = b if a is root.outputs[0] else a
         split = producer(left, "Split")
         need(list(split.outputs) == [left, right], "it is no gate of two halves", split)
         addition = producer(inputs(split, 1)[0], "Add")
@@ -70,8 +74,8 @@ class BiasSplitGeluFusion(RewriteRule[Found]):
         need(shape[-1] == 2 * int(str(half[-1])), "the halves are not equal", split)
         need(is_vector_of(bias, shape[-1]) and same_type(x, bias), "it is no bias of the last dimension", bias)
         need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", x)
-        return Found((addition, split, gelu, root), x, bias)
+        return Found((addition, split, root, product), x, bias, product.outputs[0])
 
-    def rewrite(self, found: Found) -> ir.Node:
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the BiasSplitGelu."""
-        return ir.node("BiasSplitGelu", [found.x, found.bias], domain=MICROSOFT)
+        return {found.y: ir.node("BiasSplitGelu", [found.x, found.bias], domain=MICROSOFT).outputs[0]}

@@ -14,7 +14,8 @@ class EluFusion(RewriteRule[Elu]):
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("constant_folding", "constant_reassociation", "not_where_fusion", "relu_fusion")
-    roots = ("Add", "Where")
+    roots = ("Relu", "Where")
+    looks_downstream = True
     opsets = (12, NEWEST_OPSET)  # from there on there is a Celu
     lookback = 5
     fuses = (("", "Celu"), ("", "Elu"))
@@ -27,6 +28,7 @@ class EluFusion(RewriteRule[Elu]):
         need(spelled.rate == 1 or dtype(spelled.x) == FLOAT, "a Celu is of single precision only", spelled.x)
         return spelled
 
-    def rewrite(self, found: Elu) -> ir.Node:
+    def rewrite(self, found: Elu) -> dict[ir.Value, ir.Value]:
         """Build the Elu, or the Celu."""
-        return ir.node("Elu" if found.rate == 1 else "Celu", [found.x], {"alpha": found.alpha})
+        node = ir.node("Elu" if found.rate == 1 else "Celu", [found.x], {"alpha": found.alpha})
+        return {found.y: node.outputs[0]}

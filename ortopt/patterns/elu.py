@@ -18,7 +18,7 @@ from ortopt.graph.match import (
     is_scalar,
     keeps_rank,
     need,
-    operand_from,
+    only_user,
     producer,
 )
 from ortopt.patterns.affine import affine_forms, is_near
@@ -35,19 +35,26 @@ class Elu(NamedTuple):
         x: The value that it is computed from.
         alpha: What it falls to.
         rate: What x is multiplied with in the exponent: 1, or 1 / alpha for a Celu.
+        y: The result.
     """
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     alpha: float
     rate: float
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The result, which may stand below the root."""
+        return (self.y,)
 
 
 def elu(root: ir.Node) -> Elu:
-    """The exponential linear unit that a node ends.
+    """The exponential linear unit that a node is of.
 
     Args:
-        root: A Where or an Add.
+        root: A Where, or a Relu.
 
     Raises:
         Refusal: If it is none.
@@ -71,21 +78,22 @@ def _chosen(root: ir.Node) -> Elu:
     x, rest = (yes, no) if positive else (no, yes)
     need(left is x and is_scalar(right, 0.0) and keeps_rank(right, x), NOT_ELU, condition)
     nodes, alpha, rate = _falling(rest, x)
-    return Elu((*nodes, comparison, root), x, alpha, rate)
+    return Elu((*nodes, comparison, root), x, alpha, rate, root.outputs[0])
 
 
-def _of_two_halves(root: ir.Node) -> Elu:
+def _of_two_halves(relu: ir.Node) -> Elu:
     """``Relu(x) + Min(a · (Exp(x) - 1), 0)``: an infinity of Exp does not come through."""
-    relu, other = operand_from(root, "Relu")
+    total = only_user(relu.outputs[0], "Add")
+    a, b = inputs(total, 2)
     (x,) = inputs(relu, 1)
-    least = producer(other, "Min")
+    least = producer(b if a is relu.outputs[0] else a, "Min")
     need(len(least.inputs) == 2, NOT_ELU, least)
     a, b = inputs(least, 2)
     zero, rest = (a, b) if is_constant(a) else (b, a)
     need(is_scalar(zero, 0.0) and keeps_rank(zero, rest), NOT_ELU, least)
     nodes, alpha, rate = _falling(rest, x)
-    need(alpha > 0, "what it falls to is not negative", root)
-    return Elu((*nodes, relu, least, root), x, alpha, rate)
+    need(alpha > 0, "what it falls to is not negative", total)
+    return Elu((*nodes, relu, least, total), x, alpha, rate, total.outputs[0])
 
 
 def _falling(value: ir.Value, x: ir.Value) -> tuple[tuple[ir.Node, ...], float, float]:

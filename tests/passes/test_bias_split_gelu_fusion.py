@@ -39,7 +39,7 @@ KEPT = {
         model(x="2,7,1280", b="1280", axis="0", out="1,7,1280"),
     ),
     "the halves the other way": ("it is no gate of two halves", model("g = com.microsoft.Gelu (l) y = Mul (r, g)")),
-    "another activation": ("no operand comes from Gelu", model("g = Sigmoid (r) y = Mul (l, g)")),
+    "another activation": (None, model("g = Sigmoid (r) y = Mul (l, g)")),
     "another product": ("no Split comes before", model("n = Neg (l) g = com.microsoft.Gelu (r) y = Mul (n, g)")),
     "a bias of another shape": ("it is no bias of the last dimension", model(b="7,1")),
     "a dimension that may be 0": ("a dimension may be 0", model(x="N,7,2560", out="N,7,1280")),

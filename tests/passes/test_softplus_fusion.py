@@ -85,7 +85,7 @@ KEPT = {
         model("m = Abs (x) n = Neg (m) e = Exp (n) a = Add (e, one) l = Log (a) r = Max (x, one) y = Add (r, l)"),
     ),
     "the logarithm is needed": (
-        "Log's result is used elsewhere",
+        "exp(x) may overflow",
         model(f"{LOG} c = Greater (x, limit) y = Where (c, x, l)", "main (float[8] x) => (float[8] y, float[8] l)"),
     ),
 }
