@@ -184,6 +184,7 @@ def _has(node: ir.Node, *names: str) -> bool:
 _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], bool]], ...]]] = {
     ("", "Attention"): (("with heads first", lambda node: not _has(node, "q_num_heads")),),
     ("com.microsoft", "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
+    ("com.microsoft", "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
     ("com.microsoft", "FusedMatMul"): (
         ("transBatch", lambda node: _has(node, "transBatchA", "transBatchB")),
         ("transA", lambda node: _has(node, "transA")),

@@ -39,6 +39,7 @@ REORDERED = sorted(
 ENDS_THE_PATH = {
     "attention_fusion": "what it gives comes out of a MatMul",
     "bias_gelu_fusion": "Gelu is transcendental",
+    "bias_softmax_fusion": "Softmax is transcendental",
     "bn_conv_fusion": "what it gives comes out of a convolution",
     "conv_activation_fusion": "what it takes comes out of a convolution",
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
@@ -49,13 +50,17 @@ ENDS_THE_PATH = {
     "gemm_activation_fusion": "what it takes comes out of a Gemm",
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",
+    "group_norm_fusion": "what it scales is divided by a square root",
+    "instance_norm_fusion": "what it scales is divided by a square root",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_scale_fusion": "what it scales comes out of a MatMul",
     "matmul_transpose_fusion": "what it gives comes out of a MatMul",
     "matmul_vector_conversion": "what it gives comes out of a MatMul",
     "matmul_reassociation": "what it gives comes out of a MatMul",
+    "mul_conv_fusion": "what it gives comes out of a convolution",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
+    "selu_fusion": "Elu is transcendental",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "transpose_optimizer": "it keeps elementwise arithmetic",
@@ -65,6 +70,12 @@ ENDS_THE_PATH = {
 
 AT_ONE_RESULT = {"skip_layer_norm_fusion", "skip_rms_norm_fusion"}
 """Passes whose kernel gives the sum too: that is on the path, and the normalized value is not."""
+
+PARTLY = {
+    "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
+    "softplus_fusion": "its logarithm is not on the path, and where it is guarded, x is",
+}
+"""Passes that give values on the path in some examples, and end it in others."""
 
 
 def on_a_path(model: ModelProto, every: bool) -> ModelProto | None:
@@ -115,7 +126,7 @@ def test_a_pass_between_integers_and_integers(name: str) -> None:
         kept += refused
         rewritten += changed and not refused
         assert changed or refused, f"neither rewritten nor refused so: {explanation.refusals}"
-    if name in AT_ONE_RESULT:
+    if name in AT_ONE_RESULT or name in PARTLY:
         assert kept and rewritten, f"{kept} kept, {rewritten} rewritten"
     elif name in ENDS_THE_PATH:
         assert rewritten and not kept, f"{kept} kept, {rewritten} rewritten: {ENDS_THE_PATH[name]}"
