@@ -55,7 +55,9 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
         raise
     found = _named(found, path)
     _write(found, flags)
-    written = _update(path, baseline, found, cases, flags) if flags["update"] else ""
+    written = ""
+    if path is not None and flags["update"]:
+        written = _write_baseline(path, baseline or Baseline(), found, {case.name: case for case in cases})
     _show(found, flags, update=written)
     return found.exit_code
 
@@ -80,7 +82,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
             raise UsageError("--update writes a baseline: --baseline says which")
         path = Path(flags["baseline"])
         old = baselines.read(path) if path.exists() else Baseline()
-        written = _write_baseline(path, old, found, {}, whole=True)
+        written = _write_baseline(path, old, found, {})
     if not flags["quiet"]:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         for result in found.results:
@@ -183,14 +185,7 @@ def _write(found: Check, flags: Mapping[str, Any]) -> None:
         files.write_text(flags["markdown"], markdown.text(found))
 
 
-def _update(
-    path: Path | None, old: Baseline | None, found: Check, cases: Sequence[Case], flags: Mapping[str, Any]
-) -> str:
-    assert path is not None
-    return _write_baseline(path, old or Baseline(), found, {case.name: case for case in cases}, whole=True)
-
-
-def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case], *, whole: bool) -> str:
+def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case]) -> str:
     """Write the facts of all models that have a result; those of the others stay as they were."""
     from ortopt.regression.thresholds import DEFAULTS
 
@@ -203,7 +198,7 @@ def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str,
         if result.name not in usable and result.name in old.models
     }
     thresholds = {name: cases[name].settings.thresholds if name in cases else DEFAULTS for name in usable}
-    new = baselines.updated(old, usable, found.versions, thresholds, whole=whole)
+    new = baselines.updated(old, usable, found.versions, thresholds)
     new = Baseline(new.versions, {**kept, **new.models})
     files.write_text(str(path), new.text())
     return str(path)

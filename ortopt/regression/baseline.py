@@ -67,8 +67,6 @@ def updated(
     new: Mapping[str, Facts],
     versions: Mapping[str, str],
     thresholds: Mapping[str, Mapping[str, Threshold]],
-    *,
-    whole: bool,
 ) -> Baseline:
     """A baseline with the facts of a run.
 
@@ -79,9 +77,8 @@ def updated(
         new: Facts of the models that have a result, by the case's name.
         versions: The versions of the run.
         thresholds: By the case's name.
-        whole: Whether models that were not named are forgotten.
     """
-    models: dict[str, Facts] = {} if whole else dict(old.models)
+    models: dict[str, Facts] = {}
     for name, facts in new.items():
         before = old.models.get(name, {})
         kept = {key: value for key, value in facts.items() if key not in _LEFT_OUT}

@@ -24,9 +24,6 @@ from ortopt.terminal_text import one_line, quoted
 LIMIT: Final = 64 << 20
 """Bytes of a model, external data included, that go through the scheduler; larger ones need a shared file system."""
 
-_ATTEMPTS: Final = 4
-"""Workers that a model may take with it before it is given up."""
-
 _CONNECT: Final = 10.0  # seconds
 
 _here = threading.local()
