@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortopt import api
+from ortopt import api, registry
 from ortopt.analysis import providers as execution
 from ortopt.cli import check_display, files
 from ortopt.cli.warning import warn
@@ -43,7 +43,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     path = Path(flags["baseline"]) if flags["baseline"] else named
     _check_files(flags, path, cases)
     baseline = _baseline(path, update=flags["update"])
-    _check_providers(cases, strict=flags["strict"])
+    _check_options(cases, strict=flags["strict"])
     running = _running(cases, flags, baseline)
     try:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
@@ -74,6 +74,8 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
     """
     reports = {f"--{name}": flags[name] for name in ("junit", "markdown")} | {"--json": flags["json_file"]}
     files.check_outputs(reports, {"a shard": list(arguments)})
+    if len(set(arguments)) != len(arguments):
+        raise UsageError("a shard is named twice")
     found = shards.merge({name: _read_check(name) for name in arguments})
     _write(found, flags)
     written = ""
@@ -131,10 +133,12 @@ def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
     return baselines.read(path)
 
 
-def _check_providers(cases: Sequence[Case], *, strict: bool) -> None:
-    """Say which providers are missing here; results for them are made, and not verified."""
-    names = {name for case in cases for name in api.make_options(**case.settings.options).providers}
-    for name in sorted(names):
+def _check_options(cases: Sequence[Case], *, strict: bool) -> None:
+    """Refuse options that make no sense; results for providers that are missing here are made, and not verified."""
+    every = {repr(case.settings.options): api.make_options(**case.settings.options) for case in cases}
+    for options in every.values():
+        registry.select(options)  # names of passes are checked before the work begins
+    for name in sorted({name for options in every.values() for name in options.providers}):
         works, reason = execution.usable(name)
         if not works and strict:
             raise UsageError(f"{name} does not work here: {reason}")
