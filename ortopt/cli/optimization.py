@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ortopt._version import __version__
 from ortopt.analysis.providers import check_distributions
 from ortopt.api import Optimization, OptimizeResult
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
+from ortopt.cli.arguments import MARK
 from ortopt.cli.interrupt import cancels
 from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
@@ -35,6 +37,9 @@ class Run:
         model: The model argument.
         options: Options of the run.
         flags: The command's flags, by name.
+
+    Attributes:
+        data: The report as data, once there is one.
 
     Raises:
         OrtoptError: If a flag makes no sense; nothing has been written then.
@@ -75,6 +80,7 @@ class Run:
             self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
         self._report_stream = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
+        self.data: dict[str, Any] | None = None
 
     def all(self) -> None:
         """Transform, verify, write, report.
@@ -104,6 +110,7 @@ class Run:
             seconds=self._seconds,
             error=None if error is None else str(error),
         )
+        self.data = data
         if self._flags["json_file"]:
             files.write_text(self._flags["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
         if error is not None:
@@ -156,6 +163,7 @@ class Run:
         with self._span("save", progress):
             started = time.perf_counter()
             target = sys.stdout.buffer if self._target == files.STREAM else self._target
+            run.model.metadata_props[MARK] = __version__
             saved = save(
                 run.model,
                 target,

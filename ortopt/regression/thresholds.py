@@ -48,7 +48,7 @@ class Threshold:
         if not self.compares:
             return OFF
         share = "" if self.factor == 1 else f"{self.factor:g}x"
-        more = f"{self.more:.0f}" if self.more.is_integer() else f"{self.more:g}"
+        more = f"{self.more:.0f}" if self.more == int(self.more) else f"{self.more:g}"
         return " + ".join(filter(None, (share, more if self.more or not share else "")))
 
 
