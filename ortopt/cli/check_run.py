@@ -147,7 +147,7 @@ def _check_options(cases: Sequence[Case], *, strict: bool) -> None:
 
 
 def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Running:
-    plan = Plan(_runner(flags), baseline, strict=flags["strict"])
+    plan = Plan(_runner(flags), baseline, accept=flags["update"], strict=flags["strict"])
     if flags["changed_since"]:
         plan.changed_since = baselines.read(Path(flags["changed_since"]))
     if flags["shard"]:

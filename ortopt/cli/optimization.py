@@ -9,10 +9,10 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
-from ortopt.analysis.providers import check_distributions
+from ortopt.analysis.providers import check_distributions, usable
 from ortopt.api import Optimization, OptimizeResult
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
@@ -28,6 +28,9 @@ from ortopt.options import Options
 from ortopt.reporting import report
 from ortopt.serialization.save import Saved, save
 from ortopt.terminal_text import quoted
+
+if TYPE_CHECKING:
+    from ortopt.verification.verify import Verification
 
 
 class Run:
@@ -60,6 +63,7 @@ class Run:
             raise UsageError("--dump-dir is given an empty name")
         self._options = options
         self._flags = flags
+        self._require_providers()
         reports = {"--json": flags["json_file"], "--trace": flags["trace_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
         self._trace = Trace() if flags["trace_file"] else None
@@ -158,6 +162,7 @@ class Run:
             with self._span("verify", progress):
                 try:
                     outcome = run.verify(self._inputs)
+                    self._require_verified(outcome)
                 except VerificationError as error:
                     return run.result(run.verification), None, error
         with self._span("save", progress):
@@ -172,6 +177,18 @@ class Run:
             )
             self._seconds["save"] = time.perf_counter() - started
         return run.result(outcome), saved, None
+
+    def _require_verified(self, outcome: Verification) -> None:
+        """With ``--strict``, a result that could not be verified is not written."""
+        if self._options.strict and outcome.status != "verified":
+            raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
+
+    def _require_providers(self) -> None:
+        """With ``--strict``, a provider that is not here is refused before the work begins."""
+        for provider in self._options.providers if self._options.strict and self._flags["verify"] else ():
+            works, reason = usable(provider)
+            if not works:
+                raise UsageError(f"{provider} does not work here: {reason} (--strict)")
 
     def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:

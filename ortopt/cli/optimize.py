@@ -15,7 +15,7 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 @click.option("--overwrite", is_flag=True, help="Let OUT without -o replace a file that ortopt has not written.")
 @run_option("level")
 @run_options
-@run_option("strict")
+@run_option("strict", help_="Refuse a result that cannot be trusted: a pass failed, or nothing could be verified.")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @run_option("repair")

@@ -20,7 +20,7 @@ from ortopt.regression.journal import Journal
 from ortopt.regression.judgement import judge, skipped, unchanged
 from ortopt.regression.model_run import RESULT, Answer
 from ortopt.regression.pool import Job
-from ortopt.regression.results import Check, Result, sorted_by_name
+from ortopt.regression.results import Check, Result, Status, sorted_by_name, with_findings
 
 
 class Runner(Protocol):
@@ -64,6 +64,7 @@ class Plan:
         runner: What runs the models.
         baseline: What is compared with; None where nothing is.
         changed_since: Models that are as here need not run.
+        accept: Whether what is worse is accepted: the baseline is going to be written anew.
         strict: Whether a result that could not be verified, and a pass that failed, are failures.
         shard: The number of this part and of all.
         journal: Where what is done is written, and read again.
@@ -73,6 +74,7 @@ class Plan:
     runner: Runner
     baseline: Baseline | None = None
     changed_since: Baseline | None = None
+    accept: bool = False
     strict: bool = False
     shard: tuple[int, int] | None = None
     journal: Path | None = None
@@ -197,6 +199,8 @@ class Running:
         self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
 
     def _say(self, result: Result) -> None:
+        if self._plan.accept and result.status is Status.WORSE:
+            result = with_findings(result, Status.ACCEPTED, result.findings)
         self.results[result.name] = result
         self._watcher.done(result)
 

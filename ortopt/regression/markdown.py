@@ -42,6 +42,7 @@ def _sections(check: Check) -> Iterable[tuple[str, list[Result]]]:
     for title, status in (
         ("Better than the baseline", Status.BETTER),
         ("No longer failing", Status.FIXED),
+        ("Accepted", Status.ACCEPTED),
         ("New", Status.NEW),
         ("Changed", Status.CHANGED),
         ("Expected failures", Status.EXPECTED),

@@ -25,6 +25,7 @@ class Status(enum.Enum):
     FAILED = "failed pass"
     UNVERIFIED = "not verified"
     WORSE = "worse"
+    ACCEPTED = "accepted"
     EXPECTED = "expected failure"
     FIXED = "fixed"
     NEW = "new"

@@ -63,9 +63,9 @@ def _zoo_of(argument: str) -> tuple[Manifest, Path, list[str]]:
     else:
         return Manifest(), Path.cwd(), [argument]
     assert manifest.path is not None
-    folder = manifest.path.absolute().parent
+    folder = manifest.path.parent
     models = [model if model.startswith(ZOO) else str(folder / model) for model in manifest.models]
-    return manifest, folder, models
+    return manifest, folder.absolute(), models
 
 
 def _named(models: Sequence[str], root: Path) -> Iterator[tuple[str, Path | None]]:
