@@ -90,7 +90,7 @@ class Cluster:
                     key=f"ortopt-{os.urandom(8).hex()}",
                 )
                 by_future[future] = job
-            for future in as_completed(list(by_future)):
+            for future in as_completed(list(by_future), loop=self._client.loop):
                 done(by_future[future], _answer(future))
         finally:
             self._client.close()
