@@ -23,6 +23,8 @@ _COLOURS: Final = {
     Status.FIXED: "green",
     Status.BETTER: "green",
 }
+_BAR: Final = 20
+_TIME: Final = 8
 _SHOWN: Final = 10
 """Models that a live table shows above the progress."""
 
@@ -108,19 +110,21 @@ class Live(Lines):
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(no_wrap=True)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, expand=True)
+        table.add_column(no_wrap=True, min_width=max(len(status.value) for status in Status))
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True, min_width=_TIME)
         for result in self._last:
             style = _COLOURS.get(result.status, "dim")
             cells = (result.status.value, one_line(result.name), f"{result.seconds:.1f} s" if result.seconds else "")
             table.add_row(*(Text(cell, style=style) for cell in cells))
         now = time.monotonic()
-        for name, since in list(self._running.items()):
+        for name, since in list(self._running.items())[:_SHOWN]:
             table.add_row(Text("running"), Text(one_line(name)), Text(f"{now - since:.0f} s"))
-        bar = ProgressBar(total=max(self._total, 1), completed=self._ran, width=40)
-        return Group(table, bar, Text(self._progress(now)))
+        progress = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(total=max(self._total, 1), completed=self._ran, width=_BAR)
+        progress.add_row(bar, Text(self._progress(now)))
+        return Group(table, progress)
 
     def _progress(self, now: float) -> str:
         left = self.remaining(now - self._started)

@@ -152,20 +152,20 @@ class Running:
 
         def done(job: Job, answer: Answer) -> None:
             case = self._by_number[job.key]
-            if journal is not None:
-                journal.add(case.order(), answer)
             if self._plan.latency is not None and answer["error"] is None:
                 answers[case.name] = answer
-            else:
-                self._judge(case, answer)
+                return
+            if journal is not None:
+                journal.add(case.order(), answer)
+            self._judge(case, answer)
 
         if jobs:
             self._plan.runner.run(jobs, done, lambda job: self._watcher.begun(self._by_number[job.key].name))
         for case in pending:
             if case.name in answers:
-                self._measure(case, answers[case.name])
+                self._measure(case, answers[case.name], journal)
 
-    def _measure(self, case: Case, answer: Answer) -> None:
+    def _measure(self, case: Case, answer: Answer, journal: Journal | None) -> None:
         """Measure alone, when nothing else runs."""
         assert self._plan.latency is not None
         path = self._results_of[case.name]
@@ -175,6 +175,8 @@ class Running:
             file.unlink()
         if latency is not None:
             answer["facts"]["latency"] = latency
+        if journal is not None:
+            journal.add(case.order(), answer)
         self._judge(case, answer)
 
     def _known(self, case: Case, journal: Journal | None) -> Result | None:
@@ -187,7 +189,8 @@ class Running:
         model = _model_hash(case)
         if model is None:
             return None
-        if journal is not None and (answer := journal.answer(case.order(), model)) is not None:
+        answer = None if journal is None else journal.answer(case.order(), model)
+        if answer is not None and (self._plan.latency is None or "latency" in answer["facts"]):
             return judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict)
         facts = None if since is None else since.models.get(case.name)
         if since is None or facts is None or dict(since.versions) != self._plan.versions:

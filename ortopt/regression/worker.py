@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import sys
 
 from ortopt._deferred_sympy import defer_sympy
@@ -18,6 +19,7 @@ def serve() -> None:
     """Answer orders until there are no more."""
     requests, answers = take_streams()
     end_with(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent ends this one
     defer_sympy()
     from ortopt import registry
     from ortopt.regression.model_run import run
