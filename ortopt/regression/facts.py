@@ -42,13 +42,16 @@ _STANDARD: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "
 
 
 def versions() -> dict[str, str]:
-    """The versions that results depend on."""
+    """The versions that results depend on, the table of costs among them."""
+    from ortopt.analysis import costs
     from ortopt.reporting import reproducer_folder
 
     known = reproducer_folder.versions()
     packages = {"onnxruntime-gpu": "onnxruntime"}
     kept = {packages.get(name, name): version for name, version in known.items()}
-    return {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
+    table = costs.shipped()
+    found = {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
+    return {**found, "costs": f"{table.name} {table.digest[:16]}"}
 
 
 def hash_of(paths: Iterable[Path]) -> str:
