@@ -55,7 +55,7 @@ zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in e
 	$(TEST)/python -m benchmarks.regression --parts latency
 
 zoo-baseline: $(VENV_TEST)/.installed ## accept what the zoo gives now: writes models/baseline.json
-	$(TEST)/ortopt check models --jobs $(JOBS) --update
+	$(TEST)/ortopt check models --jobs $(JOBS) --update --prune
 
 fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ_SECONDS and FUZZ_SEED bound it
 	$(TEST)/python -m fuzzing --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)

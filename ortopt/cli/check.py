@@ -27,6 +27,7 @@ def _options_of_runs(function: Any) -> Any:
 @click.argument("zoo", metavar="ZOO...", nargs=-1, required=True)
 @click.option("--baseline", metavar="FILE", help="What to compare with.  [default: the manifest's]")
 @click.option("--update", is_flag=True, help="Write the baseline anew.")
+@click.option("--prune", is_flag=True, help="With --update: forget models that are not named.")
 @_options_of_runs
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @click.option("--strict", is_flag=True, help="Fail too where a pass fails or nothing can be verified.")

@@ -153,8 +153,6 @@ def line_of(result: Result) -> str:
     figures = [f"{facts['nodes']} nodes"] if "nodes" in facts else []
     if isinstance(facts.get("error"), float):
         figures.append(f"error {facts['error']:.2g}")
-    if facts.get("verified") not in (None, "verified"):
-        figures.append(f"{facts['verified']}: could not be verified" if facts["verified"] != "not asked for" else "")
     if result.seconds:
         figures.append(f"{result.seconds:.1f} s")
     says = "; ".join((*result.says(), *([result.reason] if result.reason else [])))

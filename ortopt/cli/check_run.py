@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -57,7 +58,9 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     _write(found, flags)
     written = ""
     if path is not None and flags["update"]:
-        written = _write_baseline(path, baseline or Baseline(), found, {case.name: case for case in cases})
+        written = _write_baseline(
+            path, baseline or Baseline(), found, {case.name: case for case in cases}, prune=flags["prune"]
+        )
     _show(found, flags, update=written)
     return found.exit_code
 
@@ -84,7 +87,8 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
             raise UsageError("--update writes a baseline: --baseline says which")
         path = Path(flags["baseline"])
         old = baselines.read(path) if path.exists() else Baseline()
-        written = _write_baseline(path, old, found, {})
+        found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
+        written = _write_baseline(path, old, found, {}, prune=flags["prune"])
     if not flags["quiet"]:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         for result in found.results:
@@ -111,6 +115,8 @@ def _check_files(flags: Mapping[str, Any], baseline: Path | None, cases: Sequenc
     reports = {f"--{name}": flags[name] for name in ("junit", "markdown")} | {"--json": flags["json_file"]}
     if list(reports.values()).count(files.STREAM) > 1:
         raise UsageError("only one of --json, --junit and --markdown can go to stdout")
+    if flags["prune"] and not flags["update"]:
+        raise UsageError("--prune goes with --update")
     written = {**reports, "--resume": flags["resume"]}
     if flags["update"]:
         if baseline is None:
@@ -175,8 +181,6 @@ def _runner(flags: Mapping[str, Any]) -> Any:
 
 
 def _named(found: Check, path: Path | None) -> Check:
-    import dataclasses
-
     return dataclasses.replace(found, baseline="" if path is None else str(path))
 
 
@@ -189,7 +193,7 @@ def _write(found: Check, flags: Mapping[str, Any]) -> None:
         files.write_text(flags["markdown"], markdown.text(found))
 
 
-def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case]) -> str:
+def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case], *, prune: bool) -> str:
     """Write the facts of all models that have a result; those of the others stay as they were."""
     from ortopt.regression.thresholds import DEFAULTS
 
@@ -203,7 +207,8 @@ def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str,
     }
     thresholds = {name: cases[name].settings.thresholds if name in cases else DEFAULTS for name in usable}
     new = baselines.updated(old, usable, found.versions, thresholds)
-    new = Baseline(new.versions, {**kept, **new.models})
+    others = {} if prune else {name: old.models[name] for name in found.missing if name in old.models}
+    new = Baseline(new.versions, {**others, **kept, **new.models})
     files.write_text(str(path), new.text())
     return str(path)
 

@@ -175,7 +175,7 @@ def _fused(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> It
 
 
 def _repairs(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
-    for fact, what in (("repairs", "left out because the result differed"), ("failures", "failed and was left out")):
+    for fact, what in (("repairs", "left out because the result differed"), ("failures", "left out because it failed")):
         new, old = now.get(fact, {}), before.get(fact, {})
         for name, change in sorted(_changes(new, old).items()):
             is_now, was = new.get(name, 0), old.get(name, 0)

@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
     packages = {"onnxruntime-gpu": "onnxruntime"}
     kept = {packages.get(name, name): version for name, version in known.items()}
     table = costs.shipped()
-    found = {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
+    found: dict[str, str] = {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
     return {**found, "costs": f"{table.name} {table.digest[:16]}"}
 
 

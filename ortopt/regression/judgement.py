@@ -59,7 +59,7 @@ def _compared(
     case: Case, facts: Facts, before: Facts | None, baseline: Baseline | None, versions: Mapping[str, str]
 ) -> tuple[Status, list[Any]]:
     if baseline is None:
-        return Status.SAME, []
+        return Status.DONE, []
     if before is None:
         return Status.NEW, []
     same = dict(baseline.versions) == dict(versions)

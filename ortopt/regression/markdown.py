@@ -11,7 +11,7 @@ from ortopt.reporting.report import size
 LIMIT: Final = 900_000
 """Characters that the page has at most: a job summary of GitHub takes a megabyte."""
 
-_QUIET: Final = (Status.SAME, Status.UNCHANGED, Status.SKIPPED)
+_QUIET: Final = (Status.SAME, Status.DONE, Status.UNCHANGED, Status.SKIPPED)
 
 
 def text(check: Check) -> str:

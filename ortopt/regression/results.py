@@ -32,6 +32,7 @@ class Status(enum.Enum):
     CHANGED = "changed"
     BETTER = "better"
     SAME = "same"
+    DONE = "done"
     UNCHANGED = "not run"
     SKIPPED = "skipped"
 
@@ -83,9 +84,11 @@ class Result:
         return bool(self.facts) and not self.error
 
     def says(self, *kinds: str) -> list[str]:
-        """Sentences: why there is no result, and findings of some kinds, all if none is named."""
+        """Sentences: why there is no result; findings of some kinds, all if none is named; what else was noticed."""
         found = [finding.says for finding in self.findings if not kinds or finding.kind in kinds]
-        return [*([self.error] if self.error else []), *found]
+        told = " ".join(found)
+        reasons = [reason for reason in self.facts.get("reasons", ()) if reason not in told]
+        return [*([self.error] if self.error else []), *found, *(reasons if not kinds or "note" in kinds else [])]
 
     def as_dict(self) -> dict[str, Any]:
         """As data that json can write."""

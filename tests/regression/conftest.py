@@ -59,6 +59,13 @@ class Wrong(More):
         return ir.node("Neg", [found.value])
 
 
+class Failing(More):
+    """Nothing becomes of it."""
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        raise RuntimeError("it is broken")
+
+
 class InProcess:
     """Runs jobs in this process, one after the other."""
 

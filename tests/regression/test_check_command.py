@@ -12,7 +12,7 @@ import pytest
 
 from ortopt.cli import check_run
 from ortopt.regression.latency import Latency
-from tests.regression.conftest import Inexact, More, Wrong
+from tests.regression.conftest import Failing, Inexact, More, Wrong
 
 BASE = ("zoo", "--baseline", "b.json")
 
@@ -282,3 +282,54 @@ def test_a_baseline_that_is_missing_or_none(check: Any, zoo: Path) -> None:
     assert "--update writes a first baseline" in check("zoo", "--baseline", "none.json", code=2).stderr
     Path("bad.json").write_text("[1]")
     assert "no baseline" in check("zoo", "--baseline", "bad.json", code=2).stderr
+
+
+def test_a_result_that_differs_is_not_in_a_baseline(check: Any, zoo: Path, passes: Any) -> None:
+    passes(Wrong)
+    (zoo / "ortopt-zoo.toml").write_text('baseline = "b.json"\n[defaults]\nrepair = false\n')
+    said = check("zoo", "--update", code=3).stdout
+    assert "relu.onnx: differs: the result differs from the original" in said
+    assert "zoo/relu.onnx" not in json.loads((zoo / "b.json").read_text())["models"]
+
+
+def test_models_that_are_not_named_stay_in_the_baseline(check: Any, baseline: Path, zoo: Path) -> None:
+    check("zoo/abs.onnx", "--baseline", "b.json", "--update", "-q")
+    assert len(json.loads(baseline.read_text())["models"]) == 3
+    (zoo / "relu.onnx").unlink()
+    assert "1 of the baseline were not checked: zoo/relu.onnx" in check(*BASE, "--update").stdout
+    assert len(json.loads(baseline.read_text())["models"]) == 3
+    check(*BASE, "--update", "--prune", "-q")
+    assert list(json.loads(baseline.read_text())["models"]) == ["zoo/abs.onnx", "zoo/gelu.onnx"]
+    assert "--prune goes with --update" in check(*BASE, "--prune", code=1).stderr
+
+
+def test_shards_write_a_baseline(check: Any, zoo: Path) -> None:
+    for number in (1, 2):
+        check("zoo", "--shard", f"{number}/2", "--json", f"{number}.json", "-q")
+    check("merge", "1.json", "2.json", "--baseline", "b.json", "--update", "-q")
+    assert "3 same" in check(*BASE).stdout
+    assert "--update writes a baseline" in check("merge", "1.json", "2.json", "--update", code=1).stderr
+    Path("3.json").write_text("{}")
+    assert "no results of ortopt check" in check("merge", "1.json", "3.json", code=2).stderr
+
+
+def test_a_pass_that_fails(check: Any, baseline: Path, passes: Any) -> None:
+    passes(Failing)
+    said = check(*BASE, code=3).stdout
+    assert "failing was left out because it failed, baseline: not" in said
+    assert "zoo/abs.onnx: failed pass" in check("zoo/abs.onnx", "--strict", code=4).stdout
+
+
+def test_what_the_manifest_expects_is_in_the_files_for_others(check: Any, zoo: Path) -> None:
+    (zoo / "abs.onnx").write_bytes(b"nonsense")
+    (zoo / "ortopt-zoo.toml").write_text(
+        '[[model]]\nmatch = "abs.onnx"\nexpect_failure = "old"\n[[model]]\nmatch = "gelu*"\nskip = "slow"\n'
+    )
+    check("zoo", "--junit", "r.xml", "--json", "r.json", "--markdown", "r.md")
+    suite = ET.parse("r.xml").getroot()[0]
+    assert [suite.get(key) for key in ("tests", "errors", "failures", "skipped")] == ["3", "0", "0", "2"]
+    rows = models()
+    assert (rows["abs.onnx"]["status"], rows["abs.onnx"]["reason"]) == ("expected failure", "old")
+    assert rows["abs.onnx"]["error"]
+    assert (rows["gelu.onnx"]["status"], rows["gelu.onnx"]["reason"]) == ("skipped", "slow")
+    assert Path("r.md").read_text().startswith("## ortopt check passed")
