@@ -30,6 +30,7 @@ LAYERS = (
     "api",
     "runtime",
     "reporting benchmarking testing zoo",
+    "regression",
     "cli",
 )
 """Lowest first; a module imports only from its own layer and from those below, for types too."""
