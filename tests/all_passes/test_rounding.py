@@ -58,7 +58,7 @@ ENDS_THE_PATH = {
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 
 
-AT_ONE_RESULT = {"skip_layer_norm_fusion", "skip_rms_norm_fusion"}
+AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_norm_fusion"}
 """Passes whose kernel gives the sum too: that is on the path, and the normalized value is not."""
 
 
