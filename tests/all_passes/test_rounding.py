@@ -49,6 +49,7 @@ ENDS_THE_PATH = {
     "gemm_transpose_fusion": "what it turns is a Gemm",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_reassociation": "what it gives comes out of a MatMul",
+    "packed_attention_fusion": "what it takes comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
