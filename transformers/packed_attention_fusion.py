@@ -92,10 +92,11 @@ class PackedAttentionFusion(RewriteRule[Found]):
             need(optional(root, position) is None, f"it has {what}", root)
         need(not any(map(_is_used, root.outputs[1:])), "its keys and values are used elsewhere", root)
         mask, bias = optional(root, 5), optional(root, 3)
-        need(bias is None or is_constant(bias), "its bias is not a constant", bias)
         packed = _packed((query, key, value))
         nodes, projections, sizes = _separate((query, key, value)) if packed is None else packed
         need(sizes[0] == sizes[1], "queries and keys have heads of different sizes", key)
+        if bias is not None:
+            need(is_constant(bias) and dims(bias) == (sum(sizes),), "its bias is not a constant row", bias)
         return Found((*nodes, root), root, projections, sizes, bias, mask)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -106,7 +107,7 @@ class PackedAttentionFusion(RewriteRule[Found]):
         attributes = {name: given.value for name, given in plain_attributes(found.root).items() if name in KEPT}
         if len(set(found.sizes)) > 1:
             attributes["qkv_hidden_sizes"] = list(found.sizes)
-        operands = [first.x, weight, _bias(found, weights[0].dtype)]
+        operands: list[ir.Value | None] = [first.x, weight, _bias(found, weights[0].dtype)]
         if found.mask is not None:
             operands += [None, None, found.mask]
         return ir.node("Attention", operands, attributes, domain=MICROSOFT)
