@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import placement
+from ortopt import fusions, placement
+from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
@@ -37,6 +38,11 @@ class Declarations(Protocol):
     @property
     def produces(self) -> tuple[tuple[str, str], ...]:
         """The ops outside ai.onnx that it may introduce."""
+        ...
+
+    @property
+    def fuses(self) -> tuple[tuple[str, str], ...] | None:
+        """The ops that it may introduce and that stand for several nodes; None for those that it produces."""
         ...
 
     @property
@@ -407,12 +413,25 @@ class Context:
                 if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
                     placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)
                 placement.check_runnable(node, matched, origin, self.options.providers)
+            self._check_wanted(nodes, matched)
 
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
             self._import_domain(node)
         self._new += nodes
         return nodes
+
+    def _check_wanted(self, new: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
+        """Refuse fused forms that the run does not take: what comes at level 1 is canonical, whatever it costs."""
+        declared = self.transformer
+        fuses = declared.produces if declared.fuses is None else declared.fuses
+        if self.level == TransformerLevel.LEVEL1 or not fuses:
+            return
+        replaced = {costs.form_of(node) for node in matched}
+        for node in new:
+            if (node.domain, node.op_type) in fuses and costs.form_of(node) not in replaced:
+                smaller = len(new) < len(matched)
+                fusions.check_wanted(node, self.options.fusions, self.options.providers, smaller=smaller)
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports

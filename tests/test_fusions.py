@@ -1,0 +1,84 @@
+"""Which fused forms a run takes, and who decides."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from ortopt import fusions
+from ortopt.analysis.costs import Form
+from ortopt.errors import RegistrationError
+from ortopt.graph.match import Refusal, inputs, producer
+from ortopt.options import Fusions, Options, TransformerLevel
+from ortopt.rule import Forwarded, RewriteRule
+from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.transformer import check_contract
+from ortopt.workspace import Workspace
+
+M = "com.microsoft"
+DEFAULT, ALL, NONE = (Options(fusions=fusions) for fusions in Fusions)
+STANDARD, OWN = Form("", "Attention"), Form(M, "MultiHeadAttention")
+LOSER = Form(M, "SkipLayerNormalization")
+
+
+class ReluOfNegFusion(RewriteRule[Forwarded]):
+    """``Relu(Neg(x))`` → an op that no table knows."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    roots = ("Relu",)
+    produces = ((M, "Trilu"),)
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """Relu of Neg."""
+        negation = producer(inputs(root, 1)[0], "Neg")
+        return Forwarded((negation, root), inputs(negation, 1)[0])
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        """Whatever it is."""
+        return ir.node("Trilu", [found.value], domain=M)
+
+
+TEXT = "main (float[N,8] x) => (float[N,8] y) { n = Neg (x) y = Relu (n) }"
+
+
+def test_what_nobody_has_measured_is_taken_unless_none_is_wanted() -> None:
+    fused = "y = com.microsoft.Trilu (x)"
+    for options in (DEFAULT, ALL):
+        check_rewrites(ReluOfNegFusion(), TEXT, fused, options=options, numbers=False)
+    check_keeps(ReluOfNegFusion(), TEXT, "--fusions none takes no such op", options=NONE)
+
+
+def root_of(options: Options) -> ir.Node:
+    return Workspace(parse(TEXT), options).model.graph[1]
+
+
+def test_a_rule_may_ask_which_form_is_faster() -> None:
+    assert fusions.preferred(root_of(DEFAULT), [OWN, STANDARD]) == STANDARD
+    assert fusions.preferred(root_of(DEFAULT), [STANDARD, OWN]) == STANDARD
+    assert fusions.preferred(root_of(DEFAULT), [LOSER, OWN]) == OWN
+    assert fusions.preferred(root_of(ALL), [OWN, STANDARD]) == STANDARD
+
+
+def test_the_simplest_form_stands_where_nobody_knows() -> None:
+    assert fusions.preferred(root_of(DEFAULT), [Form(M, "Unheard"), OWN]) == Form(M, "Unheard")
+    cuda = root_of(Options(providers=("CUDAExecutionProvider",)))
+    assert fusions.preferred(cuda, [OWN, STANDARD]) == OWN
+    assert fusions.preferred(root_of(Options(providers=("QNNExecutionProvider",))), [LOSER]) == LOSER
+
+
+def test_a_form_that_loses_is_chosen_only_by_those_who_insist() -> None:
+    assert fusions.preferred(root_of(ALL), [LOSER]) == LOSER
+    with pytest.raises(Refusal, match=r"runs at 0\.19 to 0\.4 of the speed of Add and LayerNormalization on the CPU"):
+        fusions.preferred(root_of(DEFAULT), [LOSER])
+    with pytest.raises(Refusal, match="--fusions none takes no such op"):
+        fusions.preferred(root_of(NONE), [OWN])
+
+
+def test_a_declaration_that_is_no_op_is_refused() -> None:
+    class WrongFusion(ReluOfNegFusion):
+        """Nothing."""
+
+        fuses = ("Gelu",)  # type: ignore[assignment]
+
+    with pytest.raises(RegistrationError, match="fuses must be a tuple of"):
+        check_contract(WrongFusion())
