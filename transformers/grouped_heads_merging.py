@@ -1,0 +1,114 @@
+"""Query heads that share keys and values are rows of one product: nothing needs to be repeated for them.
+
+At level 3, when the fused ops of level 2 have taken what they could: they look for the heads as they are split.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph import facts, symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Dim, Refusal, dims, inputs, need, same_dim
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.attention.heads import Heads, heads_of, heads_of_transposed, ungrouped
+from ortopt.rule import RewriteRule
+
+
+class Found(NamedTuple):
+    """The product, and what it is of.
+
+    Attributes:
+        nodes: The product.
+        left: The first operand, [batch, heads, rows, width].
+        right: The heads that are repeated to become the second operand, each once.
+        transposed: Whether the second operand is of these with the last two dimensions swapped.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    left: ir.Value
+    right: Heads
+    transposed: bool
+
+
+class GroupedHeadsMerging(RewriteRule[Found]):
+    """``MatMul(q, repeated heads)`` → ``Reshape(MatMul(Reshape(q), heads))``, a group of q's heads as rows of one."""
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("attention_fusion",)
+    roots = ("MatMul",)
+    lookback = 6
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A product with heads that are repeated."""
+        left, right = inputs(root, 2)
+        batch, count, _, _ = dims(left, 4)
+        heads, transposed = _repeated(right)
+        once = ungrouped(heads)
+        need(once.count != heads.count and once.columns is not None, "its second operand is not repeated", right)
+        need(count == heads.count, "the heads are broadcast", left)
+        need(same_dim(batch, heads.batch), "the batches are not proven to be of one size", left)
+        return Found((root,), left, once, transposed)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """The same product with fewer, higher matrices."""
+        heads, left = found.right, found.left
+        _, count, length, width = dims(left)
+        assert isinstance(count, int)
+        group = count // heads.count
+        right = heads.columns
+        assert right is not None
+        if found.transposed:
+            right = ir.node("Transpose", [right], {"perm": (0, 1, 3, 2)}).outputs[0]
+        columns = heads.length if found.transposed else heads.size
+        rows = _Rows(left, found.nodes[0], heads.batch, length)
+        merged = ir.node("Reshape", [left, rows.shape(heads.count, group, width)])
+        product = ir.node("MatMul", [merged.outputs[0], right])
+        return ir.node("Reshape", [product.outputs[0], rows.shape(count, 1, columns)])
+
+
+def _repeated(value: ir.Value) -> tuple[Heads, bool]:
+    """The heads of a second operand as they lie, and whether a Transpose has swapped their last dimensions."""
+    try:
+        heads = heads_of(value)
+    except Refusal:  # the last dimension is a length, where heads are transposed
+        return heads_of_transposed(value), True
+    if ungrouped(heads) is not heads:
+        return heads, False
+    try:
+        return heads_of_transposed(value), True
+    except Refusal:
+        return heads, False
+
+
+class _Rows(NamedTuple):
+    """Shapes [batch, heads, rows, width] of a value with other heads and rows.
+
+    Attributes:
+        value: The value, [batch, heads, length, …].
+        root: The node that it is an operand of.
+        batch: Its batch size.
+        length: How many rows it has.
+    """
+
+    value: ir.Value
+    root: ir.Node
+    batch: Dim
+    length: Dim
+
+    def shape(self, count: int, times: int, width: Dim) -> ir.Value:
+        """The shape with some heads, and a multiple of the rows; 0 stands for a dimension that stays."""
+        if isinstance(self.length, int):
+            return constant([0, count, self.length * times, 0])
+        graph = self.root.graph
+        positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
+        if all(symbolic.is_positive(dim, positive) for dim in (self.batch, width)):
+            return constant([0, count, -1, 0])  # which is not known where a dimension is 0
+        whole = ir.node("Shape", [self.value]).outputs[0]
+        rows = ir.node("Gather", [whole, constant([2])]).outputs[0]
+        if times > 1:
+            rows = ir.node("Mul", [rows, constant([times])]).outputs[0]
+        return ir.node("Concat", [constant([0, count]), rows, constant([0])], {"axis": 0}).outputs[0]
