@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, dims, inputs, need, same_dim
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, is_op, need, same_dim, shape_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.heads import Heads, heads_of, heads_of_transposed, ungrouped
 from ortopt.rule import RewriteRule
@@ -25,12 +25,14 @@ class Found(NamedTuple):
         left: The first operand, [batch, heads, rows, width].
         right: The heads that are repeated to become the second operand, each once.
         transposed: Whether the second operand is of these with the last two dimensions swapped.
+        scaling: A Mul or Div by a number behind the repetition, or None.
     """
 
     nodes: tuple[ir.Node, ...]
     left: ir.Value
     right: Heads
     transposed: bool
+    scaling: ir.Node | None
 
 
 class GroupedHeadsMerging(RewriteRule[Found]):
@@ -46,12 +48,13 @@ class GroupedHeadsMerging(RewriteRule[Found]):
         """A product with heads that are repeated."""
         left, right = inputs(root, 2)
         batch, count, _, _ = dims(left, 4)
+        right, scaling = _unscaled(right)
         heads, transposed = _repeated(right)
         once = ungrouped(heads)
         need(once.count != heads.count and once.columns is not None, "its second operand is not repeated", right)
         need(count == heads.count, "the heads are broadcast", left)
         need(same_dim(batch, heads.batch), "the batches are not proven to be of one size", left)
-        return Found((root,), left, once, transposed)
+        return Found((root,), left, once, transposed, scaling)
 
     def rewrite(self, found: Found) -> ir.Node:
         """The same product with fewer, higher matrices."""
@@ -63,11 +66,38 @@ class GroupedHeadsMerging(RewriteRule[Found]):
         assert right is not None
         if found.transposed:
             right = ir.node("Transpose", [right], {"perm": (0, 1, 3, 2)}).outputs[0]
+        if found.scaling is not None:
+            right = _scaled(right, found.scaling)
         columns = heads.length if found.transposed else heads.size
         rows = _Rows(left, found.nodes[0], heads.batch, length)
         merged = ir.node("Reshape", [left, rows.shape(heads.count, group, width)])
         product = ir.node("MatMul", [merged.outputs[0], right])
         return ir.node("Reshape", [product.outputs[0], rows.shape(count, 1, columns)])
+
+
+def _unscaled(value: ir.Value) -> tuple[ir.Value, ir.Node | None]:
+    """An operand before it is multiplied by a number, and the node that does so."""
+    node = value.producer()
+    if not is_op(node, "Mul", "Div"):
+        return value, None
+    assert node is not None
+    a, b = inputs(node, 2)
+    if _is_number(b):
+        return a, node
+    return (b, node) if node.op_type == "Mul" and _is_number(a) else (value, None)
+
+
+def _is_number(value: ir.Value) -> bool:
+    """Whether a value is a constant of one element that does not raise the rank of heads."""
+    shape = shape_of(value)
+    return is_constant(value) and shape is not None and len(shape) <= 4 and all(dim == 1 for dim in shape)
+
+
+def _scaled(value: ir.Value, scaling: ir.Node) -> ir.Value:
+    """A value multiplied as by a Mul or Div of another one."""
+    a, b = inputs(scaling, 2)
+    operands = [value, b] if _is_number(b) else [a, value]
+    return ir.node(scaling.op_type, operands).outputs[0]
 
 
 def _repeated(value: ir.Value) -> tuple[Heads, bool]:

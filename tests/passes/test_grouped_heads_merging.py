@@ -69,6 +69,16 @@ def test_sizes_that_are_fixed_need_no_arithmetic() -> None:
     check_rewrites(PASS, text, after)
 
 
+@pytest.mark.parametrize("scaling", ["Mul (t, half)", "Mul (half, t)", "Div (t, half)"])
+def test_scores_of_keys_that_are_scaled(scaling: str) -> None:
+    text = model(SCORES.replace("(q, t)", "(q, s)").replace("y =", f"s = {scaling} y ="),
+                 "float[2,6,4,8] q, float[2,2,5,8] k", "float[2,6,4,5] y", ", float half = {0.5}")  # fmt: skip
+    after = f"""r = Constant <value_ints = [0, 2, 12, 0]> () s = Constant <value_ints = [0, 6, 4, 0]> ()
+        m = Reshape (q, r) t = Transpose <perm = [0, 1, 3, 2]> (k) f = {scaling}
+        p = MatMul (m, f) y = Reshape (p, s)"""
+    check_rewrites(PASS, text, after)
+
+
 @pytest.mark.parametrize("dtype", ["double", "float16"])
 def test_other_types(dtype: str) -> None:
     text = model(CONTEXT, "float[B,6,4,T] q, float[B,2,T,8] k", "float[B,6,4,8] y").replace("float[", f"{dtype}[")
