@@ -72,9 +72,10 @@ def _standard(block: Attention) -> ir.Node:
 
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
-    query, key, value = operands(block)
     if block.keys_first:
-        key, value = block.keys.heads_first(), block.values.heads_first()
+        query, key, value = block.queries.merged(), block.keys.heads_first(), block.values.heads_first()
+    else:
+        query, key, value = operands(block)
     inputs: list[ir.Value | None] = [query, key, value]
     if block.biases:
         total = mask.total(block.biases)

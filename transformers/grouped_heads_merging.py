@@ -11,10 +11,27 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, is_op, need, same_dim, shape_of
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    dims,
+    inputs,
+    integers,
+    is_constant,
+    is_op,
+    need,
+    optional,
+    producer,
+    same_dim,
+    shape_of,
+)
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.heads import Heads, heads_of, heads_of_transposed, ungrouped
+from ortopt.patterns.attention.heads import heads_of, ungrouped
 from ortopt.rule import RewriteRule
+
+SWAPPED = (0, 1, 3, 2)
+"""The permutation that swaps the last two dimensions of heads."""
 
 
 class Found(NamedTuple):
@@ -24,14 +41,14 @@ class Found(NamedTuple):
         nodes: The product.
         left: The first operand, [batch, heads, rows, width].
         right: The heads that are repeated to become the second operand, each once.
-        transposed: Whether the second operand is of these with the last two dimensions swapped.
+        swapped: Whether the second operand is of these with the last two dimensions swapped.
         scaling: A Mul or Div by a number behind the repetition, or None.
     """
 
     nodes: tuple[ir.Node, ...]
     left: ir.Value
-    right: Heads
-    transposed: bool
+    right: ir.Value
+    swapped: bool
     scaling: ir.Node | None
 
 
@@ -48,31 +65,29 @@ class GroupedHeadsMerging(RewriteRule[Found]):
         """A product with heads that are repeated."""
         left, right = inputs(root, 2)
         batch, count, _, _ = dims(left, 4)
+        whole, heads, *_ = dims(right, 4)
         right, scaling = _unscaled(right)
-        heads, transposed = _repeated(right)
-        once = ungrouped(heads)
-        need(once.count != heads.count and once.columns is not None, "its second operand is not repeated", right)
-        need(count == heads.count, "the heads are broadcast", left)
-        need(same_dim(batch, heads.batch), "the batches are not proven to be of one size", left)
-        return Found((root,), left, once, transposed, scaling)
+        once, swapped = _repeated(right)
+        need(count == heads and isinstance(count, int), "the heads are broadcast", left)
+        need(same_dim(batch, whole), "the batches are not proven to be of one size", left)
+        return Found((root,), left, once, swapped, scaling)
 
     def rewrite(self, found: Found) -> ir.Node:
         """The same product with fewer, higher matrices."""
-        heads, left = found.right, found.left
-        _, count, length, width = dims(left)
+        left, right = found.left, found.right
+        batch, count, length, width = dims(left)
+        _, fewer, rows, columns = dims(right)
         assert isinstance(count, int)
-        group = count // heads.count
-        right = heads.columns
-        assert right is not None
-        if found.transposed:
-            right = ir.node("Transpose", [right], {"perm": (0, 1, 3, 2)}).outputs[0]
+        assert isinstance(fewer, int)
+        if found.swapped:
+            columns = rows
+            right = ir.node("Transpose", [right], {"perm": SWAPPED}).outputs[0]
         if found.scaling is not None:
             right = _scaled(right, found.scaling)
-        columns = heads.length if found.transposed else heads.size
-        rows = _Rows(left, found.nodes[0], heads.batch, length)
-        merged = ir.node("Reshape", [left, rows.shape(heads.count, group, width)])
+        shapes = _Shapes(left, found.nodes[0], batch, length)
+        merged = ir.node("Reshape", [left, shapes.of(fewer, count // fewer, width)])
         product = ir.node("MatMul", [merged.outputs[0], right])
-        return ir.node("Reshape", [product.outputs[0], rows.shape(count, 1, columns)])
+        return ir.node("Reshape", [product.outputs[0], shapes.of(count, 1, columns)])
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, ir.Node | None]:
@@ -100,21 +115,64 @@ def _scaled(value: ir.Value, scaling: ir.Node) -> ir.Value:
     return ir.node(scaling.op_type, operands).outputs[0]
 
 
-def _repeated(value: ir.Value) -> tuple[Heads, bool]:
-    """The heads of a second operand as they lie, and whether a Transpose has swapped their last dimensions."""
+def _repeated(value: ir.Value) -> tuple[ir.Value, bool]:
+    """What is repeated to become a second operand, and whether its last dimensions are still to be swapped.
+
+    Raises:
+        Refusal: If nothing is.
+    """
+    swapped = value.producer()
+    if is_op(swapped, "Transpose"):
+        assert swapped is not None
+        need(tuple(attribute(swapped, "perm", ())) == SWAPPED, "its second operand is not repeated", value)
+        source = swapped.inputs[0]
+        assert source is not None
+        return _once(source), True
+    return _once(value), False
+
+
+def _once(value: ir.Value) -> ir.Value:
+    """What heads are before they were repeated for groups.
+
+    Raises:
+        Refusal: If they were not.
+    """
     try:
         heads = heads_of(value)
-    except Refusal:  # the last dimension is a length, where heads are transposed
-        return heads_of_transposed(value), True
-    if ungrouped(heads) is not heads:
-        return heads, False
-    try:
-        return heads_of_transposed(value), True
-    except Refusal:
-        return heads, False
+        original = ungrouped(heads)
+    except Refusal:  # the last dimension is a length, where the heads were transposed before they were repeated
+        return _once_transposed(value)
+    if original is heads or original.columns is None:
+        raise Refusal("its second operand is not repeated", value)
+    return original.columns
 
 
-class _Rows(NamedTuple):
+def _once_transposed(value: ir.Value) -> ir.Value:
+    """As `_once`, of heads [batch, heads, size, length]."""
+    joined = producer(value, "Reshape")
+    expand = producer(joined.inputs[0], "Expand")
+    unsqueeze = producer(expand.inputs[0], "Unsqueeze")
+    axes = optional(unsqueeze, 1)
+    places = attribute(unsqueeze, "axes", ()) if axes is None else integers(axes)
+    need(tuple(places) in {(2,), (-3,)}, "the group is not the third dimension", value)
+    (source,) = unsqueeze.inputs[:1]
+    assert source is not None
+    batch, count, size, length = dims(source, 4)
+    repeated, joint = dims(expand.outputs[0], 5), dims(value, 4)
+    group = repeated[2]
+    need(
+        isinstance(count, int)
+        and isinstance(group, int)
+        and joint[1] == count * group
+        and all(map(same_dim, repeated, (batch, count, group, size, length)))
+        and all(map(same_dim, (joint[0], *joint[2:]), (batch, size, length))),
+        "the heads are not repeated one by one",
+        value,
+    )
+    return source
+
+
+class _Shapes(NamedTuple):
     """Shapes [batch, heads, rows, width] of a value with other heads and rows.
 
     Attributes:
@@ -129,7 +187,7 @@ class _Rows(NamedTuple):
     batch: Dim
     length: Dim
 
-    def shape(self, count: int, times: int, width: Dim) -> ir.Value:
+    def of(self, count: int, times: int, width: Dim) -> ir.Value:
         """The shape with some heads, and a multiple of the rows; 0 stands for a dimension that stays."""
         if isinstance(self.length, int):
             return constant([0, count, self.length * times, 0])

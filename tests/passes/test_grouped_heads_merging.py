@@ -79,6 +79,18 @@ def test_scores_of_keys_that_are_scaled(scaling: str) -> None:
     check_rewrites(PASS, text, after)
 
 
+TRANSPOSED = """x = Transpose <perm = [0, 1, 3, 2]> (k) ku = Unsqueeze (x, axis) ke = Expand (ku, w)
+    kr = Reshape <allowzero = 1> (ke, r)"""
+
+
+def test_keys_that_are_transposed_before_they_are_repeated() -> None:
+    shapes = SHAPES.replace("l, size", "size, l")
+    text = model(f"{shapes} {TRANSPOSED} y = MatMul (q, kr)", "float[B,6,S,8] q, float[B,2,T,8] k", "float[B,6,S,T] y")
+    result = check_rewrites(PASS, text, ops={"Expand": 0, "Unsqueeze": 0, "Reshape": 2, "MatMul": 1, "Transpose": 1})
+    for batch, rows, keys in ((2, 3, 5), (0, 3, 5), (2, 0, 5), (2, 3, 0)):
+        compare(text, result, {"q": drawn(batch, 6, rows, 8), "k": drawn(batch, 2, keys, 8)})
+
+
 @pytest.mark.parametrize("dtype", ["double", "float16"])
 def test_other_types(dtype: str) -> None:
     text = model(CONTEXT, "float[B,6,4,T] q, float[B,2,T,8] k", "float[B,6,4,8] y").replace("float[", f"{dtype}[")
