@@ -10,6 +10,7 @@ from ortopt.errors import UsageError
 from ortopt.observers import Observer
 from ortopt.optimization.request import make_options
 from ortopt.optimization.result import (
+    CostRefusal,
     ModelFigures,
     OptimizeResult,
     PassTotal,
@@ -122,6 +123,7 @@ def optimize(
 
 
 __all__ = [
+    "CostRefusal",
     "ModelFigures",
     "Optimization",
     "OptimizeResult",

@@ -41,8 +41,8 @@ class Declarations(Protocol):
         ...
 
     @property
-    def fuses(self) -> tuple[tuple[str, str], ...] | None:
-        """The ops that it may introduce and that stand for several nodes; None for those that it produces."""
+    def fused_ops(self) -> tuple[tuple[str, str], ...]:
+        """The ops that it may introduce and that stand for several nodes."""
         ...
 
     @property
@@ -376,10 +376,12 @@ class Context:
 
         Args:
             node: The candidate.
-            reason: A clause for the user; a `TooLarge` is always counted.
+            reason: A clause for the user; a `TooLarge` and an `Unwanted` are always counted.
         """
         if isinstance(reason, TooLarge):
             self._workspace.too_large[self.transformer.name, node] = reason.nbytes
+        elif isinstance(reason, fusions.Unwanted):
+            self._workspace.declined[self.transformer.name, node] = reason.cost
         if self._observers.listens_to_refusals:
             shown = with_claims(reason, node) if isinstance(reason, Refusal) else reason
             self._observers.refused(self.transformer, node, str(shown))
@@ -423,8 +425,7 @@ class Context:
 
     def _check_wanted(self, new: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
         """Refuse fused forms that the run does not take: what comes at level 1 is canonical, whatever it costs."""
-        declared = self.transformer
-        fuses = declared.produces if declared.fuses is None else declared.fuses
+        fuses = self.transformer.fused_ops
         if self.level == TransformerLevel.LEVEL1 or not fuses:
             return
         replaced = {costs.form_of(node) for node in matched}

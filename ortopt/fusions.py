@@ -18,6 +18,19 @@ from ortopt.options import Fusions
 INSISTING = "--fusions all takes it anyway"
 
 
+class Unwanted(Conflict):
+    """A fused form that is not worth it.
+
+    Args:
+        reason: Why, for the user.
+        cost: What is known of it.
+    """
+
+    def __init__(self, reason: str, cost: Cost) -> None:
+        super().__init__(reason)
+        self.cost = cost
+
+
 def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, smaller: bool) -> None:
     """Refuse a new node of a fused form that the run does not want.
 
@@ -28,12 +41,17 @@ def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, s
         smaller: Whether the graph has fewer nodes with it.
 
     Raises:
-        Conflict: If it is not wanted, with a reason that says what to do about it.
+        Unwanted: If it is not worth it, with a reason that says what to do about it.
+        Conflict: If no fused form is wanted.
     """
-    provider = placement.provider_of(node, providers) if fusions is Fusions.DEFAULT else None
-    reason = _objection(costs.form_of(node), fusions, provider, costs.sizes_of(node), smaller=smaller)
-    if reason:
-        raise Conflict(reason)
+    form = costs.form_of(node)
+    if fusions is Fusions.NONE:
+        raise Conflict(_not_any(form))
+    if fusions is Fusions.ALL:
+        return
+    cost = _against(form, placement.provider_of(node, providers), costs.sizes_of(node), smaller=smaller)
+    if cost is not None:
+        raise Unwanted(_explained(cost), cost)
 
 
 def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) -> Form:
@@ -52,37 +70,46 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) 
     """
     options = scope.of(scope.graph_of(root)).options
     provider = placement.provider_of(root, options.providers)
-    objections = [_objection(form, options.fusions, provider, sizes or {}, smaller=True) for form in forms]
-    wanted = [form for form, objection in zip(forms, objections, strict=True) if not objection]
+    if options.fusions is Fusions.NONE:
+        raise Refusal(_not_any(forms[0]), root)
+    against = {
+        form: None if options.fusions is Fusions.ALL else _against(form, provider, sizes or {}, smaller=True)
+        for form in forms
+    }
+    wanted = [form for form, cost in against.items() if cost is None]
     if not wanted:
-        raise Refusal(objections[0], root)
+        worst = against[forms[0]]
+        assert worst is not None
+        raise Refusal(_explained(worst), root)
     fastest = None if provider is None else costs.shipped().fastest(wanted, provider, sizes)
     return fastest or wanted[0]
 
 
-def _objection(form: Form, fusions: Fusions, provider: str | None, sizes: Sizes, *, smaller: bool) -> str:
-    """Why a form is not wanted; empty if it is."""
-    if fusions is Fusions.NONE:
-        return f"{form.op_type} stands for several nodes, and --fusions none takes no such op"
-    if fusions is Fusions.ALL or provider is None:
-        return ""
-    cost = costs.shipped().find(form, provider, sizes)
+def _against(form: Form, provider: str | None, sizes: Sizes, *, smaller: bool) -> Cost | None:
+    """What is known against a form: it loses, or is not known to be faster and does not make the graph smaller."""
+    cost = None if provider is None else costs.shipped().find(form, provider, sizes)
     if cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES):
-        return ""
-    return _against(cost)
+        return None
+    return cost
 
 
-def _against(cost: Cost) -> str:
+def _not_any(form: Form) -> str:
+    return f"{form.op_type} stands for several nodes, and --fusions none takes no such op"
+
+
+def _explained(cost: Cost) -> str:
     """Why a form is not worth it, in words."""
     op = f"{cost.form.op_type} {cost.form.variant}".strip()
     where = "the CPU" if cost.provider == CPU else cost.provider.removesuffix("ExecutionProvider")
     if cost.speed is None:
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
     else:
-        low, high = (f"{speed:.2g}" for speed in cost.speed)
+        low, high = (f"{speed:.2f}".rstrip("0").rstrip(".") for speed in cost.speed)
         speed = low if low == high else f"{low} to {high}"
         known = f"{op} runs at {speed} of the speed of {cost.instead_of} on {where}"
-    return f"{known} ({INSISTING})"
+    if cost.verdict is not Verdict.LOSES:
+        known += ", and the graph would not get smaller"
+    return f"{known}; {INSISTING}"
 
 
-__all__ = ["check_wanted", "preferred"]
+__all__ = ["Unwanted", "check_wanted", "preferred"]
