@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
-from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.semantics import STANDARD_DOMAINS
 
@@ -140,9 +139,10 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
 def _ops(model: ir.Model, token: CancellationToken) -> Iterator[tuple[ir.Node, int]]:
     """A node of each op of a model, for each opset and release that it needs; calls of its own functions apart."""
     seen: set[tuple[str, str, int, Release]] = set()
-    for graph in scope.graphs(model, token):
-        imports = scope.of(graph).opset_imports
-        for node in token.checked(graph):
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        imports = body.opset_imports
+        for node in token.checked(body.all_nodes()):
             version = imports.get(node.domain, 1)
             key = node.domain, node.op_type, version, max(_of_attributes(node), default=(1, 0))
             if key not in seen and node.op_identifier() not in model.functions:
