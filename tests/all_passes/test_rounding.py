@@ -48,6 +48,7 @@ ENDS_THE_PATH = {
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",
     "group_query_attention_fusion": "what it gives comes out of a MatMul",
+    "group_query_operand_folding": "what it gives comes out of a MatMul",
     "grouped_heads_merging": "what it gives comes out of a MatMul",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_reassociation": "what it gives comes out of a MatMul",
