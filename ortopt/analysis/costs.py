@@ -168,14 +168,17 @@ def _has(node: ir.Node, *names: str) -> bool:
     return any(one is not None and (one.is_ref() or one.value != 0) for one in found)
 
 
+_MAX_MOVES: Final = 4
+
+
 def _is_repeated(node: ir.Node, index: int) -> bool:
-    """Whether an operand has heads that an Expand or a Tile has repeated."""
+    """Whether an operand has heads that an Expand or a Tile has repeated, and what follows it only moves."""
     value = node.inputs[index] if _given(node, index) else None
-    for _ in range(2):  # the repetition, and the Reshape behind it
+    for _ in range(_MAX_MOVES):
         producer = None if value is None else value.producer()
-        if producer is None or producer.op_type in {"Expand", "Tile"}:
-            return producer is not None
-        value = producer.inputs[0] if producer.inputs else None
+        if producer is None or producer.op_type not in {"Reshape", "Transpose", "Mul", "Div"}:
+            return producer is not None and producer.op_type in {"Expand", "Tile"}
+        value = producer.inputs[0]
     return False
 
 
