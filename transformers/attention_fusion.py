@@ -23,7 +23,7 @@ class AttentionFusion(RewriteRule[Attention]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion")
+    after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion", "group_query_attention_fusion")
     roots = ("MatMul",)
     lookback = 12
     looks_downstream = True
@@ -97,9 +97,10 @@ def _standard(block: Attention) -> ir.Node:
 
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
-    query, key, value = _operands(block)
     if block.keys_first:
-        key, value = block.keys.heads_first(), block.values.heads_first()
+        query, key, value = block.queries.merged(), block.keys.heads_first(), block.values.heads_first()
+    else:
+        query, key, value = _operands(block)
     operands: list[ir.Value | None] = [query, key, value]
     if block.biases:
         total = mask.total(block.biases)

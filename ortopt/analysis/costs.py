@@ -181,6 +181,20 @@ def _has(node: ir.Node, *names: str) -> bool:
     return any(one is not None and (one.is_ref() or one.value != 0) for one in found)
 
 
+_MAX_MOVES: Final = 4
+
+
+def _is_repeated(node: ir.Node, index: int) -> bool:
+    """Whether an operand has heads that an Expand or a Tile has repeated, and what follows it only moves."""
+    value = node.inputs[index] if _given(node, index) else None
+    for _ in range(_MAX_MOVES):
+        producer = None if value is None else value.producer()
+        if producer is None or producer.op_type not in {"Reshape", "Transpose", "Mul", "Div"}:
+            return producer is not None and producer.op_type in {"Expand", "Tile"}
+        value = producer.inputs[0]
+    return False
+
+
 _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], bool]], ...]]] = {
     ("", "Attention"): (("with heads first", lambda node: not _has(node, "q_num_heads")),),
     ("com.microsoft", "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
@@ -189,7 +203,10 @@ _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], b
         ("transBatch", lambda node: _has(node, "transBatchA", "transBatchB")),
         ("transA", lambda node: _has(node, "transA")),
     ),
-    ("com.microsoft", "MultiHeadAttention"): (("with bias", lambda node: _given(node, 3)),),
+    ("com.microsoft", "MultiHeadAttention"): (
+        ("with repeated heads", lambda node: _is_repeated(node, 1)),
+        ("with bias", lambda node: _given(node, 3)),
+    ),
 }
 """Variants of ops whose kernels differ in speed, each with the question whether a node is one."""
 

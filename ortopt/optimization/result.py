@@ -112,6 +112,7 @@ class Summary:
         too_large: What was left as it is because the file would have grown too much.
         requires: The runtimes that can load the result.
         declined: What was left as it is because a fused form is not worth it.
+        required: The runtimes that can load the original.
     """
 
     before: ModelFigures
@@ -124,6 +125,7 @@ class Summary:
     too_large: tuple[SizeRefusal, ...] = ()
     requires: releases.Requirement = releases.UNKNOWN
     declined: tuple[CostRefusal, ...] = ()
+    required: releases.Requirement = releases.UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

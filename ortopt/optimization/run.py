@@ -50,6 +50,7 @@ class Optimization:
 
     Attributes:
         before: The size of the original.
+        required: The runtimes that can load the original.
         seconds: Seconds by phase.
         verification: How the result compares with the original; None before it is verified.
         repairs: What was left out because the result differed.
@@ -87,6 +88,7 @@ class Optimization:
         with self._timed("load"):  # whose end no deadline cuts: there is no model to return before
             self._transformation = Transformation(pipeline, self.observers, self.token)
             self.before = figures(self.model, self.token.with_timeout(None))
+            self.required = releases.requirement(self.model, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
         self.repairs: list[Repair] = []
@@ -286,6 +288,7 @@ class Optimization:
             _size_refusals(run.too_large),
             releases.requirement(self.model, token),
             _cost_refusals(run.declined),
+            self.required,
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),

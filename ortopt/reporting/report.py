@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
 from ortopt.analysis.blocks import FAMILIES
-from ortopt.analysis.releases import Requirement
+from ortopt.analysis.releases import Requirement, parse_release
 from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
@@ -69,7 +69,7 @@ def as_dict(
         "output": None if saved is None else _output(saved),
         "options": None if options is None else plain(options),
         **_changes(summary.before, summary.after),
-        "requires": _requirements(summary.requires),
+        "requires": _requirements(summary.requires, summary.required),
         "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
@@ -92,9 +92,10 @@ def _size_refusal(refusal: SizeRefusal) -> dict[str, Any]:
     return {"pass": refusal.transformer, "count": refusal.count, "bytes": refusal.nbytes}
 
 
-def _requirements(requires: Requirement) -> dict[str, Any]:
+def _requirements(requires: Requirement, required: Requirement) -> dict[str, Any]:
     return {
         "onnxruntime": requires.onnxruntime,
+        "original": required.onnxruntime,
         "any_runtime": requires.any_runtime,
         "ops": list(requires.only_onnxruntime),
     }
@@ -310,7 +311,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
-    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
+    newer = _newer(data["requires"])
+    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])}){newer}"
 
 
 def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
@@ -380,6 +382,14 @@ def _needs(requires: Mapping[str, Any]) -> str:
     if requires["any_runtime"]:
         return f"any runtime that has its opset (ONNX Runtime {first} or newer)"
     return f"ONNX Runtime {first} or newer (for {own})"
+
+
+def _newer(requires: Mapping[str, Any]) -> str:
+    """Which release of ONNX Runtime the result needs, where that is newer than what the original did."""
+    first, original = requires["onnxruntime"], requires["original"]
+    if first is None or original is None or parse_release(first) <= parse_release(original):
+        return ""
+    return f", needs ONNX Runtime ≥ {first} (the original {original})"
 
 
 def _verification(outcome: Mapping[str, Any] | None) -> str:

@@ -52,12 +52,16 @@ ENDS_THE_PATH = {
     "gemm_transpose_fusion": "what it turns is a Gemm",
     "group_norm_fusion": "what it scales is divided by a square root",
     "instance_norm_fusion": "what it scales is divided by a square root",
+    "group_query_attention_fusion": "what it gives comes out of a MatMul",
+    "group_query_operand_folding": "what it gives comes out of a MatMul",
+    "grouped_heads_merging": "what it gives comes out of a MatMul",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_scale_fusion": "what it scales comes out of a MatMul",
     "matmul_transpose_fusion": "what it gives comes out of a MatMul",
     "matmul_vector_conversion": "what it gives comes out of a MatMul",
     "matmul_reassociation": "what it gives comes out of a MatMul",
     "mul_conv_fusion": "what it gives comes out of a convolution",
+    "packed_attention_fusion": "what it takes comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "selu_fusion": "Elu is transcendental",
@@ -68,7 +72,7 @@ ENDS_THE_PATH = {
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 
 
-AT_ONE_RESULT = {"skip_layer_norm_fusion", "skip_rms_norm_fusion"}
+AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_norm_fusion"}
 """Passes whose kernel gives the sum too: that is on the path, and the normalized value is not."""
 
 PARTLY = {

@@ -136,3 +136,19 @@ def test_forms_of_nodes(statement: str, form: Form) -> None:
 def test_sizes_of_nodes(shape: str, sizes: dict[str, int]) -> None:
     model = parse(f"main (float[{shape}] x) => (float[{shape}] y) {{ y = Neg (x) }}")
     assert costs.sizes_of(model.graph[0]) == sizes
+
+
+@pytest.mark.parametrize(
+    ("keys", "variant"),
+    [
+        ("e = Expand (k, w) r = Reshape (e, s)", "with repeated heads"),
+        ("e = Tile (k, t) r = Reshape (e, s)", "with repeated heads"),
+        ("r = Reshape (k, s)", ""),
+    ],
+)
+def test_attention_of_heads_that_are_repeated_is_a_form_of_its_own(keys: str, variant: str) -> None:
+    text = f"""main (float[2,3,16] q, float[2,2,1,3,4] k, float[2,4,3,4] v) => (float[2,3,16] y)
+        <int64[5] w = {{2, 2, 2, 3, 4}}, int64[5] t = {{1, 1, 2, 1, 1}}, int64[4] s = {{2, -1, 3, 4}}> {{
+        {keys} y = com.microsoft.MultiHeadAttention <num_heads = 4> (q, r, v) }}"""
+    node = next(node for node in parse(text).graph if node.op_type == "MultiHeadAttention")
+    assert costs.form_of(node).variant == variant

@@ -234,6 +234,11 @@ KEPT = {
         "flattens before opset 13",
         f"main (float[1,4,5,3] x) => (float[1,4,5,3] y) {{ a = {DOWN} (x) b = Softmax<axis = 1> (a) y = {BACK} (b) }}",
     ),
+    "softmax would leave the last axis, where its kernel is fast": (
+        17,
+        "Softmax would no longer be over the last axis",
+        f"main (float[1,4,5,3] x) => (float[1,4,5,3] y) {{ a = {DOWN} (x) b = Softmax<axis = -1> (a) y = {BACK} (b) }}",
+    ),
     "the normalized axes would move": (
         17,
         "the axes that are normalized would move",

@@ -29,7 +29,7 @@ UNDONE = {
     "reduce all": ("s = ReduceSum (a) b = Sub (a, s)", ""),
     "reduce by input": ("s = ReduceSum (a, k) b = Sub (a, s)", "<int64[2] k = {-1, 2}>"),
     "softmax": ("b = Softmax<axis = 1> (a)", ""),
-    "log softmax": ("b = LogSoftmax (a)", ""),
+    "log softmax": ("b = LogSoftmax<axis = 2> (a)", ""),
     "concat": ("r = Neg (a) c = Concat<axis = 1> (a, r) b, d = Split<axis = 1> (c)", ""),
     "split": ("p, q, r = Split<axis = -3> (a) b = Concat<axis = 1> (r, p, q)", ""),
     "slice": (
