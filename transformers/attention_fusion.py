@@ -44,14 +44,7 @@ class AttentionFusion(RewriteRule[Attention]):
         """Build the attention: on values that are not split into heads where there are such ones."""
         node = _standard(found) if _has_standard_op(found) else _multi_head(found)
         result, *presents = node.outputs
-        if not found.flat:
-            replaced = {found.context: result}
-        elif found.merged is not None:
-            replaced = {found.merged: result}
-        else:
-            assert found.joined is not None
-            split = constant([0, 0, found.queries.count, found.values.size])
-            replaced = {found.joined: ir.node("Reshape", [result, split]).outputs[0]}
+        replaced = found.give(result)
         if found.past is not None:
             replaced |= dict(zip((found.past.present_key, found.past.present_value), presents, strict=True))
         return replaced
@@ -71,11 +64,15 @@ def _has_standard_op(block: Attention) -> bool:
 def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
-    need(block.joined is not None, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
+    need(not block.cap, "MultiHeadAttention has no cap", root)
+    need(block.queries.count == block.keys.count, "MultiHeadAttention repeats no heads", root)
+    if not block.flat:
+        moved, _ = block.result.best(block.result.roles.merged)
+        need(moved > 0, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
     if block.keys_first:
         alike = block.keys.size == block.values.size
         need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
-    infinite = block.guarded and any(mask.depth(bias) is mask.Depth.UNKNOWN for bias in block.biases)
+    infinite = block.guarded and block.bias is not None and block.bias.depth is mask.Depth.UNKNOWN
     need(not infinite, "MultiHeadAttention gives NaN where a row is masked as a whole, and the original gives 0", root)
 
 
@@ -85,11 +82,13 @@ def _standard(block: Attention) -> ir.Node:
         attributes |= {"q_num_heads": block.queries.count, "kv_num_heads": block.keys.count}
     query, key, value = _operands(block)
     bias: ir.Value | None = None
-    if block.biases:
-        total = mask.lifted(block.biases, guarded=block.guarded)
-        bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1 if block.flat else 2)
+    if block.cap:
+        attributes["softcap"] = block.cap
+    if block.bias is not None:
+        bias = mask.lifted(block.bias.build(), guarded=block.guarded, kind=block.bias.kind)
+        bias = block.bias.full(bias, block.queries.measured(), block.read_keys.measured())
     if block.past is None:
-        return ir.node("Attention", [query, key, value, *([bias] if block.biases else [])], attributes)
+        return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
     operands = [query, key, value, bias, block.past.key, block.past.value]
     return ir.node("Attention", operands, attributes, num_outputs=3)
 
@@ -100,10 +99,9 @@ def _multi_head(block: Attention) -> ir.Node:
     if block.keys_first:
         key, value = block.keys.heads_first(), block.values.heads_first()
     operands: list[ir.Value | None] = [query, key, value]
-    if block.biases:
-        total = mask.total(block.biases)
-        bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1)
-        operands += [None, None, mask.of_rank_4(bias, block.biases)]
+    if block.bias is not None:
+        bias = block.bias.full(block.bias.build(), block.queries.measured(), block.read_keys.measured())
+        operands += [None, None, block.bias.of_rank_4(bias)]
     if block.past is not None:
         operands += [None] * (6 - len(operands)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3

@@ -1,0 +1,158 @@
+"""A value in another layout: its axes in a given order and in given dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.graph import facts, symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Refusal, need
+from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a value gets into a layout.
+
+    Attributes:
+        view: The value.
+        split: The dimensions that it is split into first, or None.
+        perm: How these are transposed, or None.
+        joined: The dimensions that these are joined to, or None.
+    """
+
+    view: View
+    split: tuple[Group, ...] | None
+    perm: tuple[int, ...] | None
+    joined: tuple[Group, ...] | None
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """How many Transposes and how many Reshapes it takes."""
+        return int(self.perm is not None), (self.split is not None) + (self.joined is not None)
+
+
+def plan(view: View, layout: Sequence[Group]) -> Plan:
+    """How a value gets into a layout.
+
+    Args:
+        view: Where the axes are in the value.
+        layout: The axes of each dimension wanted.
+
+    Raises:
+        Refusal: If the value has other axes, or the sizes for a Reshape cannot be had.
+    """
+    wanted = tuple(leaves(group) for group in layout)
+    have = view.groups
+    if have == wanted:
+        return Plan(view, None, None, None)
+    flat = [one for group in wanted for one in group]
+    need(set(view.axes) == set(flat), "the axes are others", view.value)
+    if list(view.axes) == flat:
+        return _checked(Plan(view, None, None, wanted))
+    units = _units(have, wanted)
+    order = sorted(range(len(units)), key=lambda index: flat.index(units[index][0]))
+    moved = tuple(units[index] for index in order)
+    return _checked(
+        Plan(view, None if tuple(units) == have else tuple(units), tuple(order), None if moved == wanted else wanted)
+    )
+
+
+def _units(have: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
+    """Runs of axes that are side by side, in one dimension, before and after."""
+    following = {a: b for group in wanted for a, b in zip(group, group[1:], strict=False)}
+    units: list[Group] = []
+    for group in have:
+        run: list[Axis] = []
+        for one in group:
+            if run and following.get(run[-1]) is not one:
+                units.append(tuple(run))
+                run = []
+            run.append(one)
+        if run:
+            units.append(tuple(run))
+    return units
+
+
+def _checked(made: Plan) -> Plan:
+    for before, after in _reshapes(made):
+        if _without_ones(before) != _without_ones(after):
+            _recipe(made.view, before, after)
+    return made
+
+
+def _without_ones(groups: tuple[Group, ...]) -> list[Group]:
+    return [group for group in groups if group]
+
+
+def _reshapes(made: Plan) -> list[tuple[tuple[Group, ...], tuple[Group, ...]]]:
+    pairs = []
+    at = made.view.groups
+    if made.split is not None:
+        pairs.append((at, made.split))
+        at = made.split
+    if made.perm is not None:
+        at = tuple(at[index] for index in made.perm)
+    if made.joined is not None:
+        pairs.append((at, made.joined))
+    return pairs
+
+
+def build(made: Plan) -> ir.Value:
+    """The value in the layout: new nodes, where any are needed."""
+    value, at = made.view.value, made.view.groups
+    if made.split is not None:
+        value = _reshaped(value, made.view, at, made.split)
+        at = made.split
+    if made.perm is not None:
+        value = ir.node("Transpose", [value], {"perm": made.perm}).outputs[0]
+        at = tuple(at[index] for index in made.perm)
+    if made.joined is not None:
+        value = _reshaped(value, made.view, at, made.joined)
+    return value
+
+
+def _reshaped(value: ir.Value, source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
+    if _without_ones(before) == _without_ones(after):
+        return _with_ones(value, before, after)
+    return ir.node("Reshape", [value, constant(_recipe(source, before, after))]).outputs[0]
+
+
+def _with_ones(value: ir.Value, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
+    """Dimensions of 1 go, and others come; all the rest stays."""
+    gone = [place for place, group in enumerate(before) if not group]
+    come = [place for place, group in enumerate(after) if not group]
+    if gone:
+        value = ir.node("Squeeze", [value, constant(gone)]).outputs[0]
+    return ir.node("Unsqueeze", [value, constant(come)]).outputs[0] if come else value
+
+
+def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> list[int]:
+    """The target of a Reshape.
+
+    Raises:
+        Refusal: If there is none that is right for all sizes.
+    """
+    target: list[int] = []
+    for place, group in enumerate(after):
+        size = next((size for one in group for size in one.sizes if len(group) == 1 and isinstance(size, int)), size_of(group))
+        if isinstance(size, int):
+            need(size > 0, "a dimension is 0", source.value)
+            target.append(size)
+        else:
+            target.append(0 if place < len(before) and before[place] == group else -1)
+    if target.count(-1) > 1:
+        raise Refusal("a layout's sizes are not known", source.value)
+    if -1 in target:
+        graph = source.value.graph
+        positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
+        others = [one for place, group in enumerate(after) if target[place] == 0 for one in group]
+        known = all(any(symbolic.is_positive(size, positive) for size in one.sizes) for one in others)
+        need(known, "a layout's sizes may be 0", source.value)
+    return target
+
+
+__all__ = ["Plan", "build", "plan"]
