@@ -57,7 +57,7 @@ class Axis:
         """Note another expression for the size."""
         if symbolic.is_known(dim) and not self.is_size(dim):
             self.sizes.append(dim)
-            self.sizes.sort(key=lambda size: not isinstance(size, int))
+            self.sizes.sort(key=lambda size: (not isinstance(size, int), symbolic.is_invented(size)))
 
     def leaves(self) -> tuple[Axis, ...]:
         """The axes that it consists of."""

@@ -155,7 +155,7 @@ def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis]) -> Term:
     if step.value is None:
         return Term(step, None, (None,) * 4)
     own = dims(step.value)
-    groups = tuple(tuple(same.get(one, one) for one in leaves(group)) for group in step.groups)
+    groups = tuple(leaves(same.get(one, one) for one in leaves(group)) for group in step.groups)
     need(len(own) <= len(groups), "the mask has another rank than the scores", step.value)
     aligned = groups[len(groups) - len(own) :]
     parts = tuple(() if dim == 1 else group for dim, group in zip(own, aligned, strict=True))

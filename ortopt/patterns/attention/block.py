@@ -216,7 +216,7 @@ def attention(root: ir.Node) -> Attention:
     _learn(product.left, product.left_letters, axes)
     _learn(product.right, product.right_letters, axes)
     found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys)
-    values = operand(product.right, _parts(product.right_letters, axes), scaled=False)
+    values = View(product.right, _parts(product.right_letters, axes))
     return _Block(root, product, axes, found, values, queries, keys, size).attention()
 
 
@@ -244,36 +244,42 @@ class _Block:
     """What is known of a block while it is put together."""
 
     def __init__(
-        self, root: ir.Node, product: Contraction, axes: dict[str, Axis], found: Scores, values: Operand,
+        self, root: ir.Node, product: Contraction, axes: dict[str, Axis], found: Scores, values: View,
         queries: Axis, keys: Axis, size: Axis,
     ) -> None:  # fmt: skip
         self.root = root
         self.found = found
-        self.values = values
         self.outer_queries, self.outer_keys, self.value_size = queries, keys, size
         result = View(root.outputs[0], _parts(product.letters, axes))
         self.views, self.tail = _followed_down(result)
-        self._read_product()
+        self._read_product(values)
 
-    def _read_product(self) -> None:
+    def _read_product(self, values: View) -> None:
         """Take queries and keys from the product of them."""
         found = self.found
         product = contraction(found.view.value.producer())
         groups = dict(zip(product.letters, found.view.parts, strict=True))
-        inner_queries, inner_keys = found.queries, found.keys
-        if inner_queries in leaves(_of(product.right_letters, groups)):
+        if not self._reads_queries_first(product, groups):
             product = product.swapped()
-        need(inner_queries in leaves(_of(product.left_letters, groups)), "the scores are no product", found.view.value)
-        need(inner_keys in leaves(_of(product.right_letters, groups)), "the scores are no product", found.view.value)
+            need(self._reads_queries_first(product, groups), "the scores are no product", found.view.value)
         summed = [letter for letter in product.left_letters if letter not in product.letters and letter != " "]
         need(len(summed) == 1, "the product of queries and keys is over no single axis", product.node)
         self.size = Axis(product.sizes[summed[0]])
         groups[summed[0]] = (self.size,)
         _learn_size(product, summed[0], self.size)
         found.nodes.append(product.node)
-        self.queries = operand(product.left, _groups(product.left_letters, groups), scaled=True)
-        self.keys = operand(product.right, _groups(product.right_letters, groups), scaled=True)
+        shared = self._shared()
+        self.queries = operand(product.left, _groups(product.left_letters, groups), shared, scaled=True)
+        self.keys = operand(product.right, _groups(product.right_letters, groups), shared, scaled=True)
+        self.values = operand(values.value, values.parts, shared, scaled=False)
         self.product = product
+
+    def _reads_queries_first(self, product: Contraction, groups: dict[str, Group]) -> bool:
+        """Whether the first operand has the axis of queries for itself, and the second that of keys."""
+        own = [letter for letter in product.left_letters if letter not in product.right_letters]
+        other = [letter for letter in product.right_letters if letter not in product.left_letters]
+        pairs = ((self.found.queries, own), (self.found.keys, other))
+        return all(set(leaves((axis,))) <= set(_of("".join(letters), groups)) for axis, letters in pairs)
 
     def attention(self) -> Attention:
         """The block, checked."""
@@ -300,10 +306,15 @@ class _Block:
             found.guarded, past, result, found.cap,
         )  # fmt: skip
 
-    def _split(self) -> tuple[Group, Group]:
-        """The axes of batch and heads: what the scores have beside queries and keys."""
+    def _shared(self) -> Group:
+        """The axes that the scores have beside queries and keys."""
         assert self.found.softmax is not None
-        shared = [one for one in self.found.softmax.axes if one not in (self.outer_queries, self.outer_keys)]
+        own = leaves((self.outer_queries, self.outer_keys))
+        return tuple(one for one in self.found.softmax.axes if one not in own)
+
+    def _split(self) -> tuple[Group, Group]:
+        """The axes of the batch, and those of heads."""
+        shared = self._shared()
         for place in [*range(len(shared)), len(shared)]:
             batch, heads = tuple(shared[:place]), tuple(shared[place:])
             if all(isinstance(one.size, int) for one in heads) and self._fits(batch, heads):
@@ -375,7 +386,7 @@ class _Block:
 
 
 def _of(letters: str, groups: dict[str, Group]) -> Group:
-    return tuple(one for letter in letters for one in groups.get(letter, ()))
+    return leaves(one for letter in letters for one in groups.get(letter, ()))
 
 
 def _groups(letters: str, groups: dict[str, Group]) -> tuple[Group, ...]:

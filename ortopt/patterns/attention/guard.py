@@ -22,10 +22,12 @@ _KEEPS_NAN = frozenset(
         "MatMul",
     }
     | {"MatMulInteger", "Mul", "Neg", "Reshape", "RotaryEmbedding", "Slice"}
-    | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
+    | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Split", "Squeeze", "Sub", "Transpose"}
+    | {"MatMulNBits", "Unsqueeze"}
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
+_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
 _DOMAINS = frozenset({"", "com.microsoft"})  # RotaryEmbedding is an op of both
 _MAX_VALUES = 64
 
@@ -70,9 +72,8 @@ def _sources(value: ir.Value) -> set[ir.Value]:
 def _projected(value: ir.Value) -> list[ir.Value]:
     """What a value is the product of, and constant weights."""
     node = value.producer()
-    if not is_op(node, "MatMul", "MatMulInteger", "Gemm"):
+    if node is None or node.domain not in _DOMAINS or node.op_type not in _PRODUCTS:
         return []
-    assert node is not None
     first = node.inputs[0]
     return [] if first is None or is_constant(first) else [first]
 

@@ -80,7 +80,9 @@ def _units(have: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
 def _checked(made: Plan) -> Plan:
     for before, after in _reshapes(made):
         if _without_ones(before) != _without_ones(after):
-            _recipe(made.view, before, after)
+            target = _recipe(made.view, before, after)
+            if not _is_certain(made.view, target, after):
+                _sizes(made.view, target, after)
     return made
 
 
@@ -118,7 +120,9 @@ def build(made: Plan) -> ir.Value:
 def _reshaped(value: ir.Value, source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
     if _without_ones(before) == _without_ones(after):
         return _with_ones(value, before, after)
-    return ir.node("Reshape", [value, constant(_recipe(source, before, after))]).outputs[0]
+    target = _recipe(source, before, after)
+    attributes = {} if _is_certain(source, target, after) else {"allowzero": 1}
+    return ir.node("Reshape", [value, _target(source, before, after)], attributes).outputs[0]
 
 
 def _with_ones(value: ir.Value, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
@@ -144,15 +148,53 @@ def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -
             target.append(size)
         else:
             target.append(0 if place < len(before) and before[place] == group else -1)
-    if target.count(-1) > 1:
-        raise Refusal("a layout's sizes are not known", source.value)
-    if -1 in target:
-        graph = source.value.graph
-        positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
-        others = [one for place, group in enumerate(after) if target[place] == 0 for one in group]
-        known = all(any(symbolic.is_positive(size, positive) for size in one.sizes) for one in others)
-        need(known, "a layout's sizes may be 0", source.value)
     return target
+
+
+def _is_certain(source: View, target: list[int], after: tuple[Group, ...]) -> bool:
+    """Whether a target names the sizes whatever they are: it infers one at most, and none beside a 0."""
+    if -1 not in target:
+        return True
+    graph = source.value.graph
+    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
+    others = [one for place, group in enumerate(after) if target[place] == 0 for one in group]
+    known = all(any(symbolic.is_positive(size, positive) for size in one.sizes) for one in others)
+    return target.count(-1) == 1 and known
+
+
+def _sizes(source: View, target: list[int], after: tuple[Group, ...]) -> list[list[int]]:
+    """For each dimension that a target does not name, which dimensions of the source it is the product of.
+
+    Raises:
+        Refusal: If it is the product of none.
+    """
+    factors = []
+    for place, group in enumerate(after):
+        found = []
+        for one in group if target[place] <= 0 else ():
+            at = next((index for index, part in enumerate(source.groups) if part == (one,)), None)
+            if at is None and not isinstance(one.size, int):
+                raise Refusal("a layout's sizes are not known", source.value)
+            found.append(-int(one.size) if at is None else at)  # type: ignore[arg-type]
+        factors.append(found)
+    return factors
+
+
+def _target(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
+    target = _recipe(source, before, after)
+    if _is_certain(source, target, after):
+        return constant(target)
+    parts = []
+    for number, factors in zip(target, _sizes(source, target, after), strict=True):
+        if number > 0:
+            parts.append(constant([number]))
+            continue
+        values = [constant([-at]) if at < 0 else ir.node("Shape", [source.value], {"start": at, "end": at + 1}).outputs[0] for at in factors]
+        size = values[0]
+        for other in values[1:]:
+            size = ir.node("Mul", [size, other]).outputs[0]
+        parts.append(size)
+    return ir.node("Concat", parts, {"axis": 0}).outputs[0]
 
 
 __all__ = ["Plan", "build", "plan"]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, dims, is_op, is_used_once
-from ortopt.patterns.attention.axes import Group, View, above, unrepeated
+from ortopt.graph import symbolic
+from ortopt.graph.match import Refusal, dims, is_op, is_used_once, shape_of
+from ortopt.patterns.attention.axes import Group, View, above, leaves, unrepeated
 from ortopt.patterns.attention.scores import factor
 
 _LONGEST = 16
@@ -28,26 +29,27 @@ class Operand:
     scale: float
 
 
-def operand(value: ir.Value, parts: tuple[Group, ...], *, scaled: bool) -> Operand:
+def operand(value: ir.Value, parts: tuple[Group, ...], batch: Group, *, scaled: bool) -> Operand:
     """Follow an operand of a product.
 
     Args:
         value: The operand.
         parts: The axes of its dimensions.
+        batch: The axes that all operands share: where one of them is 0, the block gives nothing.
         scaled: Whether factors are taken out of it.
     """
-    views, scale = _followed(View(value, parts), scaled=scaled)
+    views, scale = _followed(View(value, parts), batch, scaled=scaled)
     single = views
     while (before := unrepeated(single[-1])) is not None:
-        single, _ = _followed(before, scaled=False)
+        single, _ = _followed(before, batch, scaled=False)
     return Operand(tuple(views), tuple(single), scale)
 
 
-def _followed(view: View, *, scaled: bool) -> tuple[list[View], float]:
+def _followed(view: View, batch: Group, *, scaled: bool) -> tuple[list[View], float]:
     """The views from one upwards, and the product of the factors on the way."""
     views, scale = [view], 1.0
     while len(views) < _LONGEST:
-        following = above(views[-1])
+        following = above(views[-1]) or _above_if_any(views[-1], batch)
         if following is None and scaled:
             unscaled = _unscaled(views[-1])
             if unscaled is not None:
@@ -58,6 +60,28 @@ def _followed(view: View, *, scaled: bool) -> tuple[list[View], float]:
             break
         views.append(following)
     return views, scale
+
+
+def _above_if_any(view: View, batch: Group) -> View | None:
+    """As `above`, where one size is known only if there is something at all: a Reshape that cannot be followed else.
+
+    With a batch that is not empty, the elements before and after tell the size; with an empty one, nobody reads it.
+    """
+    node = view.value.producer()
+    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
+        return None
+    shape = shape_of(node.inputs[0])
+    strange = [one for one in view.axes if symbolic.is_invented(one.size)]
+    others = [one for one in view.axes if one not in strange]
+    if shape is None or len(strange) != 1:
+        return None
+    if not all(isinstance(one.size, int) or one in leaves(batch) for one in others):
+        return None
+    size = symbolic.quotient_exact(symbolic.product(shape), symbolic.product(one.size for one in others))
+    if size is None or symbolic.is_invented(size):
+        return None
+    strange[0].learn(size)
+    return above(view)
 
 
 def _unscaled(view: View) -> tuple[View, float] | None:

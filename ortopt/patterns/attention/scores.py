@@ -239,7 +239,7 @@ def _axes_of(found: Scores, source: ir.Value, dim: Dim, outer: Dim, group: Group
         return group
     for place in ("queries", "keys"):
         current: Axis = getattr(found, place)
-        if group == (current,):
+        if group == leaves((current,)):
             need(dim != 1, "the scores are broadcast", source)
             inner = Axis(dim)
             found.pairs.append((current, inner))
