@@ -34,10 +34,12 @@ class AttentionFusion(RewriteRule[Attention]):
         """The block, if there is an op for it."""
         block = attention(root)
         if _has_standard_op(block):
+            _check_layouts(block)
             return block
         if not block.flat or block.keys.count != block.queries.count:
             block = block.as_read()
         _check_own_op(block)
+        _check_layouts(block)
         return block
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
@@ -59,6 +61,13 @@ def _has_standard_op(block: Attention) -> bool:
     except Refusal:
         return False
     return True
+
+
+def _check_layouts(block: Attention) -> None:
+    """Refuse operands that cannot be brought into the layout that is wanted."""
+    block.queries.check_layout(flat=block.flat or block.keys_first)
+    for part in (block.keys, block.values):
+        part.check_layout(flat=block.flat and not block.keys_first)
 
 
 def _check_own_op(block: Attention) -> None:

@@ -141,13 +141,14 @@ def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value 
     return value if total is None else ir.node("Add", [total, value]).outputs[0]
 
 
-def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis]) -> Term:
+def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: Sequence[View]) -> Term:
     """How a step is aligned to scores of rank 4.
 
     Args:
         step: The step.
         layout: The axes of batch, heads, queries and keys.
         same: Axes that stand for others.
+        measures: Values that have the sizes of axes.
 
     Raises:
         Refusal: If it is not.
@@ -170,7 +171,7 @@ def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis]) -> Term:
     whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
     for group, full in zip(whole, layout, strict=True):
         need(not group or group == leaves(full), "the mask is for a part of the heads", step.value)
-    return Term(step, plan(view, whole), shape)
+    return Term(step, plan(view, whole, measures), shape)
 
 
 def _dim_of(group: Group, view: View, own: Sequence[Dim]) -> Dim:

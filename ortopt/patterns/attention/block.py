@@ -296,7 +296,7 @@ class _Block:
         kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
         need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
         if found.guarded:
-            check_nothing_else_is_guarded([part.views[-1].value for part in (queries, new_keys, new_values)])
+            check_nothing_else_is_guarded([part.views[-1].value for part in (queries, new_keys, new_values)], self.views[-1].value)
         roles = Roles(batch, self.outer_queries, heads, self.value_size)
         shape = (size_of(batch), size_of(heads), self.outer_queries.size, self.outer_keys.size)
         bias = self._bias(batch, heads, dtype(queries.views[0].value))
@@ -372,7 +372,8 @@ class _Block:
         same = {inner: outer for outer, inner in reversed(found.pairs)}
         same = {inner: same.get(outer, outer) for inner, outer in same.items()}
         layout = (batch, heads, (self.outer_queries,), (self.outer_keys,))
-        terms = tuple(biases.term(step, layout, same) for step in steps)
+        measures = [*self.queries.views, *self.keys.views]
+        terms = tuple(biases.term(step, layout, same, measures) for step in steps)
         whole = self._is_whole(terms)
         bias = Bias(terms, found.guarded, kind, whole)
         biases.check(bias)

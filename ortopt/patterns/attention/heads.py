@@ -117,6 +117,15 @@ class Heads:
         """
         return cheapest(self.views, layout)
 
+    def check_layout(self, *, flat: bool) -> None:
+        """Refuse heads that cannot be had side by side, or first.
+
+        Raises:
+            Refusal: The reason.
+        """
+        if self.roles is not None:
+            self.plan(self.roles.merged if flat else self.roles.columns)
+
     def measured(self) -> tuple[ir.Value, int]:
         """A value that has the length as a dimension, and which that is."""
         for view in self.views:

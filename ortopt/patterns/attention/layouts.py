@@ -22,12 +22,14 @@ class Plan:
         split: The dimensions that it is split into first, or None.
         perm: How these are transposed, or None.
         joined: The dimensions that these are joined to, or None.
+        measures: Other values, which have sizes that the value does not have alone.
     """
 
     view: View
     split: tuple[Group, ...] | None
     perm: tuple[int, ...] | None
     joined: tuple[Group, ...] | None
+    measures: tuple[View, ...] = ()
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -35,12 +37,13 @@ class Plan:
         return int(self.perm is not None), (self.split is not None) + (self.joined is not None)
 
 
-def plan(view: View, layout: Sequence[Group]) -> Plan:
+def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = ()) -> Plan:
     """How a value gets into a layout.
 
     Args:
         view: Where the axes are in the value.
         layout: The axes of each dimension wanted.
+        measures: Other values, for sizes that the value does not have alone.
 
     Raises:
         Refusal: If the value has other axes, or the sizes for a Reshape cannot be had.
@@ -52,13 +55,13 @@ def plan(view: View, layout: Sequence[Group]) -> Plan:
     flat = [one for group in wanted for one in group]
     need(set(view.axes) == set(flat), "the axes are others", view.value)
     if list(view.axes) == flat:
-        return _checked(Plan(view, None, None, wanted))
+        return _checked(Plan(view, None, None, wanted, tuple(measures)))
     units = _units(have, wanted)
     order = sorted(range(len(units)), key=lambda index: flat.index(units[index][0]))
     moved = tuple(units[index] for index in order)
-    return _checked(
-        Plan(view, None if tuple(units) == have else tuple(units), tuple(order), None if moved == wanted else wanted)
-    )
+    split = None if tuple(units) == have else tuple(units)
+    joined = None if moved == wanted else wanted
+    return _checked(Plan(view, split, tuple(order), joined, tuple(measures)))
 
 
 def _units(have: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
@@ -82,7 +85,7 @@ def _checked(made: Plan) -> Plan:
         if _without_ones(before) != _without_ones(after):
             target = _recipe(made.view, before, after)
             if not _is_certain(made.view, target, after):
-                _sizes(made.view, target, after)
+                _sizes(made, target, after)
     return made
 
 
@@ -107,22 +110,23 @@ def build(made: Plan) -> ir.Value:
     """The value in the layout: new nodes, where any are needed."""
     value, at = made.view.value, made.view.groups
     if made.split is not None:
-        value = _reshaped(value, made.view, at, made.split)
+        value = _reshaped(value, made, at, made.split)
         at = made.split
     if made.perm is not None:
         value = ir.node("Transpose", [value], {"perm": made.perm}).outputs[0]
         at = tuple(at[index] for index in made.perm)
     if made.joined is not None:
-        value = _reshaped(value, made.view, at, made.joined)
+        value = _reshaped(value, made, at, made.joined)
     return value
 
 
-def _reshaped(value: ir.Value, source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
+def _reshaped(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
     if _without_ones(before) == _without_ones(after):
         return _with_ones(value, before, after)
-    target = _recipe(source, before, after)
-    attributes = {} if _is_certain(source, target, after) else {"allowzero": 1}
-    return ir.node("Reshape", [value, _target(source, before, after)], attributes).outputs[0]
+    target = _recipe(made.view, before, after)
+    if _is_certain(made.view, target, after):
+        return ir.node("Reshape", [value, constant(target)]).outputs[0]
+    return ir.node("Reshape", [value, _computed(made, target, after)], {"allowzero": 1}).outputs[0]
 
 
 def _with_ones(value: ir.Value, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
@@ -162,39 +166,44 @@ def _is_certain(source: View, target: list[int], after: tuple[Group, ...]) -> bo
     return target.count(-1) == 1 and known
 
 
-def _sizes(source: View, target: list[int], after: tuple[Group, ...]) -> list[list[int]]:
-    """For each dimension that a target does not name, which dimensions of the source it is the product of.
+def _sizes(made: Plan, target: list[int], after: tuple[Group, ...]) -> list[list[int | tuple[View, int]]]:
+    """For each dimension that a target does not name, what it is the product of: numbers, and dimensions of values.
 
     Raises:
-        Refusal: If it is the product of none.
+        Refusal: If that is not known.
     """
-    factors = []
-    for place, group in enumerate(after):
-        found = []
-        for one in group if target[place] <= 0 else ():
-            at = next((index for index, part in enumerate(source.groups) if part == (one,)), None)
-            if at is None and not isinstance(one.size, int):
-                raise Refusal("a layout's sizes are not known", source.value)
-            found.append(-int(one.size) if at is None else at)  # type: ignore[arg-type]
-        factors.append(found)
+    factors: list[list[int | tuple[View, int]]] = []
+    for number, group in zip(target, after, strict=True):
+        factors.append([])
+        for one in group if number <= 0 else ():
+            if isinstance(one.size, int):
+                factors[-1].append(one.size)
+                continue
+            places = ((view, at) for view in (made.view, *made.measures) for at, part in enumerate(view.groups) if part == (one,))
+            place = next(places, None)
+            if place is None:
+                raise Refusal("a layout's sizes are not known", made.view.value)
+            factors[-1].append(place)
     return factors
 
 
-def _target(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
-    target = _recipe(source, before, after)
-    if _is_certain(source, target, after):
-        return constant(target)
+def _computed(made: Plan, target: list[int], after: tuple[Group, ...]) -> ir.Value:
+    """A target whose sizes are taken from values."""
     parts = []
-    for number, factors in zip(target, _sizes(source, target, after), strict=True):
-        if number > 0:
-            parts.append(constant([number]))
-            continue
-        values = [constant([-at]) if at < 0 else ir.node("Shape", [source.value], {"start": at, "end": at + 1}).outputs[0] for at in factors]
+    for number, factors in zip(target, _sizes(made, target, after), strict=True):
+        values = [constant([number])] if number > 0 else [_factor(one) for one in factors]
         size = values[0]
         for other in values[1:]:
             size = ir.node("Mul", [size, other]).outputs[0]
         parts.append(size)
     return ir.node("Concat", parts, {"axis": 0}).outputs[0]
+
+
+def _factor(one: int | tuple[View, int]) -> ir.Value:
+    if isinstance(one, int):
+        return constant([one])
+    view, at = one
+    return ir.node("Shape", [view.value], {"start": at, "end": at + 1}).outputs[0]
 
 
 __all__ = ["Plan", "build", "plan"]

@@ -8,6 +8,7 @@ from enum import Enum
 
 import onnx_ir as ir
 
+from ortopt.graph import symbolic
 from ortopt.graph.backtracking import choose
 from ortopt.graph.match import (
     FLOAT,
@@ -26,10 +27,11 @@ from ortopt.graph.match import (
     opset,
     same_dim,
     scalar,
+    shape_of,
     splat,
 )
 from ortopt.onnx_ir_internals import use_count
-from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves
+from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves, regrouped
 from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.attention.mask import LOWEST, is_zero
 
@@ -192,11 +194,34 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
 
 def _pass_shape(found: Scores) -> None:
     node = found.view.value.producer()
-    following = above(found.view)
+    following = above(found.view) or _above_if_any(found)
     if node is None or following is None:
         raise Refusal("the scores are reshaped in a way that is not followed", found.view.value)
     found.nodes.append(node)
     found.view = following
+
+
+def _above_if_any(found: Scores) -> View | None:
+    """The view before a Reshape that keeps queries and keys in dimensions of their own, if these are as many as before.
+
+    That they are, is proven where these come from: where there are elements at all, only one size fits.
+    """
+    node = found.view.value.producer()
+    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
+        return None
+    shape, axes = shape_of(node.inputs[0]), found.view.axes
+    own = leaves((found.queries, found.keys))
+    if shape is None or len(own) != 2 or axes[-2:] != own or len(shape) < 2:
+        return None
+    rest = regrouped(axes[:-2], shape[:-2])
+    if rest is None or not all(map(symbolic.is_known, shape[-2:])):
+        return None
+    inner = tuple(one if one.is_size(dim) else Axis(dim) for one, dim in zip(own, shape[-2:], strict=True))
+    if any(dim == 1 for dim in shape[-2:]):
+        return None
+    found.pairs += [(a, b) for a, b in zip(own, inner, strict=True) if a is not b]
+    found.queries, found.keys = inner
+    return View(node.inputs[0], (*rest, (inner[0],), (inner[1],)))
 
 
 def _pass_cast(found: Scores) -> None:
