@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask

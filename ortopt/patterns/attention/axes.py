@@ -213,12 +213,12 @@ def _unexpanded(view: View, node: ir.Node) -> View | None:
     shape = None if source is None else shape_of(source)
     if source is None or shape is None or len(shape) > len(view.parts):
         return None
-    groups = []
+    groups: list[Group] = []
     own = view.groups[len(view.parts) - len(shape) :]
     for dim, group in zip(shape, own, strict=True):
         if isinstance(dim, int) and dim == 1:
             groups.append(())
-        elif len(group) == 1 and group[0].is_size(dim) or same_dim(size_of(group), dim):
+        elif (len(group) == 1 and group[0].is_size(dim)) or same_dim(size_of(group), dim):
             groups.append(group)
         else:
             return None

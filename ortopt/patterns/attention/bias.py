@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, dims, need
+from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.axes import Axis, Group, View, leaves
+from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.scores import Kind, Step
 
@@ -25,11 +25,13 @@ class Term:
         step: The step.
         plan: How `step.value` gets into the layout; None where it is aligned as it is.
         shape: Of what the value has something for each: batch, head, query, key; None for what it has 1 of.
+        repeated: Dimensions of 1 that are repeated first, and how often: a value, its dimension, divided by what.
     """
 
     step: Step
     plan: Plan | None
     shape: tuple[Dim | None, ...]
+    repeated: tuple[tuple[int, View, int, int], ...] = ()
 
     @property
     def rank(self) -> int:
@@ -79,6 +81,11 @@ class Bias:
         return total
 
     @property
+    def values(self) -> tuple[ir.Value, ...]:
+        """What is added, and what decides."""
+        return tuple(term.step.value for term in self.terms if term.step.value is not None)
+
+    @property
     def depth(self) -> mask.Depth:
         """How far down the elements go."""
         return mask.depth_of(self.bound())
@@ -93,7 +100,7 @@ class Bias:
         """
         if self.whole and self.shape[2]:
             return value
-        rank = max(2, max(term.rank for term in self.terms))
+        rank = max(2, *(term.rank for term in self.terms))
         parts = [constant([1] * (rank - 2))] if rank > 2 else []
         parts.append(_length(*queries))
         parts.append(constant([1]) if self.whole else _length(*keys))
@@ -101,7 +108,7 @@ class Bias:
 
     def of_rank_4(self, value: ir.Value) -> ir.Value:
         """The sum with as many dimensions as the scores; one for each query has two already."""
-        missing = 4 - max(2, max(term.rank for term in self.terms))
+        missing = 4 - max(2, *(term.rank for term in self.terms))
         return ir.node("Unsqueeze", [value, constant(list(range(missing)))]).outputs[0] if missing else value
 
     def build(self) -> ir.Value:
@@ -131,7 +138,7 @@ def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value 
     if step.kind is Kind.RAISED:
         return None if total is None else ir.node("Max", [total, constant(step.number, kind)]).outputs[0]
     assert step.value is not None
-    value = step.value if term.plan is None else build(term.plan)
+    value = _value(term)
     if step.kind is Kind.FILLED:
         kept = constant(np.zeros((), kind.numpy())) if total is None else total
         fill = constant(np.asarray(step.number, kind.numpy()))
@@ -139,6 +146,22 @@ def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value 
     if step.number != 1:
         value = ir.node("Mul", [value, constant(np.asarray(step.number, kind.numpy()))]).outputs[0]
     return value if total is None else ir.node("Add", [total, value]).outputs[0]
+
+
+def _value(term: Term) -> ir.Value:
+    """What is added, or the condition, aligned to the scores."""
+    value = term.step.value
+    assert value is not None
+    if term.repeated:
+        rank = len(dims(value))
+        ones = [constant([1])] * rank
+        for place, view, at, divisor in term.repeated:
+            times = _length(view.value, at)
+            ones[place] = times if divisor == 1 else ir.node("Div", [times, constant([divisor])]).outputs[0]
+        value = ir.node("Expand", [value, ir.node("Concat", ones, {"axis": 0}).outputs[0]]).outputs[0]
+    if term.plan is None:
+        return value
+    return build(replace(term.plan, view=View(value, term.plan.view.parts)))
 
 
 def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: Sequence[View]) -> Term:
@@ -169,9 +192,35 @@ def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: 
     if view.groups == wanted:
         return Term(step, None, shape)
     whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
+    repeated = []
     for group, full in zip(whole, layout, strict=True):
-        need(not group or group == leaves(full), "the mask is for a part of the heads", step.value)
-    return Term(step, plan(view, whole, measures), shape)
+        if group and group != leaves(full):
+            repeated += [_repeat(one, aligned, measures, step.value) for one in leaves(full) if one not in group]
+    if repeated:
+        parts = tuple(
+            aligned[place] if place in {entry[0] for entry in repeated} else part for place, part in enumerate(parts)
+        )
+        view = View(step.value, parts)
+        present = set(view.axes)
+        whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
+    return Term(step, plan(view, whole, measures), shape, tuple(repeated))
+
+
+def _repeat(
+    one: Axis, aligned: Sequence[Group], measures: Sequence[View], about: ir.Value
+) -> tuple[int, View, int, int]:
+    """Which dimension is repeated along an axis, and how often: a value, its dimension, divided by what.
+
+    Raises:
+        Refusal: If the axis has no dimension of its own, or its size is not known.
+    """
+    place = next((at for at, group in enumerate(aligned) if group == (one,)), None)
+    for view in measures if place is not None else ():
+        for at, group in enumerate(view.groups):
+            divisor = size_of(other for other in group if other is not one)
+            if place is not None and one in group and isinstance(divisor, int) and divisor:
+                return place, view, at, divisor
+    raise Refusal("the mask is for a part of the heads", about)
 
 
 def _dim_of(group: Group, view: View, own: Sequence[Dim]) -> Dim:

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import (
-    FLOAT16,
     Dim,
     Refusal,
     attribute,
@@ -20,18 +19,20 @@ from ortopt.graph.match import (
     need,
     only_user,
     same_dim,
+    users,
 )
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.patterns.attention.bias import Bias
-from ortopt.patterns.attention.contraction import PRODUCTS, Contraction, contraction
+from ortopt.patterns.attention.contraction import Contraction, contraction
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
-from ortopt.patterns.attention.heads import Heads, Roles, cheapest, heads_from
+from ortopt.patterns.attention.heads import Heads, Roles, heads_from
 from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.operands import Operand, operand
 from ortopt.patterns.attention.scores import Kind, Scores, leads_to_softmax, scores
 
 _LONGEST = 8
+_MAX_READERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +223,13 @@ def attention(root: ir.Node) -> Attention:
 
 def _roles_of(product: Contraction, axes: dict[str, Axis]) -> tuple[Axis, Axis, Axis]:
     """The axes of queries and keys, and that of a value's head."""
-    left, right, result = (text.replace(" ", "") for text in (product.left_letters, product.right_letters, product.letters))
+    left, right, result = (
+        text.replace(" ", "") for text in (product.left_letters, product.right_letters, product.letters)
+    )
     contracted = [letter for letter in left if letter not in result]
     own = [letter for letter in left if letter in result and letter not in right]
     new = [letter for letter in right if letter not in left]
-    need(len(contracted) == 1 and own and len(new) == 1, "it is no product of probabilities and values", product.node)
+    need(len(contracted) == len(new) == 1 and bool(own), "it is no product of probabilities and values", product.node)
     return axes[own[-1]], axes[contracted[0]], axes[new[0]]
 
 
@@ -292,14 +295,19 @@ class _Block:
         read_keys, keys = self._both(self.keys, batch, heads, found.keys, self.size)
         read_values, values = self._both(self.values, batch, heads, self.outer_keys, self.value_size)
         need(keys.count == values.count, "keys and values have different numbers of heads", self.root)
+        bias = self._bias(batch, heads, dtype(self.queries.views[0].value))
         new_keys, new_values, past = _before(keys, values)
+        used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
+        if past is not None and not ((bias is None or bias.whole) and _is_read_by_none(past, used, found.nodes)):
+            new_keys, new_values, past = keys, values, None
         kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
         need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
         if found.guarded:
-            check_nothing_else_is_guarded([part.views[-1].value for part in (queries, new_keys, new_values)], self.views[-1].value)
+            check_nothing_else_is_guarded(
+                [part.views[-1].value for part in (queries, new_keys, new_values)], self.views[-1].value
+            )
         roles = Roles(batch, self.outer_queries, heads, self.value_size)
         shape = (size_of(batch), size_of(heads), self.outer_queries.size, self.outer_keys.size)
-        bias = self._bias(batch, heads, dtype(queries.views[0].value))
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
@@ -329,7 +337,9 @@ class _Block:
             (self.views, Roles(batch, self.outer_queries, heads, self.value_size)),
         ]
         return any(
-            view.axes == tuple(one for group in roles.merged for one in group) for views, roles in layouts for view in views
+            view.axes == tuple(one for group in roles.merged for one in group)
+            for views, roles in layouts
+            for view in views
         )
 
     def _check_lengths(self) -> None:
@@ -372,7 +382,7 @@ class _Block:
         same = {inner: outer for outer, inner in reversed(found.pairs)}
         same = {inner: same.get(outer, outer) for inner, outer in same.items()}
         layout = (batch, heads, (self.outer_queries,), (self.outer_keys,))
-        measures = [*self.queries.views, *self.keys.views]
+        measures = self.queries.views
         terms = tuple(biases.term(step, layout, same, measures) for step in steps)
         whole = self._is_whole(terms)
         bias = Bias(terms, found.guarded, kind, whole)
@@ -438,6 +448,23 @@ def _before(keys: Heads, values: Heads) -> tuple[Heads, Heads, Past | None]:
         return keys, values, None
     past = Past(past_key[0], past_value[0], keys.columns, values.columns)
     return new_keys, new_values, past
+
+
+def _is_read_by_none(past: Past, values: Sequence[ir.Value], core: Sequence[ir.Node]) -> bool:
+    """Whether none of some values is computed from past and new keys together, which the block will give itself."""
+    wanted, inside = set(values), set(core)
+    pending = [past.present_key, past.present_value]
+    seen: set[ir.Value] = set()
+    while pending:
+        at = pending.pop()
+        if at in wanted or len(seen) > _MAX_READERS:
+            return False
+        if at not in seen:
+            seen.add(at)
+            if any(node.graph is not core[0].graph for node in users(at)):
+                return False
+            pending.extend(value for node in users(at) if node not in inside for value in node.outputs)
+    return True
 
 
 def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:

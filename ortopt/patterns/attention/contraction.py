@@ -57,12 +57,19 @@ def contraction(node: ir.Node | None) -> Contraction:
     operands = []
     for letters, shape in zip(names, shapes, strict=False):
         need(len(letters) == len(shape), "the equation is of another rank", node)
-        operands.append("".join(_named(node, letter, dim, sizes, shapes, names) for letter, dim in zip(letters, shape, strict=True)))
+        operands.append(
+            "".join(_named(node, letter, dim, sizes, shapes, names) for letter, dim in zip(letters, shape, strict=True))
+        )
     return Contraction(node, left, right, operands[0], operands[1], names[2], sizes)
 
 
 def _named(
-    node: ir.Node, letter: str, dim: Dim, sizes: dict[str, Dim], shapes: tuple[tuple[Dim, ...], ...], names: tuple[str, ...]
+    node: ir.Node,
+    letter: str,
+    dim: Dim,
+    sizes: dict[str, Dim],
+    shapes: tuple[tuple[Dim, ...], ...],
+    names: tuple[str, ...],
 ) -> str:
     """A dimension's letter, its size noted; a space where it is broadcast."""
     others = [

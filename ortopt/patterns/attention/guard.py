@@ -23,7 +23,7 @@ _KEEPS_NAN = frozenset(
     }
     | {"MatMulInteger", "Mul", "Neg", "Reshape", "RotaryEmbedding", "Slice"}
     | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Split", "Squeeze", "Sub", "Transpose"}
-    | {"MatMulNBits", "Unsqueeze"}
+    | {"MatMulNBits", "SequenceAt", "SplitToSequence", "Unsqueeze"}
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 

@@ -83,6 +83,12 @@ class Heads:
         assert value is not None
         return value
 
+    @property
+    def values(self) -> tuple[ir.Value, ...]:
+        """All values that hold the heads, as far as they are known."""
+        known = (self.rows, self.columns, *(view.value for view in self.views))
+        return tuple(dict.fromkeys(value for value in known if value is not None))
+
     def merged(self) -> ir.Value:
         """The value with dimensions [batch, length, heads · size]."""
         if self.roles is not None:
@@ -107,7 +113,6 @@ class Heads:
         if self.columns is not None:
             return self.columns
         return ir.node("Transpose", [self.rows], {"perm": HEADS_FIRST}).outputs[0]
-
 
     def plan(self, layout: tuple[Group, ...]) -> Plan:
         """How the heads get into a layout with the least work.

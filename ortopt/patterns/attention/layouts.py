@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx_ir as ir
 
@@ -66,7 +67,7 @@ def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = ()) -> 
 
 def _units(have: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
     """Runs of axes that are side by side, in one dimension, before and after."""
-    following = {a: b for group in wanted for a, b in zip(group, group[1:], strict=False)}
+    following = {a: b for group in wanted for a, b in pairwise(group)}
     units: list[Group] = []
     for group in have:
         run: list[Axis] = []
@@ -146,7 +147,9 @@ def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -
     """
     target: list[int] = []
     for place, group in enumerate(after):
-        size = next((size for one in group for size in one.sizes if len(group) == 1 and isinstance(size, int)), size_of(group))
+        size = next(
+            (size for one in group for size in one.sizes if len(group) == 1 and isinstance(size, int)), size_of(group)
+        )
         if isinstance(size, int):
             need(size > 0, "a dimension is 0", source.value)
             target.append(size)
@@ -179,7 +182,12 @@ def _sizes(made: Plan, target: list[int], after: tuple[Group, ...]) -> list[list
             if isinstance(one.size, int):
                 factors[-1].append(one.size)
                 continue
-            places = ((view, at) for view in (made.view, *made.measures) for at, part in enumerate(view.groups) if part == (one,))
+            places = (
+                (view, at)
+                for view in (made.view, *made.measures)
+                for at, part in enumerate(view.groups)
+                if part == (one,)
+            )
             place = next(places, None)
             if place is None:
                 raise Refusal("a layout's sizes are not known", made.view.value)

@@ -1,4 +1,4 @@
-"""Queries, keys and values of an attention: from the operands of its products back to what the heads were split from."""
+"""Queries, keys and values of an attention: from the operands of its products to what the heads were split from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Refusal, dims, is_op, is_used_once, shape_of
+from ortopt.graph.match import Dim, Refusal, dims, is_op, is_used_once, shape_of
 from ortopt.patterns.attention.axes import Group, View, above, leaves, unrepeated
 from ortopt.patterns.attention.scores import factor
 
@@ -48,6 +48,7 @@ def operand(value: ir.Value, parts: tuple[Group, ...], batch: Group, *, scaled: 
 def _followed(view: View, batch: Group, *, scaled: bool) -> tuple[list[View], float]:
     """The views from one upwards, and the product of the factors on the way."""
     views, scale = [view], 1.0
+    _learn_if_any(view, batch)
     while len(views) < _LONGEST:
         following = above(views[-1]) or _above_if_any(views[-1], batch)
         if following is None and scaled:
@@ -58,8 +59,27 @@ def _followed(view: View, batch: Group, *, scaled: bool) -> tuple[list[View], fl
                 views = []  # what was read before is another number
         if following is None:
             break
+        _learn_if_any(following, batch)
         views.append(following)
     return views, scale
+
+
+def _learn_if_any(view: View, batch: Group) -> None:
+    """Note what sizes are where no axis of the batch is 0: else the block gives nothing, whatever they are."""
+    shared = leaves(batch)
+    names = [name for one in shared for size in one.sizes if (name := _symbol(size)) is not None]
+    forth = {name: symbolic.add(symbolic.symbol(name), 1) for name in names}
+    back = {name: symbolic.sub(symbolic.symbol(name), 1) for name in names}
+    for one in view.axes:
+        for size in () if one in shared else tuple(one.sizes):
+            if not isinstance(size, int) and symbolic.symbols(size).intersection(names):
+                one.learn(symbolic.substitute(symbolic.substitute(size, forth), back))
+
+
+def _symbol(size: Dim) -> str | None:
+    """The name of a size that is a symbol."""
+    names = symbolic.symbols(size)
+    return next(iter(names)) if len(names) == 1 and symbolic.equal(size, symbolic.symbol(next(iter(names)))) else None
 
 
 def _above_if_any(view: View, batch: Group) -> View | None:
@@ -71,11 +91,10 @@ def _above_if_any(view: View, batch: Group) -> View | None:
     if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
         return None
     shape = shape_of(node.inputs[0])
-    strange = [one for one in view.axes if symbolic.is_invented(one.size)]
+    shared = leaves(batch)
+    strange = [one for one in view.axes if not isinstance(one.size, int) and one not in shared]
     others = [one for one in view.axes if one not in strange]
     if shape is None or len(strange) != 1:
-        return None
-    if not all(isinstance(one.size, int) or one in leaves(batch) for one in others):
         return None
     size = symbolic.quotient_exact(symbolic.product(shape), symbolic.product(one.size for one in others))
     if size is None or symbolic.is_invented(size):

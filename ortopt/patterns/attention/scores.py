@@ -260,7 +260,7 @@ def _continue(found: Scores, source: ir.Value) -> None:
 
 
 def _axes_of(found: Scores, source: ir.Value, dim: Dim, outer: Dim, group: Group) -> Group:
-    if same_dim(dim, outer) or not group and dim == 1:
+    if same_dim(dim, outer) or (not group and dim == 1):
         return group
     for place in ("queries", "keys"):
         current: Axis = getattr(found, place)
@@ -309,19 +309,23 @@ def _fill(found: Scores, node: ir.Node) -> None:
     condition, yes, no = inputs(node, 3)
     keeps = is_constant(no)
     fill, source = (no, yes) if keeps else (yes, no)
-    number = splat(fill) * found.scale
+    number = _number(fill) * found.scale
     need(number <= LOWEST, "what takes the place of masked scores is not the lowest number", fill)
-    found.steps.append(Step(Kind.FILLED, condition, splat(fill), found.view.groups, keeps, capped=bool(found.cap)))
+    found.steps.append(Step(Kind.FILLED, condition, _number(fill), found.view.groups, keeps, capped=bool(found.cap)))
     need(found.scale == 1, "scores are scaled after they are masked", fill)
     _continue(found, source)
+
+
+def _number(value: ir.Value) -> float:
+    return float(splat(value).item())
 
 
 def _raise(found: Scores, node: ir.Node) -> None:
     a, b = inputs(node, 2)
     source, least = (b, a) if is_constant(a) else (a, b)
-    need(is_constant(least) and splat(least) <= LOWEST, "the scores are clipped", node)
+    need(is_constant(least) and _number(least) <= LOWEST, "the scores are clipped", node)
     need(found.scale == 1 and not found.cap, "the scores are clipped", node)
-    found.steps.append(Step(Kind.RAISED, None, splat(least), found.view.groups))
+    found.steps.append(Step(Kind.RAISED, None, _number(least), found.view.groups))
     _continue(found, source)
 
 
