@@ -8,6 +8,7 @@ from ortopt.graph.match import Refusal, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
+from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.rule import RewriteRule
 
 STANDARD_FROM = 23
@@ -23,7 +24,7 @@ class AttentionFusion(RewriteRule[Attention]):
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion")
-    roots = ("MatMul",)
+    roots = PRODUCTS
     lookback = 12
     looks_downstream = True
     produces = (("com.microsoft", "MultiHeadAttention"),)

@@ -253,9 +253,18 @@ class _Block:
         self.root = root
         self.found = found
         self.outer_queries, self.outer_keys, self.value_size = queries, keys, size
+        self._take_heads_from_queries()
         result = View(root.outputs[0], _parts(product.letters, axes))
         self.views, self.tail = _followed_down(result)
         self._read_product(values)
+
+    def _take_heads_from_queries(self) -> None:
+        """Tell heads from positions where the products have both in one dimension, as those that share one key do."""
+        parts = self.outer_queries.leaves()
+        found = self.found
+        assert found.softmax is not None
+        if len(parts) > 1 and found.queries is self.outer_queries and (parts[-1],) in found.softmax.groups:
+            self.outer_queries = found.queries = parts[-1]
 
     def _read_product(self, values: View) -> None:
         """Take queries and keys from the product of them."""
@@ -302,7 +311,7 @@ class _Block:
             new_keys, new_values, past = keys, values, None
         kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
         need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
-        if found.guarded:
+        if found.guarded or any(step.kind is Kind.FILLED for step in found.steps):
             check_nothing_else_is_guarded(
                 [part.views[-1].value for part in (queries, new_keys, new_values)], self.views[-1].value
             )
@@ -323,24 +332,24 @@ class _Block:
     def _split(self) -> tuple[Group, Group]:
         """The axes of the batch, and those of heads."""
         shared = self._shared()
-        for place in [*range(len(shared)), len(shared)]:
-            batch, heads = tuple(shared[:place]), tuple(shared[place:])
-            if all(isinstance(one.size, int) for one in heads) and self._fits(batch, heads):
-                return batch, heads
-        place = len(shared) - (len(shared) > 1 and isinstance(shared[-1].size, int))
-        return tuple(shared[:place]), tuple(shared[place:])
+        places = [*range(len(shared) - 1, -1, -1), len(shared)]
+        known = [place for place in places if all(isinstance(one.size, int) for one in shared[place:])]
+        fitting = [self._fitting(shared[:place], shared[place:]) for place in known]
+        if max(fitting):
+            place = known[fitting.index(max(fitting))]
+        else:
+            place = len(shared) - (len(shared) > 1 and isinstance(shared[-1].size, int))
+        return shared[:place], shared[place:]
 
-    def _fits(self, batch: Group, heads: Group) -> bool:
-        """Whether the queries, or the result, have these heads side by side in a dimension or two, behind positions."""
+    def _fitting(self, batch: Group, heads: Group) -> int:
+        """How many of operands and result have these heads side by side in a dimension or two, behind positions."""
         layouts = [
             (self.queries.views, Roles(batch, self.found.queries, heads, self.size)),
+            (self.keys.single, Roles(batch, self.found.keys, heads, self.size)),
+            (self.values.single, Roles(batch, self.outer_keys, heads, self.value_size)),
             (self.views, Roles(batch, self.outer_queries, heads, self.value_size)),
         ]
-        return any(
-            view.axes == tuple(one for group in roles.merged for one in group)
-            for views, roles in layouts
-            for view in views
-        )
+        return sum(any(_fits(view, roles) for view in views) for views, roles in layouts)
 
     def _check_lengths(self) -> None:
         """Refuse scores that are broadcast along the queries or the keys, and keys that are not as many as values."""
@@ -394,6 +403,13 @@ class _Block:
         columns = [term.shape[3] for term in terms if term.shape[3] is not None]
         alike_rows = not rows or any(self.outer_queries.is_size(dim) or self.found.queries.is_size(dim) for dim in rows)
         return alike_rows and any(self.outer_keys.is_size(dim) for dim in columns)
+
+
+def _fits(view: View, roles: Roles) -> bool:
+    own = view.axes
+    return any(one in own for one in leaves(roles.heads)) and own == tuple(
+        one for group in roles.merged for one in group if one in own
+    )
 
 
 def _of(letters: str, groups: dict[str, Group]) -> Group:

@@ -43,6 +43,8 @@ def check_nothing_else_is_guarded(operands: Sequence[ir.Value], result: ir.Value
     same is assumed: they came from one value. Queries that come from elsewhere, as in cross attention, may hide a NaN
     if what they are computed from is added to the result and normalized with it, so that the whole row is NaN anyway.
 
+    So it is with numbers that take the place of masked scores, which may be NaN.
+
     Args:
         operands: The queries, the new keys and the new values.
         result: What the block gives.
