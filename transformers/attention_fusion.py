@@ -105,8 +105,6 @@ def _standard(block: Attention) -> ir.Node:
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
     query, key, value = _operands(block)
-    if block.keys_first:
-        key, value = block.keys.heads_first(), block.values.heads_first()
     operands: list[ir.Value | None] = [query, key, value]
     if block.bias is not None:
         bias = block.bias.full(block.bias.build(), block.queries.measured(), block.read_keys.measured())
@@ -118,5 +116,7 @@ def _multi_head(block: Attention) -> ir.Node:
 
 
 def _operands(block: Attention) -> list[ir.Value]:
-    heads = (block.queries, block.keys, block.values)
-    return [part.merged() if block.flat else part.heads_first() for part in heads]
+    others = (block.keys, block.values)
+    if block.keys_first:
+        return [block.queries.merged(), *(part.heads_first() for part in others)]
+    return [part.merged() if block.flat else part.heads_first() for part in (block.queries, *others)]
