@@ -28,8 +28,9 @@ from ortopt.patterns.attention.contraction import Contraction, contraction
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
 from ortopt.patterns.attention.heads import Heads, Roles, heads_from
 from ortopt.patterns.attention.layouts import Plan, build, plan
+from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.patterns.attention.operands import Operand, operand
-from ortopt.patterns.attention.scores import Kind, Scores, leads_to_softmax, scores
+from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
 
 _LONGEST = 8
 _MAX_READERS = 256
@@ -140,6 +141,26 @@ class Attention:
         plain = self.bias is None or (self.bias.whole and all(term.is_plain for term in terms))
         need(plain, "what is added to the scores is no plain sum", self.core[0])
         return tuple(term.step.value for term in terms if term.step.value is not None)
+
+    @property
+    def masking(self) -> Masking:
+        """What of the scores the bias masks."""
+        steps = () if self.bias is None else tuple(term.step for term in self.bias.terms)
+        added: list[ir.Value] = []
+        kept: list[tuple[ir.Value, bool]] = []
+        for step in steps:
+            if step.value is not None and step.kind is Kind.FILLED:
+                kept.append((step.value, step.keeps))
+            elif step.value is not None and not _is_something_else(step):
+                added.append(step.value)
+        found = masking(added, kept, self.scores[2], self.scores[3])
+        found.others += [step.value for step in steps if step.value is not None and _is_something_else(step)]
+        return found
+
+    @property
+    def causal(self) -> bool:
+        """Whether it is proven that a query sees no key after its own position, the last query that of the last key."""
+        return self.masking.causal
 
     @property
     def context(self) -> ir.Value:
@@ -403,6 +424,11 @@ class _Block:
         columns = [term.shape[3] for term in terms if term.shape[3] is not None]
         alike_rows = not rows or any(self.outer_queries.is_size(dim) or self.found.queries.is_size(dim) for dim in rows)
         return alike_rows and any(self.outer_keys.is_size(dim) for dim in columns)
+
+
+def _is_something_else(step: Step) -> bool:
+    """Whether what is added is divided or subtracted, so that the lowest number is none any more."""
+    return step.kind is Kind.ADDED and step.number < 1
 
 
 def _fits(view: View, roles: Roles) -> bool:
