@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
+from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.rule import RewriteRule
 
 STANDARD_FROM = 23
@@ -24,7 +24,7 @@ class AttentionFusion(RewriteRule[Attention]):
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion", "group_query_attention_fusion")
-    roots = ("MatMul",)
+    roots = PRODUCTS
     lookback = 12
     looks_downstream = True
     produces = (("com.microsoft", "MultiHeadAttention"),)
@@ -35,24 +35,19 @@ class AttentionFusion(RewriteRule[Attention]):
         """The block, if there is an op for it."""
         block = attention(root)
         if _has_standard_op(block):
+            _check_layouts(block)
             return block
         if not block.flat or block.keys.count != block.queries.count:
             block = block.as_read()
         _check_own_op(block)
+        _check_layouts(block)
         return block
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
         """Build the attention: on values that are not split into heads where there are such ones."""
         node = _standard(found) if _has_standard_op(found) else _multi_head(found)
         result, *presents = node.outputs
-        if not found.flat:
-            replaced = {found.context: result}
-        elif found.merged is not None:
-            replaced = {found.merged: result}
-        else:
-            assert found.joined is not None
-            split = constant([0, 0, found.queries.count, found.values.size])
-            replaced = {found.joined: ir.node("Reshape", [result, split]).outputs[0]}
+        replaced = found.give(result)
         if found.past is not None:
             replaced |= dict(zip((found.past.present_key, found.past.present_value), presents, strict=True))
         return replaced
@@ -69,14 +64,25 @@ def _has_standard_op(block: Attention) -> bool:
     return True
 
 
+def _check_layouts(block: Attention) -> None:
+    """Refuse operands that cannot be brought into the layout that is wanted."""
+    block.queries.check_layout(flat=block.flat or block.keys_first)
+    for part in (block.keys, block.values):
+        part.check_layout(flat=block.flat and not block.keys_first)
+
+
 def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
-    need(block.joined is not None, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
+    need(not block.cap, "MultiHeadAttention has no cap", root)
+    need(block.queries.count == block.keys.count, "MultiHeadAttention repeats no heads", root)
+    if not block.flat:
+        moved, _ = block.result.best(block.result.roles.merged)
+        need(moved > 0, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
     if block.keys_first:
         alike = block.keys.size == block.values.size
         need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
-    infinite = block.guarded and any(mask.depth(bias) is mask.Depth.UNKNOWN for bias in block.biases)
+    infinite = block.guarded and block.bias is not None and block.bias.depth is mask.Depth.UNKNOWN
     need(not infinite, "MultiHeadAttention gives NaN where a row is masked as a whole, and the original gives 0", root)
 
 
@@ -86,26 +92,24 @@ def _standard(block: Attention) -> ir.Node:
         attributes |= {"q_num_heads": block.queries.count, "kv_num_heads": block.keys.count}
     query, key, value = _operands(block)
     bias: ir.Value | None = None
-    if block.biases:
-        total = mask.lifted(block.biases, guarded=block.guarded)
-        bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1 if block.flat else 2)
+    if block.cap:
+        attributes["softcap"] = block.cap
+    if block.bias is not None:
+        bias = mask.lifted(block.bias.build(), guarded=block.guarded, kind=block.bias.kind)
+        bias = block.bias.full(bias, block.queries.measured(), block.read_keys.measured())
     if block.past is None:
-        return ir.node("Attention", [query, key, value, *([bias] if block.biases else [])], attributes)
+        return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
     operands = [query, key, value, bias, block.past.key, block.past.value]
     return ir.node("Attention", operands, attributes, num_outputs=3)
 
 
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
-    if block.keys_first:
-        query, key, value = block.queries.merged(), block.keys.heads_first(), block.values.heads_first()
-    else:
-        query, key, value = _operands(block)
+    query, key, value = _operands(block)
     operands: list[ir.Value | None] = [query, key, value]
-    if block.biases:
-        total = mask.total(block.biases)
-        bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1)
-        operands += [None, None, mask.of_rank_4(bias, block.biases)]
+    if block.bias is not None:
+        bias = block.bias.full(block.bias.build(), block.queries.measured(), block.read_keys.measured())
+        operands += [None, None, block.bias.of_rank_4(bias)]
     if block.past is not None:
         operands += [None] * (6 - len(operands)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3
@@ -113,5 +117,7 @@ def _multi_head(block: Attention) -> ir.Node:
 
 
 def _operands(block: Attention) -> list[ir.Value]:
-    heads = (block.queries, block.keys, block.values)
-    return [part.merged() if block.flat else part.heads_first() for part in heads]
+    others = (block.keys, block.values)
+    if block.keys_first:
+        return [block.queries.merged(), *(part.heads_first() for part in others)]
+    return [part.merged() if block.flat else part.heads_first() for part in (block.queries, *others)]

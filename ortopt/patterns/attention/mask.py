@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, need, optional, same_dim
+from ortopt.graph.match import FLOAT16, array_of, inputs, is_constant, is_op, optional
 
 LOWEST = float(np.finfo(np.float32).min)
 FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
@@ -35,31 +35,26 @@ class Depth(Enum):
 
 def depth(mask: ir.Value) -> Depth:
     """How far down the elements of a mask go, as far as constants and types tell."""
-    bound = _bound(mask, 0)
-    if bound is None or bound == math.inf:
+    return depth_of(bound(mask))
+
+
+def depth_of(largest: float | None) -> Depth:
+    """How far down elements of a magnitude go; None is an unknown one."""
+    if largest is None or largest == math.inf:
         return Depth.UNKNOWN
-    if bound <= -FLOOR:
+    if largest <= -FLOOR:
         return Depth.SHALLOW
-    return Depth.FINITE if bound <= -LOWEST else Depth.UNKNOWN
+    return Depth.FINITE if largest <= -LOWEST else Depth.UNKNOWN
 
 
-def check_no_nan(mask: ir.Value) -> None:
-    """Refuse a mask whose elements may be NaN, which a guard would hide.
+def bound(value: ir.Value | None, infinite: float = math.inf) -> float | None:
+    """The largest magnitude that an element can have; None if that is not known.
 
-    Raises:
-        Refusal: If its elements are not known to be numbers or infinities.
+    Args:
+        value: A value.
+        infinite: What an infinity counts as.
     """
-    need(_bound(mask, 0, infinite=0.0) is not None, "the guard would hide a NaN of the mask", mask)
-
-
-def check_half(mask: ir.Value) -> None:
-    """Refuse a mask in half precision that masks by large numbers.
-
-    Raises:
-        Refusal: If an element may be a large number and no infinity.
-    """
-    bound = _bound(mask, 0, infinite=0.0)
-    need(bound is not None and bound <= MAX_HALF, "a half-precision mask has large numbers", mask)
+    return _bound(value, 0, infinite)
 
 
 def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> float | None:
@@ -125,72 +120,17 @@ def is_zero(bias: ir.Value) -> bool:
     return is_constant(bias) and not array_of(bias).any()
 
 
-def check_bias(bias: ir.Value, scores: Sequence[Dim]) -> None:
-    """Refuse what is added to the scores if it does not broadcast to them, or not along the last dimension.
+def lifted(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
+    """A mask as the kernel of Attention wants it, with the meaning that it has for a softmax.
 
     Args:
-        bias: What is added.
-        scores: The dimensions of the scores: [batch, heads, length of the queries, length of the keys].
-
-    Raises:
-        Refusal: The reason.
-    """
-    own = dims(bias)
-    need(0 < len(own) <= len(scores), "the mask has another rank than the scores", bias)
-    # Batch and heads need no proof: the sum has the dimensions of the scores, so that they are the same or 1.
-    queries = own[-2] if len(own) > 1 else 1
-    need(same_dim(queries, scores[-2]) or queries == 1, "the mask does not broadcast to the queries", bias)
-    need(same_dim(own[-1], scores[-1]), "the mask does not say something for each key", bias)
-
-
-def total(biases: Sequence[ir.Value]) -> ir.Value:
-    """The sum of what is added to the scores."""
-    first, *others = biases
-    for other in others:
-        first = ir.node("Add", [first, other]).outputs[0]
-    return first
-
-
-def lifted(biases: Sequence[ir.Value], *, guarded: bool) -> ir.Value:
-    """The sum of masks as the kernel of Attention wants it, with the meaning that it has for a softmax.
-
-    Args:
-        biases: What is added to the scores: one or more, checked by `check_bias`.
+        bias: What is added to the scores.
         guarded: Whether a row of NaNs, which a row of -inf gives, was set to 0, as the kernel does.
+        kind: Its element type.
     """
-    if biases[0].dtype == FLOAT16:
-        return total(biases)  # `check_half` let it pass: there is no lowest number, and no row without any key
-    return _lifted(total(biases), guarded=guarded)
-
-
-def for_each_query(
-    mask: ir.Value, biases: Sequence[ir.Value], scores: Sequence[Dim], queries: ir.Value, *, axis: int
-) -> ir.Value:
-    """A mask with a row for each query: kernels do not broadcast along the queries.
-
-    Args:
-        mask: What has become of the sum of the biases.
-        biases: What is added to the scores.
-        scores: The dimensions of the scores.
-        queries: A value that has the length of the queries as a dimension.
-        axis: Which.
-    """
-    shapes = [dims(bias) for bias in biases]
-    if any(len(shape) >= 2 and same_dim(shape[-2], scores[-2]) for shape in shapes):
-        return mask
-    length = ir.node("Shape", [queries], {"start": axis, "end": axis + 1}).outputs[0]
-    ones = np.ones(max(0, max(map(len, shapes)) - 2), np.int64)
-    parts = [*([constant(ones)] if ones.size else []), length, constant([1])]
-    shape = ir.node("Concat", parts, {"axis": 0}).outputs[0]
-    return ir.node("Expand", [mask, shape]).outputs[0]
-
-
-def of_rank_4(mask: ir.Value, biases: Sequence[ir.Value]) -> ir.Value:
-    """A mask with as many dimensions as the scores; one for each query has two already."""
-    missing = 4 - max(2, *(len(dims(bias)) for bias in biases))
-    if not missing:
-        return mask
-    return ir.node("Unsqueeze", [mask, constant(list(range(missing)))]).outputs[0]
+    if kind == FLOAT16:
+        return bias  # what is let pass has no lowest number, and no row without any key
+    return _lifted(bias, guarded=guarded)
 
 
 def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
