@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, need, opset
+from ortopt.graph.match import need
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
 from ortopt.rule import RewriteRule
-
-STANDARD_FROM = 23
-"""The version of ai.onnx that has Attention."""
 
 
 class AttentionFusion(RewriteRule[Attention]):
@@ -34,41 +32,19 @@ class AttentionFusion(RewriteRule[Attention]):
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
         block = attention(root)
-        if _has_standard_op(block):
-            _check_layouts(block)
+        if has_standard_op(block):
+            check_layouts(block)
             return block
         if not block.flat or block.keys.count != block.queries.count:
             block = block.as_read()
         _check_own_op(block)
-        _check_layouts(block)
+        check_layouts(block)
         return block
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
         """Build the attention: on values that are not split into heads where there are such ones."""
-        node = _standard(found) if _has_standard_op(found) else _multi_head(found)
-        result, *presents = node.outputs
-        replaced = found.give(result)
-        if found.past is not None:
-            replaced |= dict(zip((found.past.present_key, found.past.present_value), presents, strict=True))
-        return replaced
-
-
-def _has_standard_op(block: Attention) -> bool:
-    """Whether ai.onnx has an op for the block, whose kernel runs wherever the block does."""
-    if block.keys_first or opset(block.core[0]) < STANDARD_FROM:
-        return False
-    try:
-        check_sizes_are_positive(block)
-    except Refusal:
-        return False
-    return True
-
-
-def _check_layouts(block: Attention) -> None:
-    """Refuse operands that cannot be brought into the layout that is wanted."""
-    block.queries.check_layout(flat=block.flat or block.keys_first)
-    for part in (block.keys, block.values):
-        part.check_layout(flat=block.flat and not block.keys_first)
+        node = _standard(found) if has_standard_op(found) else _multi_head(found)
+        return replacements(found, node.outputs)
 
 
 def _check_own_op(block: Attention) -> None:
@@ -90,7 +66,7 @@ def _standard(block: Attention) -> ir.Node:
     attributes: dict[str, float | int] = {"scale": block.scale}
     if block.flat:
         attributes |= {"q_num_heads": block.queries.count, "kv_num_heads": block.keys.count}
-    query, key, value = _operands(block)
+    query, key, value = operands(block)
     bias: ir.Value | None = None
     if block.cap:
         attributes["softcap"] = block.cap
@@ -99,25 +75,17 @@ def _standard(block: Attention) -> ir.Node:
         bias = block.bias.full(bias, block.queries.measured(), block.read_keys.measured())
     if block.past is None:
         return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
-    operands = [query, key, value, bias, block.past.key, block.past.value]
-    return ir.node("Attention", operands, attributes, num_outputs=3)
+    inputs = [query, key, value, bias, block.past.key, block.past.value]
+    return ir.node("Attention", inputs, attributes, num_outputs=3)
 
 
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
-    query, key, value = _operands(block)
-    operands: list[ir.Value | None] = [query, key, value]
+    query, key, value = operands(block)
+    inputs: list[ir.Value | None] = [query, key, value]
     if block.bias is not None:
-        bias = block.bias.full(block.bias.build(), block.queries.measured(), block.read_keys.measured())
-        operands += [None, None, block.bias.of_rank_4(bias)]
+        inputs += [None, None, bias_of_rank_4(block)]
     if block.past is not None:
-        operands += [None] * (6 - len(operands)) + [block.past.key, block.past.value]
+        inputs += [None] * (6 - len(inputs)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3
-    return ir.node("MultiHeadAttention", operands, attributes, domain="com.microsoft", num_outputs=outputs)
-
-
-def _operands(block: Attention) -> list[ir.Value]:
-    others = (block.keys, block.values)
-    if block.keys_first:
-        return [block.queries.merged(), *(part.heads_first() for part in others)]
-    return [part.merged() if block.flat else part.heads_first() for part in (block.queries, *others)]
+    return ir.node("MultiHeadAttention", inputs, attributes, domain="com.microsoft", num_outputs=outputs)

@@ -14,7 +14,7 @@ from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
-from ortopt.patterns.attention.emission import has_standard_op, operands, replacements
+from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
 from ortopt.placement import provider_of
 from ortopt.rule import RewriteRule
 
@@ -70,7 +70,10 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
         on_cuda = provider_of(root, options.providers) == CUDA
         need(on_cuda or not has_standard_op(block), "the standard Attention is faster", root)
         _check_kernel(block)
-        causal = len(block.biases) == 1 and _is_causal(block.biases[0], block)
+        check_layouts(block)
+        terms = () if block.bias is None else block.bias.terms
+        plain = len(terms) == 1 and terms[0].is_plain and block.bias is not None and block.bias.whole
+        causal = plain and _is_causal(block.biases[0], block)
         return Found(block, causal)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
@@ -82,10 +85,8 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
         attributes = {"num_heads": block.queries.count, "kv_num_heads": block.keys.count, "scale": block.scale}
         if not found.causal:
             attributes["causal"] = 0  # which the kernel knows from ONNX Runtime 1.30 on
-        if block.biases and not found.causal:
-            total = mask.total(block.biases)
-            bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1)
-            inputs += [None, None, None, mask.of_rank_4(bias, block.biases)]
+        if block.bias is not None and not found.causal:
+            inputs += [None, None, None, bias_of_rank_4(block)]
         outputs = 1 if block.past is None else 3
         domain, op = self.produces[0]
         return replacements(block, ir.node(op, inputs, attributes, domain=domain, num_outputs=outputs).outputs)
@@ -101,7 +102,8 @@ def _check_kernel(block: Attention) -> None:
     check_sizes_are_positive(block)
     one = block.past is None or 1 in (block.queries.batch, block.queries.length)
     need(one, "with a past, the kernel takes one sequence or one new position", root)
-    infinite = block.guarded and any(mask.depth(bias) is mask.Depth.UNKNOWN for bias in block.biases)
+    need(not block.cap, "the scores are capped", root)
+    infinite = block.guarded and block.bias is not None and block.bias.depth is mask.Depth.UNKNOWN
     need(not infinite, "the kernel gives NaN where a row is masked as a whole, and the original gives 0", root)
 
 

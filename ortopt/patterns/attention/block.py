@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -357,10 +358,19 @@ class _Block:
         known = [place for place in places if all(isinstance(one.size, int) for one in shared[place:])]
         fitting = [self._fitting(shared[:place], shared[place:]) for place in known]
         if max(fitting):
-            place = known[fitting.index(max(fitting))]
+            ends = self._ends_of_dimensions(shared)
+            place = max(zip(fitting, (place in ends for place in known), known, strict=True), key=lambda one: one[:2])[
+                2
+            ]
         else:
             place = len(shared) - (len(shared) > 1 and isinstance(shared[-1].size, int))
         return shared[:place], shared[place:]
+
+    def _ends_of_dimensions(self, shared: Group) -> set[int]:
+        """Where dimensions of the scores end among the axes that they have beside queries and keys."""
+        assert self.found.softmax is not None
+        counts = [len([one for one in group if one in shared]) for group in self.found.softmax.groups]
+        return {0, *accumulate(counts)}
 
     def _fitting(self, batch: Group, heads: Group) -> int:
         """How many of operands and result have these heads side by side in a dimension or two, behind positions."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, opset
 from ortopt.patterns.attention.block import Attention, check_sizes_are_positive
 
@@ -25,10 +24,30 @@ def has_standard_op(block: Attention) -> bool:
     return True
 
 
+def check_layouts(block: Attention) -> None:
+    """Refuse operands that cannot be brought into the layout that is wanted.
+
+    Raises:
+        Refusal: If a size that a layout needs is not known.
+    """
+    block.queries.check_layout(flat=block.flat or block.keys_first)
+    for part in (block.keys, block.values):
+        part.check_layout(flat=block.flat and not block.keys_first)
+
+
 def operands(block: Attention) -> list[ir.Value]:
     """Queries, keys and values: with heads side by side where there are such ones, else with heads first."""
-    heads = (block.queries, block.keys, block.values)
-    return [part.merged() if block.flat else part.heads_first() for part in heads]
+    others = (block.keys, block.values)
+    if block.keys_first:
+        return [block.queries.merged(), *(part.heads_first() for part in others)]
+    return [part.merged() if block.flat else part.heads_first() for part in (block.queries, *others)]
+
+
+def bias_of_rank_4(block: Attention) -> ir.Value:
+    """What is added to the scores of a block that adds something, with a row for each query: as kernels want it."""
+    assert block.bias is not None
+    total = block.bias.full(block.bias.build(), block.queries.measured(), block.read_keys.measured())
+    return block.bias.of_rank_4(total)
 
 
 def replacements(block: Attention, results: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
@@ -39,17 +58,10 @@ def replacements(block: Attention, results: Sequence[ir.Value]) -> dict[ir.Value
         results: The result of an op for it, and the present keys and values if there is a past.
     """
     result, *presents = results
-    if not block.flat:
-        replaced = {block.context: result}
-    elif block.merged is not None:
-        replaced = {block.merged: result}
-    else:
-        assert block.joined is not None
-        split = constant([0, 0, block.queries.count, block.values.size])
-        replaced = {block.joined: ir.node("Reshape", [result, split]).outputs[0]}
+    replaced = block.give(result)
     if block.past is not None:
         replaced |= dict(zip((block.past.present_key, block.past.present_value), presents, strict=True))
     return replaced
 
 
-__all__ = ["STANDARD_FROM", "has_standard_op", "operands", "replacements"]
+__all__ = ["STANDARD_FROM", "bias_of_rank_4", "check_layouts", "has_standard_op", "operands", "replacements"]
