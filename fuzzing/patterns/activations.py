@@ -67,8 +67,11 @@ def _quick_gelu(w: Writer) -> None:
 @plant
 def _composed_activation(w: Writer) -> None:
     """Hard swish, mish, softplus, leaky relu and the like, spelled out."""
+    what = w.random.randrange(9)
+    if what > 4:
+        (_clamped if what > 6 else _halves)(w)
+        return
     x = w.pick((F32, F32, F64, F16))
-    what = w.random.randrange(5)
     if what == 0:
         s = w.either("Add", x, constant_number(w, 3.0, x), show=False)
         c = w.add("Clip", [s, w.scalar(0, x, rank=0), w.scalar(w.usual(6, 5), x, rank=0)], show=False)
@@ -90,7 +93,6 @@ def _composed_activation(w: Writer) -> None:
         ) else None
 
 
-@plant
 def _clamped(w: Writer) -> None:
     """Gates and clamps: hard sigmoid, hard swish, ReLU6, in other spellings."""
     x = w.pick((F32, F32, F64, F16))
@@ -114,7 +116,6 @@ def _clamped(w: Writer) -> None:
     w.maybe_show(s, c)
 
 
-@plant
 def _halves(w: Writer) -> None:
     """Sloped Relus, exponential units and the like, chosen by Where or put together of two halves."""
     x = w.pick((F32, F32, F64, F16))
