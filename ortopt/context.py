@@ -272,6 +272,8 @@ class Context:
         self.cancellation.check()
         if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
+        if not self._is_worthwhile(nodes, candidate):
+            return False
         workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
         if key in workspace.left_out:
@@ -356,6 +358,17 @@ class Context:
                 self.refuse(candidate or node, f"it is not placed on {' or '.join(wanted)}")
                 return True
         return False
+
+    def _is_worthwhile(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether what the transformer makes may pay at all; reports it if not."""
+        if self.level == TransformerLevel.LEVEL1 or not nodes:
+            return True
+        try:
+            fusions.check_worthwhile(self.transformer.fused_ops, candidate or nodes[-1], self.options)
+        except fusions.Unwanted as unwanted:
+            self.refuse(candidate or nodes[0], unwanted)
+            return False
+        return True
 
     def _must_round_as_before(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether different rounding in some nodes could give another integer; reports it."""

@@ -73,7 +73,7 @@ def facts_of(block: Block) -> AttentionFacts:
         block: A block of the family ``attention``.
     """
     if not block.fused:
-        return _of_scores(block.node.inputs[0])
+        return _of_scores(block.node.inputs[0] if block.node.inputs else None)
     layout = _LAYOUTS.get(block.node.op_identifier()[:2])
     return AttentionFacts() if layout is None else _of_op(block.node, layout)
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics import constant_tensor
 
 MAX_STEPS: Final = 64
@@ -142,7 +143,7 @@ def _is_turned(negated: ir.Node, other: ir.Node) -> bool:
     """Whether one is the negated part of a value, and the other another part."""
     if negated.op_type != "Neg":
         return False
-    part = _unmoved(negated.inputs[0])
+    part = _unmoved(_operand(negated, 0))
     return part is not None and part.op_type in _PARTS and other.op_type in _PARTS and _source(part) is _source(other)
 
 
@@ -164,19 +165,29 @@ def _factors(node: ir.Node) -> set[ir.Value]:
 
 def _source(part: ir.Node) -> ir.Value | None:
     """What a part is taken from, before it was moved around."""
-    value = part.inputs[0]
-    node = None if value is None else value.producer()
-    while node is not None and node.op_type in _MOVES:
-        value = node.inputs[0]
+    value = _operand(part, 0)
+    for _ in range(MAX_STEPS):
         node = None if value is None else value.producer()
+        if node is None or node.op_type not in _MOVES:
+            break
+        value = _operand(node, 0)
     return value
 
 
 def _unmoved(value: ir.Value | None) -> ir.Node | None:
+    """The node that computes a value, before it was moved around."""
     node = None if value is None else value.producer()
-    while node is not None and node.op_type in _MOVES and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
+    for _ in range(MAX_STEPS):
+        above = None if node is None or node.op_type not in _MOVES else _operand(node, 0)
+        if above is None:
+            break
+        node = above.producer()
     return node
+
+
+def _operand(node: ir.Node, index: int) -> ir.Value | None:
+    """An input; None where it is left out, as in a file that nobody has checked."""
+    return node.inputs[index] if len(node.inputs) > index else None
 
 
 def _rotary_ends(concat: ir.Node) -> list[ir.Node]:
@@ -190,18 +201,18 @@ _UNDER_ROOT: Final = frozenset({"Add", "Max", "Clip", "Cast", "Identity"})
 
 def _is_normalization(root: ir.Node) -> bool:
     """Whether a node is the square root of a mean of squares, or one over it."""
-    if root.op_type == "Pow" and not _is_number(root.inputs[1], (0.5, -0.5)):
+    if root.op_type == "Pow" and not _is_number(_operand(root, 1), (0.5, -0.5)):
         return False
     means = (node for node in _above(root, _UNDER_ROOT) if node.op_type == "ReduceMean")
-    return any(_is_square(_unmoved(mean.inputs[0])) for mean in means)
+    return any(_is_square(_unmoved(_operand(mean, 0))) for mean in means)
 
 
 def _is_square(node: ir.Node | None) -> bool:
     if node is None:
         return False
     if node.op_type == "Mul":
-        return node.inputs[0] is node.inputs[1]
-    return node.op_type == "Pow" and _is_number(node.inputs[1], (2.0,))
+        return _operand(node, 0) is _operand(node, 1)
+    return node.op_type == "Pow" and _is_number(_operand(node, 1), (2.0,))
 
 
 def _is_number(value: ir.Value | None, numbers: tuple[float, ...]) -> bool:
@@ -247,7 +258,7 @@ def _producers(node: ir.Node) -> list[ir.Node | None]:
 
 
 def _users(node: ir.Node) -> list[ir.Node]:
-    return [use.node for value in node.outputs for use in value.uses()]
+    return [use.node for value in node.outputs if use_count(value) <= MAX_STEPS for use in value.uses()]
 
 
 # -- families ---------------------------------------------------------------------------------------------------------

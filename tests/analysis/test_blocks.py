@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import pytest
 
 from ortopt.analysis import blocks
@@ -127,6 +128,15 @@ def test_blocks_in_nested_graphs_count() -> None:
     body = f"""y = If (b) < then_branch = yes () => (float[] z) {{ {core} }},
         else_branch = no () => (float[] w) {{ w = Identity (q) }}>"""
     assert counts(body, QKV + ", bool b") == (0, 1)
+
+
+def test_nodes_without_their_inputs_are_no_blocks() -> None:
+    x = ir.Value(name="x")
+    for op in sorted({root for family in FAMILIES.values() for root in family.roots} | {"Neg", "Mul"}):
+        inner = ir.node(op, [])
+        for node in (inner, ir.node(op, [x]), ir.node("Softmax", inner.outputs), ir.node("Sqrt", inner.outputs)):
+            assert not list(blocks.blocks_at(node))
+        assert not list(blocks.blocks_at(ir.node("Concat", [*inner.outputs, x])))
 
 
 def test_counts() -> None:

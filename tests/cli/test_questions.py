@@ -35,6 +35,18 @@ def test_passes_are_listed_by_a_part_of_their_names(ortopt: Any) -> None:
     assert "there is no transformer named 'no_such_part'" in ortopt("passes", "no_such_part", code=1).stderr
 
 
+def test_a_pass_says_what_its_fused_ops_cost(ortopt: Any) -> None:
+    row = json.loads(ortopt("passes", "skip_layer_norm_fusion", "--json").stdout)
+    assert row["fuses"] == ["com.microsoft::SkipLayerNormalization"]
+    assert {(cost["provider"], cost["verdict"]) for cost in row["costs"]} == {
+        ("CPUExecutionProvider", "loses"),
+        ("CUDAExecutionProvider", "pays"),
+    }
+    said = ortopt("passes", "skip_layer_norm_fusion").stdout
+    assert "SkipLayerNormalization on CPU: loses, 0.16 to 0.4 times as fast as Add and LayerNormalization" in said
+    assert "SkipLayerNormalization on CUDA: pays, not measured" in said
+
+
 @pytest.mark.parametrize(
     ("by", "expected"),
     [
