@@ -59,16 +59,15 @@ class SqueezeReordering(RewriteRule[Found]):
     roots = tuple(sorted((UNARY - {"Cast"}) | (BROADCASTING - {"Where"}))) + tuple(
         f"{MICROSOFT}::{op}" for op in sorted(OWN_UNARY)
     )
-    opsets = (1, 1_000)
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """An elementwise op one of whose operands is squeezed; the others are so too, or constants, or as large."""
-        plain_attributes(root)
         values = inputs(root, len(root.inputs))
         squeezed = [_squeezed(value) for value in values]
         axes = [each[1] for each in squeezed if each is not None]
         need(bool(axes), "no operand is squeezed", root)
+        plain_attributes(root)
         axis = axes[0]
         need(all(each == axis for each in axes), "the operands are squeezed at different axes", root)
         _check_form(root)
