@@ -22,6 +22,8 @@ CONSTANTS = {
         ("endless", "int64[1]", "{9223372036854775807}"),
         ("first", "int64", "{0}"),
         ("second", "int64", "{1}"),
+        ("third", "int64", "{2}"),
+        ("sections", "int64[6]", "{1, 1, 2, 1, 1, 2}"),
         ("fours", "int64[2]", "{4, 4}"),
         ("twos", "int64[2]", "{2, 2}"),
         ("whole", "int64[4]", "{0, 0, 2, 8}"),
@@ -326,6 +328,23 @@ def test_tables_of_which_half_is_taken() -> None:
     check_rewrites(PASS, text, ops={OWN: 1, "Concat": 0, "Split": 0})
 
 
+def test_tables_put_together_from_several_kinds_of_positions() -> None:
+    """As models of images and text have them: time, height and width turn elements of their own."""
+    tables = "d = Concat <axis = -1> (f, f) c3 = Cos (d) s3 = Sin (d) "
+    for name in ("c", "s"):
+        parts = [f"{name}{part}" for part in "uvwxyz"]
+        tables += f"{', '.join(parts)} = Split <axis = -1> ({name}3, sections) "
+        tables += "".join(
+            f"{part}g = Gather <axis = 0> ({part}, {('first', 'second', 'third')[number % 3]}) "
+            for number, part in enumerate(parts)
+        )
+        tables += f"{name}j = Concat <axis = -1> ({', '.join(f'{part}g' for part in parts)}) "
+        tables += f"{name}{name} = Unsqueeze ({name}j, two) "
+    body = f"{tables} {HALVES} n = Neg (b) t = Concat <axis = -1> (n, a) {SUM}"
+    text = model(body, "float[B,S,2,8] x, float[3,B,S,4] f")
+    check_rewrites(PASS, text, ops={"RotaryEmbedding": 1, "Neg": 0, "Mul": 0}, opset=23)
+
+
 def test_tables_given_in_full_may_differ_in_their_halves() -> None:
     body = f"{HALVES} n = Neg (b) t = Concat <axis = -1> (n, a) {SUM}"
     text = model(body, "float[B,S,2,8] x, float[1,S,1,8] cc, float[1,S,1,8] ss")
@@ -395,6 +414,28 @@ def test_elements_in_such_an_order_nowhere() -> None:
         a = Gather <axis = -1> (x, o) b = Gather <axis = -1> (x, o2)"""
     text = model(f"{turn} {PRODUCTS} y = Concat <axis = -1> (re, im)")
     check_keeps(PASS, text, "the elements change places")
+
+
+def test_an_operand_and_tables_outside_of_a_branch() -> None:
+    branch = f"main (bool k, {ROWS}) => (float[B,S,2,8] y) <int64[2] fours = {{4, 4}}> {{ {DOUBLED} {HALVES} "
+    branch += "y = If (k) <then_branch = then () => (float[B,S,2,8] u) { n = Neg (b) t = Concat <axis = -1> (n, a) "
+    branch += "p = Mul (x, cc) q = Mul (t, ss) u = Add (p, q) }, else_branch = other () => (float[B,S,2,8] v) "
+    branch += "{ v = Identity (x) }> }"
+    result = check_rewrites(PASS, branch)
+    assert sum(node.op_type == "Mul" for node in result.graph.all_nodes()) == 0
+
+
+def test_tables_of_integers_and_booleans() -> None:
+    """The sign of what is no floating-point number is no sign of what is computed from it."""
+    body = "h = Neg (f) d = Concat <axis = -1> (f, h) k = Cast <to = 9> (d) cc = Cast <to = 1> (k)"
+    body += f" ss = Concat <axis = -1> (f, f) {HALVES} n = Neg (b) t = Concat <axis = -1> (n, a) {SUM}"
+    check_keeps(PASS, model(body, F), "the halves of a table are not known to be alike")
+
+
+def test_older_operands_broadcast_by_attributes() -> None:
+    text = "main (float[2,3,8] x, float[2,3,8] c, float[2,3,8] t) => (float[2,3,8] y)"
+    text += " { p = Mul <broadcast = 1> (x, c) q = Mul (t, c) y = Add (p, q) }"
+    check_keeps(PASS, text, "operands broadcast by attributes", opset=6)
 
 
 def test_parts_of_a_table_that_is_smaller_than_they_are() -> None:

@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    opset,
     same_dim,
     users,
 )
@@ -44,6 +45,7 @@ from ortopt.patterns.rotary.lanes import (
 )
 from ortopt.patterns.rotary.layout import Layout, layout_of
 from ortopt.patterns.rotary.tables import Comparison, Table
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 STANDARD_FROM: Final = 23
 """The version of ai.onnx that has RotaryEmbedding."""
@@ -126,6 +128,7 @@ def rotary(root: ir.Node) -> Rotary:
 def _embedding(root: ir.Node) -> Rotary:
     y = root.outputs[0]
     _check_looks_alike(root)
+    need(opset(root) >= BROADCASTS_FROM, "operands broadcast by attributes", root)
     need(dtype(y) in {FLOAT, FLOAT16, BFLOAT16}, "the heads are numbers that RotaryEmbedding has no kernel for", y)
     shape = dims(y)
     ranks = (2, 1) if shape[-1] == 2 else (1, 2)
@@ -381,7 +384,7 @@ def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir
         reached[node] = None
         for value in node.inputs:
             behind = None if value is None or value in ends or value not in opened else value.producer()
-            if behind is not None:
+            if behind is not None and behind.graph is root.graph:
                 waiting.append(behind)
     kept = dict(reached)
     changed = True

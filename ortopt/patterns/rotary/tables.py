@@ -12,11 +12,13 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    FLOATS,
     Refusal,
     array_of,
     attribute,
     axis,
     dims,
+    dtype,
     inputs,
     is_constant,
     is_op,
@@ -39,8 +41,8 @@ MAX_DEPTH: Final = 24
 MAX_PARTS: Final = 8
 
 _ELEMENTWISE: Final = {"Add": 2, "Cast": 1, "Cos": 1, "Div": 2, "Mul": 2, "Sin": 1, "Sub": 2, "Where": 3}
-_LINEAR: Final = frozenset({"Cast", "Div", "Mul", "Sin"})
-"""Of these, those whose result has the sign of the operands' product."""
+_ODD: Final = frozenset({"Cast", "Div", "Mul", "Sin"})
+"""Of these, those whose result has the sign of the operands' product, if it is a floating-point number."""
 
 
 class Table(NamedTuple):
@@ -134,7 +136,7 @@ class Comparison:
         what = self._number((node.op_type, *_attributes(node)))
         if node.op_type == "Cos":
             return [(1, self._number((what, key))) for ((_, key),) in zip(*columns, strict=True)]
-        if node.op_type in _LINEAR:
+        if node.op_type in _ODD and dtype(source.value) in FLOATS:
             return [
                 (math.prod(sign for sign, _ in keys), self._number((what, *(key for _, key in keys))))
                 for keys in zip(*columns, strict=True)
@@ -151,6 +153,7 @@ def _columns(source: Source) -> list[tuple[int, int]]:
     """For each lane of a constant the first one with the same numbers, or their negatives, and the sign."""
     count = math.prod(inner(*source))
     columns = array_of(source.value).reshape(-1, count)
+    need(columns.dtype != object, "it is no table of numbers", source.value)
     step = max(1, len(columns) // SAMPLES)
     first: dict[bytes, list[int]] = {}
     result = []
@@ -166,7 +169,7 @@ def _columns(source: Source) -> list[tuple[int, int]]:
 def _alike(columns: np.ndarray, candidates: Sequence[int], lane: int) -> tuple[int, int]:
     """The candidate whose numbers a lane has, and the sign; the lane itself if there is none."""
     for candidate in candidates:
-        for sign in (1, -1):
+        for sign in (1, -1) if columns.dtype.kind == "f" else (1,):
             if np.array_equal(columns[:, lane], sign * columns[:, candidate]):
                 return sign, candidate
     return 1, lane
