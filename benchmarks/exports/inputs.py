@@ -96,6 +96,15 @@ def _noise_and_text(sizes: Mapping[str, Any]) -> Call:
     }
 
 
+def _latent_and_text(_: Mapping[str, Any]) -> Call:
+    arguments = {
+        "hidden_states": torch.randn(2, 4, 8, 8),
+        "encoder_hidden_states": torch.randn(2, 10, 32),
+        "timestep": torch.tensor([3, 4]),
+    }
+    return arguments, {"hidden_states": {0: "batch"}, "encoder_hidden_states": TEXT, "timestep": {0: "batch"}}
+
+
 def _noise_and_class(_: Mapping[str, Any]) -> Call:
     arguments = {
         "hidden_states": torch.randn(2, 4, 8, 8),
@@ -140,6 +149,7 @@ INPUTS: Mapping[str, Callable[[Mapping[str, Any]], Call]] = {
     "spectrum_pair": _spectrum_pair,
     "latent": _latent,
     "noise_and_text": _noise_and_text,
+    "latent_and_text": _latent_and_text,
     "noise_and_class": _noise_and_class,
     "noise_text_and_pool": _noise_text_and_pool,
     "flux": _flux,

@@ -306,7 +306,7 @@ DIFFUSION = (
             "caption_channels": 32,
             "use_additional_conditions": False,
         },
-        "noise_and_text",
+        "latent_and_text",
         (attention(4), layer_norm(5), activation(3, "gelu_tanh"), activation(2, "silu")),
         loader="PixArtTransformer2DModel",
     ),
