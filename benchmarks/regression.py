@@ -58,12 +58,15 @@ def _singles(models: Sequence[str], folder: Path) -> tuple[float, float]:
 def jobs(models: Sequence[str]) -> list[list[str]]:
     """The zoo with two jobs, and its models one by one."""
     with tempfile.TemporaryDirectory() as name:
-        single, _ = _singles(models, Path(name))
-        both, _ = timed(["check", *(f"zoo:{model}" for model in models), "--jobs", "2", "-q"])
+        single, single_cpu = _singles(models, Path(name))
+        both, both_cpu = timed(["check", *(f"zoo:{model}" for model in models), "--jobs", "2", "-q"])
     share = both / (single / 2)
     return [
-        [f"{len(models)} models, sum of single runs", f"{number(single)} s"],
-        [f"{len(models)} models, check --jobs 2", f"{number(both)} s, {share:.2f} of half the sum"],
+        [f"{len(models)} models, sum of single runs", f"{number(single)} s, {number(single_cpu)} s of CPU"],
+        [
+            f"{len(models)} models, check --jobs 2",
+            f"{number(both)} s, {share:.2f} of half the sum, {number(both_cpu)} s of CPU",
+        ],
     ]
 
 

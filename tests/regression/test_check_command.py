@@ -244,6 +244,29 @@ def test_what_is_done_is_not_done_again(check: Any, zoo: Path, monkeypatch: pyte
     assert runners[-1].ran == ["zoo/abs.onnx"]
 
 
+def test_an_interrupted_run_leaves_what_is_known_and_goes_on(
+    check: Any, zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.regression.conftest import InProcess
+
+    class Interrupted(InProcess):
+        def run(self, jobs: Any, done: Any, begun: Any) -> None:
+            super().run(jobs[:2], done, begun)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(check_run, "Pool", Interrupted)
+    done = check("zoo", "--resume", "j.jsonl", "--json", "r.json", code=130)
+    assert done.stderr == "ortopt: cancelled\n"
+    assert json.loads(Path("r.json").read_text())["stopped"]
+    assert len(models()) == 2
+    assert "was interrupted" in check("merge", "r.json", code=2).stderr
+    runner = InProcess()
+    monkeypatch.setattr(check_run, "Pool", lambda *_, **__: runner)
+    check("zoo", "--resume", "j.jsonl", "--json", "r.json")
+    assert len(runner.ran) == 1
+    assert len(models()) == 3
+
+
 def test_only_what_changed_runs(check: Any, baseline: Path, zoo: Path) -> None:
     (zoo / "abs.onnx").write_bytes((zoo / "relu.onnx").read_bytes())
     check(*BASE, "--changed-since", "b.json", "--json", "r.json")

@@ -17,9 +17,8 @@ import yaml
 
 from ortopt.cli.group import commands
 from ortopt.regression import manifest, thresholds
-from tests.regression.conftest import *  # noqa: F403 -- the fixtures of its room
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 STEP = re.compile(r"^<!-- (run|exit): (.*?) -->$|^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MODELS_OF_GUIDE = {"gelu": "classifier", "abs": "detector", "relu": "tagger"}
