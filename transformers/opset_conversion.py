@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortopt.analysis import releases
+from ortopt.analysis import kernels, releases
 from ortopt.analysis.costs import Form
 from ortopt.fusions import preferred
 from ortopt.graph import scope
@@ -12,6 +12,7 @@ from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention, check_sizes_are_positive
+from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
 from ortopt.patterns.rotary.block import rotary, wants_standard_op
@@ -55,7 +56,7 @@ _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ..
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
     (23, "RotaryEmbedding", ROTARY_ROOTS, _rotary),
-    (23, "Attention", ("MatMul",), _attention),
+    (23, "Attention", PRODUCTS, _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""
 
@@ -142,6 +143,9 @@ def _raised(version: int, context: Context, why: str) -> str:
     steps = raising.plan(context.model, version, context.cancellation)
     if isinstance(steps, str):
         return steps
+    lost = _lost_kernel(version, context)
+    if lost:
+        return lost
     nodes = [step.node for step in steps]
 
     def change() -> list[ir.Node]:
@@ -149,3 +153,19 @@ def _raised(version: int, context: Context, why: str) -> str:
         return nodes
 
     return "" if context.attempt(nodes, change, f"opset {version}: {why}") else "it was left out"
+
+
+def _lost_kernel(version: int, context: Context) -> str:
+    """Which op a provider runs now and would not run in another opset; an empty text if there is none."""
+    seen: set[tuple[object, ...]] = set()
+    for graph in context.edit.index.graphs():
+        have = scope.of(graph).opset_imports.get("", version)
+        for node in context.cancellation.checked(graph) if have < version else ():
+            kinds = tuple(None if value is None else value.dtype for value in node.inputs)
+            if node.domain or (node.op_type, kinds, have) in seen:
+                continue
+            seen.add((node.op_type, kinds, have))
+            for provider in context.options.providers:
+                if kernels.support(provider, node, have) and not kernels.support(provider, node, version):
+                    return f"{provider} has no kernel of {node.op_type} in opset {version}"
+    return ""
