@@ -41,8 +41,8 @@ class Declarations(Protocol):
         ...
 
     @property
-    def fuses(self) -> tuple[tuple[str, str], ...] | None:
-        """The ops that it may introduce and that stand for several nodes; None for those that it produces."""
+    def fused_ops(self) -> tuple[tuple[str, str], ...]:
+        """The ops that it may introduce and that stand for several nodes."""
         ...
 
     @property
@@ -272,6 +272,8 @@ class Context:
         self.cancellation.check()
         if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
+        if not self._is_worthwhile(nodes, candidate):
+            return False
         workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
         if key in workspace.left_out:
@@ -357,6 +359,17 @@ class Context:
                 return True
         return False
 
+    def _is_worthwhile(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether what the transformer makes may pay at all; reports it if not."""
+        if self.level == TransformerLevel.LEVEL1 or not nodes:
+            return True
+        try:
+            fusions.check_worthwhile(self.transformer.fused_ops, candidate or nodes[-1], self.options)
+        except fusions.Unwanted as unwanted:
+            self.refuse(candidate or nodes[0], unwanted)
+            return False
+        return True
+
     def _must_round_as_before(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether different rounding in some nodes could give another integer; reports it."""
         declared = self.transformer
@@ -425,8 +438,7 @@ class Context:
 
     def _check_wanted(self, new: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
         """Refuse fused forms that the run does not take: what comes at level 1 is canonical, whatever it costs."""
-        declared = self.transformer
-        fuses = declared.produces if declared.fuses is None else declared.fuses
+        fuses = self.transformer.fused_ops
         if self.level == TransformerLevel.LEVEL1 or not fuses:
             return
         replaced = {costs.form_of(node) for node in matched}

@@ -13,7 +13,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
-from ortopt.options import Fusions
+from ortopt.options import Fusions, Options
 
 INSISTING = "--fusions all takes it anyway"
 
@@ -50,6 +50,25 @@ def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, s
     if fusions is Fusions.ALL:
         return
     cost = _against(form, placement.provider_of(node, providers), costs.sizes_of(node), smaller=smaller)
+    if cost is not None:
+        raise Unwanted(_explained(cost), cost)
+
+
+def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Options) -> None:
+    """Refuse a candidate before anything is built for it, where all that could come of it is known to lose.
+
+    Args:
+        ops: The fused ops that its transformer makes, as (domain, op type).
+        node: A node of the candidate.
+        options: Options of the run.
+
+    Raises:
+        Unwanted: If they all lose on the node's provider, at any size.
+    """
+    if not ops or options.fusions is not Fusions.DEFAULT:
+        return
+    provider = placement.provider_of(node, options.providers)
+    cost = None if provider is None else costs.shipped().loser(ops, provider)
     if cost is not None:
         raise Unwanted(_explained(cost), cost)
 
@@ -107,7 +126,9 @@ def _explained(cost: Cost) -> str:
         low, high = (f"{speed:.2f}".rstrip("0").rstrip(".") for speed in cost.speed)
         speed = low if low == high else f"{low} to {high}"
         known = f"{op} runs at {speed} of the speed of {cost.instead_of} on {where}"
-    return f"{known} ({INSISTING})"
+    if cost.verdict is not Verdict.LOSES:
+        known += ", and the graph would not get smaller"
+    return f"{known}; {INSISTING}"
 
 
-__all__ = ["Unwanted", "check_wanted", "preferred"]
+__all__ = ["Unwanted", "check_wanted", "check_worthwhile", "preferred"]

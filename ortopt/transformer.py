@@ -100,6 +100,11 @@ class GraphTransformer(abc.ABC):
             raise UsageError(f"{self.name} does not take {', '.join(settings)}; its options: {known}") from error
 
     @property
+    def fused_ops(self) -> tuple[tuple[str, str], ...]:
+        """The ops that it may introduce and that stand for several nodes, as it declares them."""
+        return self.produces if self.fuses is None else self.fuses
+
+    @property
     def formula(self) -> str:
         """What becomes what: the first line of the class's docstring."""
         return (type(self).__doc__ or "").strip().partition("\n")[0].rstrip(".")

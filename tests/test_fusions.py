@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ortopt import fusions, optimize
+from ortopt import fusions, optimize, registry, zoo
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Form
 from ortopt.errors import RegistrationError
@@ -114,3 +114,20 @@ def test_the_report_says_what_decided() -> None:
         "none": [],
     }
     assert declined == {"default": [loser], "all": [], "none": []}
+
+
+FUSED = {
+    f"{domain}::{op}" if domain else op for kind in registry.installed() for domain, op in (kind.fuses or kind.produces)
+}
+
+
+def test_no_fused_op_comes_at_level_2_where_none_is_wanted() -> None:
+    results = [
+        optimize(zoo.cached("bert_small__ts17"), level=level, fusions=wanted, verify=False)
+        for level, wanted in ((1, "none"), (3, "none"), (3, "default"))
+    ]
+    canonical, without, usual = (result.summary.after.ops for result in results)
+    came = {op for op in without if without[op] > canonical.get(op, 0)}
+    assert not came & FUSED
+    assert {op for op in usual if usual[op] > canonical.get(op, 0)} & FUSED
+    assert results[1].summary.after.blocks["attention"].fused == 0

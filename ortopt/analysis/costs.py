@@ -103,8 +103,10 @@ class CostTable:
         self.digest = digest
         self.costs = tuple(costs)
         self._rows: dict[tuple[Form, str], list[Cost]] = {}
+        self._of_op: dict[tuple[str, str, str], list[Cost]] = {}
         for cost in self.costs:
             self._rows.setdefault((cost.form, cost.provider), []).append(cost)
+            self._of_op.setdefault((cost.form.domain, cost.form.op_type, cost.provider), []).append(cost)
 
     def find(self, form: Form, provider: str, sizes: Sizes | None = None) -> Cost | None:
         """What a form costs on a provider, or None where the table has no row.
@@ -120,6 +122,17 @@ class CostTable:
         rows = self._rows.get((form, provider)) or self._rows.get((form._replace(variant=""), provider), [])
         fitting = [cost for cost in rows if cost.holds_at(sizes or {})] or rows
         return min(fitting, key=lambda cost: _MOST_CAUTIOUS_FIRST.index(cost.verdict), default=None)
+
+    def loser(self, ops: Iterable[tuple[str, str]], provider: str) -> Cost | None:
+        """A row of the first of several ops, if each of them is known to lose in all its forms and at all sizes.
+
+        Args:
+            ops: The ops, as (domain, op type).
+            provider: The execution provider's full name.
+        """
+        rows = [self._of_op.get((domain, op_type, provider), []) for domain, op_type in ops]
+        losing = all(each and all(cost.verdict is Verdict.LOSES for cost in each) for each in rows)
+        return rows[0][0] if rows and losing else None
 
     def fastest(self, forms: Sequence[Form], provider: str, sizes: Sizes | None = None) -> Form | None:
         """The fastest of several forms of one computation, or None where that is not known.

@@ -95,6 +95,15 @@ def test_the_fastest(fast: tuple[float, float] | None, slow: tuple[float, float]
     assert table(row(FAST, fast), row(SLOW, slow)).fastest([SLOW, FAST], CPU) == expected
 
 
+def test_ops_that_can_only_lose() -> None:
+    loses = [row(FAST, (0.5, 0.6)), row(FAST._replace(variant="odd"), (0.7, 0.8))]
+    assert table(*loses).loser([("", "Fast")], CPU) is loses[0]
+    assert table(*loses).loser([("", "Fast")], CUDA) is None
+    assert table(*loses).loser([("", "Fast"), ("", "Other")], CPU) is None
+    assert table(*loses, row(FAST, (1.5, 1.6), rows=(0, 1))).loser([("", "Fast")], CPU) is None
+    assert table(*loses).loser([], CPU) is None
+
+
 def test_the_fastest_of_forms_without_a_row_is_not_known() -> None:
     assert table(row(FAST, (2.0, 2.0))).fastest([FAST, OTHER], CPU) is None
     assert table().fastest([], CPU) is None
