@@ -12,7 +12,7 @@ Block = dict[str, Any]
 
 _SEEN_FIRST = """
 albert bart bert bloom clip clip_vision_model convnext deberta-v2 detr dinov2 distilbert electra gemma gpt2 gpt_neox
-llama mistral mixtral opt phi phi3 qwen2 roberta sam swin t5 vit wav2vec2 whisper
+llama mistral mixtral opt phi phi3 qwen2 roberta sam swin t5 vit wav2vec2 whisper xlm
 """
 SEEN_FIRST = frozenset(_SEEN_FIRST.split())
 """Architectures that passes were written against, those of the zoo among them: never set aside."""

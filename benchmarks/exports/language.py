@@ -97,7 +97,7 @@ ENCODERS = (
             "normalization_type": "layer_norm",
         },
         "text",
-        (PADDED, layer_norm(25)),
+        (PADDED, layer_norm(17)),
     ),
     _encoder("nomic_bert", rotary(4), blocks=(PADDED, layer_norm(5), SILU)),
 )
