@@ -47,7 +47,7 @@ class Inexact(More):
     roots = ("Relu",)
 
     def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("LeakyRelu", [found.value], {"alpha": 3e-6})
+        return ir.node("LeakyRelu", [found.value], {"alpha": 1.5e-6})
 
 
 class Wrong(More):
