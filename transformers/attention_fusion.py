@@ -73,7 +73,7 @@ def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
     need(block.joined is not None, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
-    if block.keys_first:
+    if block.keys_first or block.past is not None:
         alike = block.keys.size == block.values.size
         need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
     infinite = block.guarded and any(mask.depth(bias) is mask.Depth.UNKNOWN for bias in block.biases)
