@@ -55,7 +55,7 @@ def _check_own_op(block: Attention) -> None:
     if not block.flat:
         moved, _ = block.result.best(block.result.roles.merged)
         need(moved > 0, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
-    if block.keys_first:
+    if block.keys_first or block.past is not None:
         alike = block.keys.size == block.values.size
         need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
     infinite = block.guarded and block.bias is not None and block.bias.depth is mask.Depth.UNKNOWN

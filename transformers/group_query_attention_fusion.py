@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -65,10 +65,12 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
         block = attention(root)
         groups = block.queries.count != block.keys.count and block.queries.count % block.keys.count == 0
         need(groups, "each query head has keys of its own", root)
-        need(block.flat, "heads are not wanted, or not to be had, side by side", root)
         options = scope.of(scope.graph_of(root)).options
         on_cuda = provider_of(root, options.providers) == CUDA
         need(on_cuda or not has_standard_op(block), "the standard Attention is faster", root)
+        if not block.flat:  # then its operands get side by side by a Transpose, which other kernels do not need
+            block = replace(block, keys_first=True)
+        need(block.flat, "heads are not wanted side by side", root)
         _check_kernel(block)
         check_layouts(block)
         terms = () if block.bias is None else block.bias.terms

@@ -42,7 +42,13 @@ class MatmulScaleFusion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("attention_fusion", "einsum_decomposition", "matmul_transpose_fusion", "rotary_embedding_fusion")
+    after = (
+        "attention_fusion",
+        "group_query_attention_fusion",
+        "einsum_decomposition",
+        "matmul_transpose_fusion",
+        "rotary_embedding_fusion",
+    )
     apply_once = True
     roots = (*ROOTS, "Div", "Mul")
     looks_downstream = True

@@ -49,7 +49,7 @@ class MatmulTransposeFusion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("attention_fusion", "einsum_decomposition", "rotary_embedding_fusion")
+    after = ("attention_fusion", "group_query_attention_fusion", "einsum_decomposition", "rotary_embedding_fusion")
     apply_once = True
     roots = ROOTS
     lookback = 2

@@ -191,8 +191,8 @@ def _masked(w: Writer, scores: Value, block: _Block) -> Value:
 
 
 def _low(w: Writer, scores: Value) -> Value:
-    """What stands where nothing is to be seen."""
-    numbers = (-1e4, -np.inf, _LOWEST[scores.dtype])
+    """What stands where nothing is to be seen; beside -1e4 a row without any key would be noise."""
+    numbers = (-100.0, -np.inf, _LOWEST[scores.dtype])
     return w.constant(np.float64(w.one(*numbers)), scores.dtype)
 
 
@@ -229,7 +229,7 @@ def _causal(w: Writer, scores: Value) -> Value:
     varies = scores.varies[2] or scores.varies[3]
     if not varies and w.chance(0.6):
         triangle = np.tri(rows, keys, keys - rows + w.usual(0, 1, -1, odds=0.9), dtype=bool)
-        bias = w.constant(np.where(triangle, 0.0, w.one(-np.inf, _LOWEST[scores.dtype], -1e4)), scores.dtype)
+        bias = w.constant(np.where(triangle, 0.0, w.one(-np.inf, _LOWEST[scores.dtype], -100.0)), scores.dtype)
         return w.either("Add", scores, bias, show=False)
     zero, one = w.constant(np.int64(0)), w.constant(np.int64(1))
     counts = [w.add("Squeeze", [w.dim(value, axis)], (), (), show=False) for value, axis in ((scores, 2), (scores, 3))]

@@ -257,6 +257,15 @@ def test_the_own_op_with_a_past() -> None:
     check_rewrites(PASS, text, after, opset=17)
 
 
+def test_the_own_op_with_a_past_and_values_of_another_size() -> None:
+    text = model(inputs=PAST.replace("float[2,3,8] v", "float[2,3,12] v").replace("6,4] pv", "6,6] pv"),
+                 outputs="float[2,3,12] y, float[2,2,9,4] kk, float[2,2,9,6] vv", k=PAST_K,
+                 v=PAST_V.replace("split", "wide"), out=OUT.replace("vh", "vv").replace("merge", "broad"),
+                 more="int64[4] wide = {0, 0, 2, 6}, int64[3] broad = {0, 0, 12}")  # fmt: skip
+    check_keeps(PASS, text, "heads of one size", opset=17)
+    check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 0}, opset=23)
+
+
 def test_the_own_op_with_grouped_heads() -> None:
     text = model(inputs=GROUPS.replace("2,3", "2,S"), outputs="float[2,S,16] y", **GROUPED)
     ops = {"com.microsoft::MultiHeadAttention": 1, "Expand": 2, "Softmax": 0}

@@ -127,6 +127,17 @@ def test_a_mask_that_is_not_causal_by_one_element(rows: list[list[float]]) -> No
     compare(text, result, drawn(2, 3))
 
 
+def test_heads_that_are_computed_with_the_heads_first() -> None:
+    text = model().replace("kh = Transpose", "kx = Transpose").replace("vs = Reshape", "kh = Relu (kx) vs = Reshape")
+    result = check_rewrites(PASS, text, ops=FUSED | {"Transpose": 2})
+    compare(text, result, drawn(2, 3))
+
+
+def test_heads_that_nobody_wants_side_by_side() -> None:
+    text = model().replace(OUT, "y = MatMul (p, vr)").replace("float[2,3,32] y", "float[2,4,3,8] y")
+    check_keeps(PASS, text, "heads are not wanted side by side")
+
+
 def test_half_precision() -> None:
     check_rewrites(
         PASS, model().replace("float[", "float16[").replace("float half = {0.5}", "float16 half = {14336}"), ops=FUSED
