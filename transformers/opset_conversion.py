@@ -10,6 +10,7 @@ from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention, check_sizes_are_positive
+from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary import rotary
 from ortopt.transformer import Context, GraphTransformer
@@ -52,7 +53,7 @@ _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ..
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
     (23, "RotaryEmbedding", ("Add",), _rotary),
-    (23, "Attention", ("MatMul",), _attention),
+    (23, "Attention", PRODUCTS, _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""
 
