@@ -98,6 +98,7 @@ def ways(seed: int) -> list[Way]:
         Way(3, "onnx"),
         Way(1, "ort"),
         Way(3, "ort", {"keep_functions": True}),
+        Way(3, "ort", {"fusions": "all"}),
         Way(2, "ort", {"max_growth": 0}),
     ]
     return [*found, draw.choice(rare)]

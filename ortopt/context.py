@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import placement
+from ortopt import fusions, placement
+from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
@@ -37,6 +38,11 @@ class Declarations(Protocol):
     @property
     def produces(self) -> tuple[tuple[str, str], ...]:
         """The ops outside ai.onnx that it may introduce."""
+        ...
+
+    @property
+    def fused_ops(self) -> tuple[tuple[str, str], ...]:
+        """The ops that it may introduce and that stand for several nodes."""
         ...
 
     @property
@@ -266,6 +272,8 @@ class Context:
         self.cancellation.check()
         if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
             return False
+        if not self._is_worthwhile(nodes, candidate):
+            return False
         workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
         if key in workspace.left_out:
@@ -351,6 +359,17 @@ class Context:
                 return True
         return False
 
+    def _is_worthwhile(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether what the transformer makes may pay at all; reports it if not."""
+        if self.level == TransformerLevel.LEVEL1 or not nodes:
+            return True
+        try:
+            fusions.check_worthwhile(self.transformer.fused_ops, candidate or nodes[-1], self.options)
+        except fusions.Unwanted as unwanted:
+            self.refuse(candidate or nodes[0], unwanted)
+            return False
+        return True
+
     def _must_round_as_before(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether different rounding in some nodes could give another integer; reports it."""
         declared = self.transformer
@@ -370,10 +389,12 @@ class Context:
 
         Args:
             node: The candidate.
-            reason: A clause for the user; a `TooLarge` is always counted.
+            reason: A clause for the user; a `TooLarge` and an `Unwanted` are always counted.
         """
         if isinstance(reason, TooLarge):
             self._workspace.too_large[self.transformer.name, node] = reason.nbytes
+        elif isinstance(reason, fusions.Unwanted):
+            self._workspace.declined[self.transformer.name, node] = reason.cost
         if self._observers.listens_to_refusals:
             shown = with_claims(reason, node) if isinstance(reason, Refusal) else reason
             self._observers.refused(self.transformer, node, str(shown))
@@ -407,12 +428,24 @@ class Context:
                 if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
                     placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)
                 placement.check_runnable(node, matched, origin, self.options.providers)
+            self._check_wanted(nodes, matched)
 
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
             self._import_domain(node)
         self._new += nodes
         return nodes
+
+    def _check_wanted(self, new: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
+        """Refuse fused forms that the run does not take: what comes at level 1 is canonical, whatever it costs."""
+        fuses = self.transformer.fused_ops
+        if self.level == TransformerLevel.LEVEL1 or not fuses:
+            return
+        replaced = {costs.form_of(node) for node in matched}
+        for node in new:
+            if (node.domain, node.op_type) in fuses and costs.form_of(node) not in replaced:
+                smaller = len(new) < len(matched)
+                fusions.check_wanted(node, self.options.fusions, self.options.providers, smaller=smaller)
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports

@@ -22,6 +22,9 @@ TEXT = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 MODEL = """
 main (float[N,8] x) => (float[N,4] y) <float[8,4] w, float[4] b> {
     i = Identity (x) m = MatMul (i, w) s = Shape (m) z = ConstantOfShape (s) t = Add (m, z) y = Add (t, b) }"""
+ATTENTION = """
+main (float[2,4,8] q, float[2,8,4] k, float[2,4,8] v) => (float[2,4,8] y) {
+    s = MatMul (q, k) p = Softmax (s) y = MatMul (p, v) }"""
 ARGUMENTS = {
     "optimize": ["model.onnx", "-q", "--json", "-"],
     "verify": ["model.onnx", "model.onnx", "--json"],
@@ -29,6 +32,7 @@ ARGUMENTS = {
     "run": ["model.onnx", "--json"],
     "bench": ["model.onnx", "--levels", "0", "--rounds", "1", "--repeat", "1", "--no-verify", "--json"],
     "explain": ["model.onnx", "identity_elimination", "--json"],
+    "explain attention": ["model.onnx", "--json"],
     "groups": ["model.onnx", "--json"],
     "info": ["model.onnx", "--json"],
     "passes": ["--json"],
@@ -61,9 +65,13 @@ def test_every_command_has_its_table() -> None:
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_the_fields_are_those(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    model = parse(MODEL.replace(" <float[8,4] w, float[4] b>", "").replace("x)", "x, float[8,4] w, float[4] b)", 1))
-    save(model, tmp_path / "model.onnx")
-    done = CliRunner().invoke(commands, [*name.split(), *ARGUMENTS[name]])
+    text = MODEL.replace(" <float[8,4] w, float[4] b>", "").replace("x)", "x, float[8,4] w, float[4] b)", 1)
+    command, *subject = name.split()
+    save(parse(ATTENTION if "attention" in subject else text), tmp_path / "model.onnx")
+    words = (
+        [*ARGUMENTS[name][:1], *subject, *ARGUMENTS[name][1:]] if command == "explain" else [*subject, *ARGUMENTS[name]]
+    )
+    done = CliRunner().invoke(commands, [command, *words])
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     told = sections()[name]

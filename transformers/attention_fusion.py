@@ -29,6 +29,7 @@ class AttentionFusion(RewriteRule[Attention]):
     lookback = 12
     looks_downstream = True
     produces = (("com.microsoft", "MultiHeadAttention"),)
+    fuses = (("", "Attention"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Attention:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from ortopt.analysis import releases
+from ortopt.analysis.costs import Form
+from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
@@ -74,10 +76,13 @@ class OpsetConversion(GraphTransformer):
         if graph is not context.model.graph:
             return False
         for version, op, root in reversed(_demands(context)):
-            reason = _raised(version, context, f"it has an op for {op}")
+            reason = _unwanted(op, root)
             if not reason:
-                return True
-            context.refuse(root, f"{op} needs opset {version}: {reason}")
+                raised = _raised(version, context, f"it has an op for {op}")
+                if not raised:
+                    return True
+                reason = f"{op} needs opset {version}: {raised}"
+            context.refuse(root, reason)
         return False
 
 
@@ -91,6 +96,15 @@ def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
             if root is not None:
                 demands.append((version, op, root))
     return demands
+
+
+def _unwanted(op: str, root: ir.Node) -> str:
+    """Why the run does not want an op of ai.onnx for a pattern; empty if it does."""
+    try:
+        preferred(root, [Form("", op)])
+    except Refusal as refusal:
+        return str(refusal)
+    return ""
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:

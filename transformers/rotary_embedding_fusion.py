@@ -27,6 +27,7 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
     lookback = 6
     looks_downstream = True
     produces = (("com.microsoft", "RotaryEmbedding"),)
+    fuses = (("", "RotaryEmbedding"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Rotary:

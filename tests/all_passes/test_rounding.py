@@ -20,11 +20,11 @@ from ortopt.context import EXACT_PATH
 from ortopt.errors import RegistrationError
 from ortopt.graph.match import inputs, producer
 from ortopt.manager import GraphTransformerManager
-from ortopt.options import Numerics, Options, Target
+from ortopt.options import Numerics
 from ortopt.rule import Forwarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import all_fusions, check_keeps, check_rewrites, parse, run
 from ortopt.transformer import Context
 from tests.all_passes.pass_examples import examples
 
@@ -97,7 +97,7 @@ def on_a_path(model: ModelProto, every: bool) -> ModelProto | None:
 def test_a_pass_between_integers_and_integers(name: str) -> None:
     kept = rewritten = 0
     for model, more in examples(name):
-        options = more.get("options") or Options(target=Target(more.get("target", "ort")))
+        options = more.get("options") or all_fusions(more.get("target", "ort"))
         loaded = load(model)
         alone, _ = run(name, loaded, level=more.get("level"), options=options)
         if not alone:

@@ -118,7 +118,7 @@ def path_of(name: str) -> Path:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_reaches_what_onnx_runtime_does(name: str) -> None:
     expected = EXPECTED[name]
-    result = optimize(path_of(name), level=expected.level, verify=False)
+    result = optimize(path_of(name), level=expected.level, fusions="all", verify=False)
     assert not result.summary.failures
     assert figures(result.model).ops == dict(expected.ops)
     assert bool(expected.than) == bool(expected.because)
