@@ -17,7 +17,8 @@ class AttentionFusion(RewriteRule[Attention]):
     """``Softmax(scale · q · kᵀ + mask) · v``, with heads split and joined → ``Attention(q, k, v, mask, past)``.
 
     The standard operator where the opset has it and no dimension can be 0, which its kernel refuses; else ONNX
-    Runtime's MultiHeadAttention, if as many heads read as are read and no row can be masked as a whole.
+    Runtime's MultiHeadAttention, if each query head has a key head of its own, nothing caps the scores, and no row that
+    can be masked as a whole is guarded.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need
+from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.layouts import Plan, build, plan
@@ -129,7 +129,9 @@ def _bounded(step: Step, total: float, infinite: float) -> float | None:
         own = mask.bound(step.value, infinite)
         return None if own is None else total + own * abs(step.number)
     fill = infinite if math.isinf(step.number) else abs(step.number)
-    return min(total, -mask.LOWEST) if step.kind is Kind.RAISED else max(total, fill)
+    if step.kind is Kind.RAISED:
+        return total if math.isinf(step.number) else min(total, -mask.LOWEST)
+    return max(total, fill)
 
 
 def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value | None:
@@ -191,6 +193,9 @@ def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: 
         wanted = wanted[1:]
     if view.groups == wanted:
         return Term(step, None, shape)
+    for dim, group in zip(own, parts, strict=True):
+        known = (len(group) == 1 and group[0].is_size(dim)) or same_dim(size_of(group), dim)
+        need(not group or known, "the mask may be broadcast", step.value)
     whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
     repeated = []
     for group, full in zip(whole, layout, strict=True):

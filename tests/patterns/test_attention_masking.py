@@ -3,12 +3,13 @@
 import onnx_ir as ir
 import pytest
 
+from ortopt.graph import symbolic
 from ortopt.options import Options
 from ortopt.patterns.attention.block import attention
-from ortopt.patterns.attention.masking import Masking
+from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.testing import parse
 from ortopt.workspace import Workspace
-from tests.passes.test_attention_spellings import model
+from tests.patterns.test_attention_spellings import model
 
 BLOCK = """kt = Transpose <perm = [0, 1, 3, 2]> (kh) d = MatMul (qh, kt) {mask} p = Softmax <axis = -1> (z)
     c = MatMul (p, vh) y = Identity (c)"""
@@ -97,15 +98,20 @@ def test_a_constant(diagonal: int, hole: bool, causal: bool) -> None:
 @pytest.mark.parametrize(("begin", "causal"), [("past", True), ("zero_past", False)])
 def test_a_slice_of_a_large_constant(begin: str, causal: bool) -> None:
     matrix = ", ".join("1" if key <= query else "0" for query in range(8) for key in range(8))
-    mask = (
-        """s = Shape <start = 2, end = 3> (qh) t = Shape <start = 2, end = 3> (kh) past = Sub (t, s)
-        zero_past = Sub (past, past) end = Add (BEGIN, s) rows = Slice (large, BEGIN, end, two_, one_)
-        cells = Slice (rows, first, t, three_, one_) b = Cast <to = 9> (cells) """.replace("BEGIN", begin)
-        + FILL
-    )
+    mask = """s = Shape <start = 2, end = 3> (qh) t = Shape <start = 2, end = 3> (kh)
+        past = Shape <start = 2, end = 3> (pk) zero_past = Sub (past, past) end = Add (BEGIN, s)
+        rows = Slice (large, BEGIN, end, two_, one_) cells = Slice (rows, first, t, three_, one_)
+        b = Cast <to = 9> (cells) """
+    mask = mask.replace("BEGIN", begin) + FILL
+    mask = mask.replace("z = Add (d, m)", "y = Identity (m)")
+    operands = "float[B,2,S,4] qh, float[B,2,P,4] pk, float[B,2,S,4] kn"
     more = f"uint8[1,1,8,8] large = {{{matrix}}}, int64[1] first = {{0}}, int64[1] one_ = {{1}}"
     more += ", int64[1] two_ = {2}, int64[1] three_ = {3}"
-    assert found(mask, OPERANDS, more).causal is causal
+    text = model(f"kh = Concat <axis = 2> (pk, kn) {mask}", operands, "float[1,1,S,T] y", more)
+    result = Workspace(parse(text, 18), Options()).model
+    added = next(node.outputs[0] for node in result.graph if node.op_type == "Where")
+    length, past = symbolic.symbol("S"), symbolic.symbol("P")
+    assert masking([added], [], length, symbolic.add(length, past)).causal is causal
 
 
 @pytest.mark.parametrize(("upper", "k", "causal"), [(1, 1, True), (1, 0, False), (1, 2, False), (0, 1, False)])

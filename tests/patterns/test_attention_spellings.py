@@ -68,6 +68,11 @@ def test_a_bias_of_three_dimensions() -> None:
     check_rewrites(PASS, model(body, f"{INPUTS}, float[4,1,5] m"), ops=FUSED, opset=23)
 
 
+def test_a_bias_of_three_dimensions_that_may_be_broadcast() -> None:
+    body = f"{BMM} d = MatMul (q3, t) a = Add (d, m) p = Softmax (a) c3 = MatMul (p, v3) c = Reshape (c3, back) {JOIN}"
+    check_keeps(PASS, model(body, f"{INPUTS}, float[M,3,5] m"), "the mask may be broadcast", opset=23)
+
+
 def test_products_of_three_dimensions_that_nobody_split() -> None:
     body = "t = Transpose <perm = [0, 2, 1]> (k) d = MatMul (q, t) p = Softmax <axis = -1> (d) y = MatMul (p, v)"
     after = "y = Attention <q_num_heads = 1, kv_num_heads = 1, scale = 1.0> (q, k, v)"
