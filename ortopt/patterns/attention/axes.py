@@ -6,7 +6,7 @@ consists of. From the view of one value follows that of its neighbour. What a Re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -27,7 +27,6 @@ from ortopt.graph.match import (
 )
 
 _VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_LONGEST = 12
 
 
 class Axis:
@@ -100,10 +99,6 @@ class View:
     def axes(self) -> Group:
         """All axes, in order."""
         return leaves(one for group in self.parts for one in group)
-
-    def is_laid_out(self, *groups: Iterable[Axis]) -> bool:
-        """Whether the dimensions consist of these axes."""
-        return self.groups == tuple(map(leaves, groups))
 
 
 def regrouped(axes: Iterable[Axis], shape: Sequence[Dim]) -> tuple[Group, ...] | None:
@@ -247,15 +242,4 @@ def _ungathered(view: View, node: ir.Node) -> View | None:
     return View(source, kept)
 
 
-def chain(view: View, *steps: Callable[[View], View | None]) -> list[View]:
-    """A view, and those that steps lead to, as far as they do."""
-    views = [view]
-    while len(views) < _LONGEST:
-        following = next((found for step in steps if (found := step(views[-1])) is not None), None)
-        if following is None:
-            break
-        views.append(following)
-    return views
-
-
-__all__ = ["Axis", "Group", "View", "above", "below", "chain", "leaves", "regrouped", "size_of", "unrepeated"]
+__all__ = ["Axis", "Group", "View", "above", "below", "leaves", "regrouped", "size_of", "unrepeated"]
