@@ -191,12 +191,13 @@ def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: 
     shape = tuple(_dim_of(group, view, own) if group else None for group in wanted)
     while len(wanted) > max(len(own), 1) and not wanted[0] and len(own) <= 4:
         wanted = wanted[1:]
-    if view.groups == wanted:
+    whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
+    is_for_all = all(not group or group == leaves(full) for group, full in zip(whole, layout, strict=True))
+    if view.groups == wanted and is_for_all:
         return Term(step, None, shape)
     for dim, group in zip(own, parts, strict=True):
         known = (len(group) == 1 and group[0].is_size(dim)) or same_dim(size_of(group), dim)
         need(not group or known, "the mask may be broadcast", step.value)
-    whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
     repeated = []
     for group, full in zip(whole, layout, strict=True):
         if group and group != leaves(full):
