@@ -278,3 +278,6 @@ def _check_interface(original: ir.Model, model: ir.Model) -> None:
     for graph in scope.graphs(model):
         for value in graph.initializers.values():
             assert value.uses() or value.is_graph_output() or value.is_graph_input(), f"{value.name} is unused"
+        values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+        for use in (use for value in values for use in value.uses()):
+            assert use.node.graph is not None, f"a {use.node.op_type} was built in vain: it still counts as a user"

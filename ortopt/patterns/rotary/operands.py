@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
+from ortopt.graph.edit import constant, discard
 from ortopt.graph.match import Dim, attribute, dims, is_op, same_dim, shape_of
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.rotary.block import Rotary, is_row
@@ -43,6 +43,8 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
             break
         (source,) = node.inputs[:1]
         assert source is not None
+        if node.graph is None and not node.outputs[0].uses():
+            discard([node])  # it was built, and is needed no more: it must not count as a user
         left = [place for place in range(rank) if place not in new]
         value, axes, rank = source, [left.index(place) for place in axes if place in left], len(left)
     if not axes:
