@@ -14,7 +14,7 @@ from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
-from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
+from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, replacements
 from ortopt.placement import provider_of
 from ortopt.rule import RewriteRule
 
@@ -72,7 +72,8 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
             block = replace(block, keys_first=True)
         need(block.flat, "heads are not wanted side by side", root)
         _check_kernel(block)
-        check_layouts(block)
+        for part in (block.queries, block.keys, block.values):
+            part.check_layout(flat=True)
         terms = () if block.bias is None else block.bias.terms
         plain = len(terms) == 1 and terms[0].is_plain and block.bias is not None and block.bias.whole
         causal = plain and _is_causal(block.biases[0], block)
@@ -81,7 +82,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the attention; all sequences are as long as the keys say, and what pads them is in the mask."""
         block = found.block
-        query, key, value = operands(block)
+        query, key, value = (part.merged() for part in (block.queries, block.keys, block.values))
         past = (None, None) if block.past is None else (block.past.key, block.past.value)
         inputs: list[ir.Value | None] = [query, key, value, *past, *_lengths(block, query)]
         attributes = {"num_heads": block.queries.count, "kv_num_heads": block.keys.count, "scale": block.scale}
