@@ -14,12 +14,14 @@ from ortopt.graph.match import (
     operand_from,
     same_dim,
     same_type,
+    users,
 )
 from ortopt.options import TransformerLevel
 from ortopt.patterns.channels import is_surely_positive
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
+NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
 class Found(NamedTuple):
@@ -38,6 +40,7 @@ class BiasAddFusion(RewriteRule[Found]):
     after = ("attention_fusion", "bias_gelu_fusion", "skip_layer_norm_fusion", "skip_rms_norm_fusion")
     roots = ("Add",)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    looks_downstream = True
     providers = (CUDA,)
     produces = ((MICROSOFT, "BiasAdd"),)
 
@@ -52,6 +55,8 @@ class BiasAddFusion(RewriteRule[Found]):
         need(len(other) == 3 and all(map(same_dim, shape, other)), "the residual has another shape", skip)
         need(same_type(x, skip) and same_type(x, bias), "the types differ", skip)
         need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", x)
+        normalized = any(user.op_type in NORMALIZATIONS for user in users(root.outputs[0]))
+        need(not normalized, "the normalization behind it takes all three", root)
         return Found((inner, root), x, bias, skip)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ortopt.analysis import kernels, releases
 from ortopt.analysis.costs import Form
+from ortopt.cancellation import CancellationToken
 from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
@@ -92,8 +93,8 @@ def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
     demands = []
     for version, op, roots, pattern in _WANTED:
         if any(imports.get("", version) < version for imports in _imports(context.model)):
-            candidates = context.cancellation.checked(_candidates(context, roots))
-            root = next(filter(_matches(pattern, version), candidates), None)
+            matches = _matches(pattern, version, context.cancellation)
+            root = next(filter(matches, _candidates(context, roots)), None)
             if root is not None:
                 demands.append((version, op, root))
     return demands
@@ -117,10 +118,11 @@ def _candidates(context: Context, roots: tuple[str, ...]) -> list[ir.Node]:
     return [node for graph in index.graphs() for op in roots for node in index.nodes(graph, op)]
 
 
-def _matches(pattern: Callable[[ir.Node], object], version: int) -> Callable[[ir.Node], bool]:
+def _matches(pattern: Callable[[ir.Node], object], version: int, token: CancellationToken) -> Callable[[ir.Node], bool]:
     """Whether a node is the root of a pattern in a graph of an older opset."""
 
     def matches(root: ir.Node) -> bool:
+        token.check()  # each time: a large pattern takes long
         if scope.of(scope.graph_of(root)).opset_imports.get("", version) >= version:
             return False
         try:

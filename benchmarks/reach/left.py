@@ -78,9 +78,9 @@ def _nearest(core: ir.Node, refusals: Refusals, kind: str) -> str | None:
     waiting, seen = deque([(core, 0)]), {core}
     while waiting:
         node, steps = waiting.popleft()
-        for name, reason in refusals.at.get(node, {}).items():
-            if any(part in name for part in PASSES[kind]):
-                return f"{name}: {_without_place(reason)}"
+        said = refusals.at.get(node, {})
+        for name in (name for part in PASSES[kind] for name in sorted(said, key=len) if part in name):
+            return f"{name}: {_without_place(said[name])}"
         if steps == STEPS:
             continue
         for user in _users(node.outputs):

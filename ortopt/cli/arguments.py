@@ -37,7 +37,12 @@ def are_several(models: Sequence[str], output: str | None) -> bool:
 
 def is_folder(argument: str) -> bool:
     """Whether an argument names a folder."""
-    return bool(argument) and argument != STREAM and not argument.startswith(ZOO) and Path(argument).is_dir()
+    if not argument or argument == STREAM or argument.startswith(ZOO):
+        return False
+    try:
+        return Path(argument).is_dir()
+    except OSError:  # a name that is too long: whoever opens it says so
+        return False
 
 
 def one(models: Sequence[str], output: str | None, *, overwrite: bool) -> tuple[str, str | None]:

@@ -28,8 +28,7 @@ from ortopt.graph.match import (
 )
 from ortopt.patterns.channels import of_channels
 from ortopt.patterns.layer_normalization import quotient
-
-RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+from ortopt.semantics.op_traits import RESHAPING
 
 
 class GroupNormalization(NamedTuple):
@@ -81,9 +80,9 @@ def group_normalization(root: ir.Node, *, with_silu: bool) -> GroupNormalization
         Refusal: If it is none.
     """
     core = _core(root)
-    above = producer(core.x, *RESHAPES)
+    above = producer(core.x, *sorted(RESHAPING))
     (x,) = inputs(above, 1)
-    below = only_user(core.y, *RESHAPES)
+    below = only_user(core.y, *sorted(RESHAPING))
     shape, grouped = dims(x), dims(core.x)
     need(len(shape) >= 3, "it has no channels", x)
     groups = _groups(shape, grouped, above)

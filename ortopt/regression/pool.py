@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from ortopt.regression.model_run import BROKEN, LATE, NO_MEMORY, Answer
 from ortopt.system import child_processes, memory
+from ortopt.system.threads import BackgroundThread
 
 _MODULE: Final = "ortopt.regression.worker"
 
@@ -115,13 +116,12 @@ def _ended_after(process: subprocess.Popen[bytes], seconds: float | None) -> Ite
         late.set()
         process.kill()
 
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
+    answered = threading.Event()
+    BackgroundThread(lambda: None if answered.wait(seconds) else end(), "ortopt-check-patience")
     try:
         yield late
     finally:
-        timer.cancel()
+        answered.set()
 
 
 def _status(status: int) -> str:

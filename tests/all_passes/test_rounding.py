@@ -63,6 +63,7 @@ ENDS_THE_PATH = {
     "mul_conv_fusion": "what it gives comes out of a convolution",
     "packed_attention_fusion": "what it takes comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
+    "resize_projection_reordering": "what it takes comes out of a convolution",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "selu_fusion": "Elu is transcendental",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
