@@ -52,7 +52,8 @@ def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
     need(not block.cap, "MultiHeadAttention has no cap", root)
-    need(block.queries.count == block.keys.count, "MultiHeadAttention repeats no heads", root)
+    own = block.queries.count == block.keys.count == block.values.count
+    need(own, "MultiHeadAttention repeats no heads", root)
     if not block.flat:
         moved, _ = block.result.best(block.result.roles.merged)
         need(moved > 0, "MultiHeadAttention gives heads side by side, which nothing asks for", root)

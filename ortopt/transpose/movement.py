@@ -17,6 +17,7 @@ from ortopt.graph.match import (
     attribute,
     integers,
     is_constant,
+    is_never_zero,
     need,
     opset,
     optional,
@@ -462,4 +463,7 @@ def _target(node: ir.Node, source: Sequence[Dim], wanted: Sequence[Dim]) -> list
         else:
             target.append(-1)
     need(target.count(-1) <= 1, "two dimensions of the target are unknown", node)
+    taken = [dim for dim, entry in zip(wanted, target, strict=True) if entry == 0]
+    certain = -1 not in target or all(is_never_zero(dim, node) for dim in taken)
+    need(certain, "beside a dimension of 0, another would be unknown", node)
     return target

@@ -275,6 +275,24 @@ def test_the_own_op_with_grouped_heads() -> None:
         compare(text, result, feeds | {"q": numbers("q", (2, length, 16))})
 
 
+ONE_HEAD = "{x}h = Unsqueeze ({x}, head)"
+HEAD = "int64[1] head = {1}, int64[4] times = {1, 2, 1, 1}"
+
+
+def test_the_own_op_with_keys_that_are_repeated_and_values_that_are_broadcast() -> None:
+    keys = f"{ONE_HEAD.format(x='k')} ks = Tile (kh, times) kt = Transpose <perm = [0, 1, 3, 2]> (ks)"
+    text = model(inputs="float[2,3,8] q, float[2,5,4] k, float[2,5,4] v", k=keys, v=ONE_HEAD.format(x="v"), more=HEAD)
+    check_keeps(PASS, text, "MultiHeadAttention repeats no heads")
+    shared = "y = Attention <q_num_heads = 2, kv_num_heads = 1, scale = 1.0> (q, k, v)"
+    check_rewrites(PASS, text, shared, opset=23)
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+def test_queries_of_one_head_for_many(opset: int) -> None:
+    text = model(inputs="float[2,3,4] q, float[2,5,8] k, float[2,5,8] v", q=ONE_HEAD.format(x="q"), more=HEAD)
+    check_keeps(PASS, text, "the queries are broadcast to more heads", opset=opset)
+
+
 def test_the_own_op_with_keys_that_come_first() -> None:
     text = model(inputs="float[2,3,8] q, float[2,2,4,5] kt, float[2,2,5,4] vh", k="", v="")
     text = text.replace("z = MatMul (qh, kt)", "t = Transpose <perm = [0, 1, 3, 2]> (kt) "

@@ -323,6 +323,7 @@ class _Block:
         batch, heads = self._split()
         self._check_lengths()
         queries = self._heads(self.queries.views, batch, heads, found.queries, self.size)
+        need(queries.count == size_of(heads), "the queries are broadcast to more heads", self.root)
         read_keys, keys = self._both(self.keys, batch, heads, found.keys, self.size)
         read_values, values = self._both(self.values, batch, heads, self.outer_keys, self.value_size)
         need(keys.count == values.count, "keys and values have different numbers of heads", self.root)
