@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import subprocess
@@ -185,15 +186,12 @@ class Pool:
         self._waiting.extend((job, self._share(job)) for job in jobs)
         failures: list[BaseException] = []
         threads = [
-            threading.Thread(target=self._work, args=(done, begun, failures), name=f"ortopt-check-{number}")
+            BackgroundThread(functools.partial(self._work, done, begun, failures), f"ortopt-check-{number}")
             for number in range(min(self._jobs, len(jobs)))
         ]
         try:
             for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_BETWEEN_LOOKS)
+                thread.join()
         finally:
             self._stop()
             for thread in threads:

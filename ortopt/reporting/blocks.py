@@ -97,7 +97,7 @@ def show(data: Mapping[str, Any], out: Console) -> None:
 
 
 def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
-    """Why a block is left, by pass if several have looked at it; and where, which differs at every block."""
+    """Why a block is left, by pass if several say different things; and where, which differs at every block."""
     told: dict[str, str] = {}
     places: dict[str, None] = {}
     for refusal in reasons:
@@ -107,7 +107,7 @@ def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
         if has_place:
             places[place.removesuffix(")")] = None
     where = f" ({'; '.join(places)})" if places else ""
-    if len(told) < 2:
+    if len(set(told.values())) < 2:
         return next(iter(told.values()), NOT_LOOKED_AT), where
     return "; ".join(f"{name}: {reason}" for name, reason in told.items()), where
 

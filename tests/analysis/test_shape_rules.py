@@ -453,4 +453,3 @@ def test_no_dimension_is_below_0() -> None:
     assert capped != dim
     assert broadcast_dim(dim, capped) == broadcast_dim(capped, dim) == dim
     assert broadcast_dim(dim, symbolic.maximum(dim, 1)) == dim  # where it is 0, the other is 1
-    assert not symbolic.is_known(broadcast_dim(dim, symbolic.maximum(dim, 2)))

@@ -25,8 +25,9 @@ from ortopt.graph.match import (
     same_dim,
     shape_of,
 )
+from ortopt.semantics.op_traits import RESHAPING
 
-_VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_VIEWS = (*sorted(RESHAPING), "Identity")
 
 
 class Axis:

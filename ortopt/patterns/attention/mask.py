@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
+from ortopt.graph.edit import constant, discard
 from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, optional, same_dim
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -181,7 +181,10 @@ def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
         assert node is not None
         condition, yes, no = inputs(node, 3)
         if is_constant(yes) and is_constant(no):
-            return ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]
+            lifted = ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]
+            if not bias.uses():
+                discard([node])  # it was built for this sum alone
+            return lifted
     lowest = ir.node("Equal", [bias, constant(LOWEST)]).outputs[0]
     mask = ir.node("Where", [lowest, constant(FLOOR), bias]).outputs[0]
     if how is Depth.FINITE or guarded:
