@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CUDA
+from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
@@ -62,6 +64,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """The block, if the kernel computes the same."""
+        preferred(root, [Form(*self.produces[0])])  # asked first: to recognise a block takes long
         block = attention(root)
         groups = block.queries.count != block.keys.count and block.queries.count % block.keys.count == 0
         need(groups, "each query head has keys of its own", root)

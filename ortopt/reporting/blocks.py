@@ -107,6 +107,8 @@ def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
         if has_place:
             places[place.removesuffix(")")] = None
     where = f" ({'; '.join(places)})" if places else ""
+    unfit = {name: reason for name, reason in told.items() if "--fusions" not in reason}
+    told = unfit or told  # that another pass would not pay says nothing where the block does not fit
     if len(set(told.values())) < 2:
         return next(iter(told.values()), NOT_LOOKED_AT), where
     return "; ".join(f"{name}: {reason}" for name, reason in told.items()), where

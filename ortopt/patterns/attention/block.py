@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import onnx_ir as ir
@@ -67,6 +67,9 @@ class Result:
     views: tuple[View, ...]
     nodes: tuple[ir.Node, ...]
     roles: Roles
+    _plans: dict[tuple[Group, ...], tuple[int, Plan]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def at(self, layout: tuple[Group, ...]) -> ir.Value | None:
         """The value in a layout; the last if several are."""
@@ -78,6 +81,8 @@ class Result:
         Raises:
             Refusal: If none can be.
         """
+        if layout in self._plans:
+            return self._plans[layout]
         refusal = Refusal("nothing that the block gives has the axes of its operands", self.views[0].value)
         plans: list[tuple[tuple[int, int], int, Plan]] = []
         for place, view in enumerate(self.views):
@@ -90,7 +95,7 @@ class Result:
         if not plans:
             raise refusal
         _, place, made = min(plans, key=lambda one: one[:2])
-        return -place, made
+        return self._plans.setdefault(layout, (-place, made))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -75,6 +75,7 @@ class Heads:
     size: int
     views: tuple[View, ...] = ()
     roles: Roles | None = None
+    _plans: dict[tuple[Group, ...], Plan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def any(self) -> ir.Value:
@@ -120,7 +121,9 @@ class Heads:
         Raises:
             Refusal: If they do not.
         """
-        return cheapest(self.views, layout)
+        if layout not in self._plans:
+            self._plans[layout] = cheapest(self.views, layout)
+        return self._plans[layout]
 
     def check_layout(self, *, flat: bool) -> None:
         """Refuse heads that cannot be had side by side, or first.
