@@ -74,7 +74,7 @@ def _standard(block: Attention) -> ir.Node:
         attributes["softcap"] = block.cap
     if block.bias is not None:
         bias = mask.lifted(block.bias.build(), guarded=block.guarded, kind=block.bias.kind)
-        bias = block.bias.full(bias, block.queries.measured(), block.read_keys.measured())
+        bias = block.bias.full(bias, block.queries, block.read_keys)
     if block.past is None:
         return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
     inputs = [query, key, value, bias, block.past.key, block.past.value]

@@ -337,6 +337,15 @@ def test_a_mask_that_makes_a_batch() -> None:
     check_keeps(PASS, text, "the scores are broadcast", opset=23)
 
 
+@pytest.mark.parametrize("mask", ["2,1,1,5", "2,3,1,5", "2,1,2,5", "5"])
+def test_heads_beside_positions_in_one_dimension_and_a_mask_that_is_not_for_each_query(mask: str) -> None:
+    text = f"""main (float[2,6,4] q, float[2,5,4] k, float[2,5,4] v, float[{mask}] m) => (float[2,6,4] y)
+        <int64[4] apart = {{0, 3, 2, 5}}, int64[3] beside = {{0, 6, 5}}> {{
+        kt = Transpose <perm = [0, 2, 1]> (k) d = MatMul (q, kt) e = Reshape (d, apart) z = Add (e, m)
+        s = Softmax <axis = -1> (z) p = Reshape (s, beside) y = MatMul (p, v) }}"""
+    check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0}, opset=23)
+
+
 def test_a_scale_that_is_computed() -> None:
     scores = "d = MatMul (qh, kt) z = Mul (d, m) p = Softmax <axis = -1> (z)"
     check_keeps(PASS, model(scores, inputs=f"{STATIC}, float m"), "the factor is not a constant", opset=23)

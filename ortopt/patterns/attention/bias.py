@@ -13,6 +13,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
+from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.scores import Kind, Step
 
@@ -90,21 +91,32 @@ class Bias:
         """How far down the elements go."""
         return mask.depth_of(self.bound())
 
-    def full(self, value: ir.Value, queries: tuple[ir.Value, int], keys: tuple[ir.Value, int]) -> ir.Value:
+    def full(self, value: ir.Value, queries: Heads, keys: Heads) -> ir.Value:
         """The sum with a row for each query, and an element for each key: kernels do not broadcast along these.
 
         Args:
             value: What has become of the sum.
-            queries: A value that has the length of the queries as a dimension, and which that is.
-            keys: Likewise for the keys.
+            queries: The queries.
+            keys: The keys, with those of a past.
         """
         if self.whole and self.shape[2]:
             return value
         rank = max(2, *(term.rank for term in self.terms))
         parts = [constant([1] * (rank - 2))] if rank > 2 else []
-        parts.append(_length(*queries))
-        parts.append(constant([1]) if self.whole else _length(*keys))
+        parts.append(queries.positions())
+        parts.append(constant([1]) if self.whole else keys.positions())
         return ir.node("Expand", [value, ir.node("Concat", parts, {"axis": 0}).outputs[0]]).outputs[0]
+
+    def check_full(self, queries: Heads, keys: Heads) -> None:
+        """Refuse where `full` cannot tell how many queries or keys there are.
+
+        Raises:
+            Refusal: The reason.
+        """
+        if not (self.whole and self.shape[2]):
+            queries.check_positions()
+        if not self.whole:
+            keys.check_positions()
 
     def of_rank_4(self, value: ir.Value) -> ir.Value:
         """The sum with as many dimensions as the scores; one for each query has two already."""

@@ -333,6 +333,8 @@ class _Block:
         read_values, values = self._both(self.values, batch, heads, self.outer_keys, self.value_size)
         need(keys.count == values.count, "keys and values have different numbers of heads", self.root)
         bias = self._bias(batch, heads, dtype(self.queries.views[0].value))
+        if bias is not None:
+            bias.check_full(queries, read_keys)
         new_keys, new_values, past = _before(keys, values)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
         if past is not None and not ((bias is None or bias.whole) and _is_read_by_none(past, used, found.nodes)):

@@ -46,7 +46,7 @@ def operands(block: Attention) -> list[ir.Value]:
 def bias_of_rank_4(block: Attention) -> ir.Value:
     """What is added to the scores of a block that adds something, with a row for each query: as kernels want it."""
     assert block.bias is not None
-    total = block.bias.full(block.bias.build(), block.queries.measured(), block.read_keys.measured())
+    total = block.bias.full(block.bias.build(), block.queries, block.read_keys)
     return block.bias.of_rank_4(total)
 
 

@@ -134,13 +134,37 @@ class Heads:
         if self.roles is not None:
             self.plan(self.roles.merged if flat else self.roles.columns)
 
-    def measured(self) -> tuple[ir.Value, int]:
-        """A value that has the length as a dimension, and which that is."""
+    def positions(self) -> ir.Value:
+        """How many positions there are, as a vector of one element.
+
+        Raises:
+            Refusal: If it is not known, and no dimension of a value.
+        """
+        measured = self._measured()
+        if measured is None:
+            assert isinstance(self.length, int)
+            return constant([self.length])
+        value, place = measured
+        return ir.node("Shape", [value], {"start": place, "end": place + 1}).outputs[0]
+
+    def check_positions(self) -> None:
+        """Refuse heads whose positions cannot be counted.
+
+        Raises:
+            Refusal: If `positions` has no answer.
+        """
+        self._measured()
+
+    def _measured(self) -> tuple[ir.Value, int] | None:
+        """A value that has the length as a dimension, and which that is; None where there is none, and it is known."""
+        if self.roles is None:
+            return self.any, 1 if self.columns is None else 2
         for view in self.views:
             for place, group in enumerate(view.groups):
-                if self.roles is not None and group == leaves((self.roles.length,)):
+                if group == leaves((self.roles.length,)):
                     return view.value, place
-        return self.any, 1 if self.columns is None else 2
+        need(isinstance(self.length, int), "the length is no dimension of a value", self.views[0].value)
+        return None
 
     @property
     def is_flat(self) -> bool:
