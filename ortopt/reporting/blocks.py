@@ -100,15 +100,14 @@ def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
     """Why a block is left, by pass if several say different things; and where, which differs at every block."""
     told: dict[str, str] = {}
     places: dict[str, None] = {}
-    for refusal in reasons:
+    unfit = [refusal for refusal in reasons if "--fusions" not in refusal["reason"]]
+    for refusal in unfit or reasons:  # that another pass would not pay says nothing where the block does not fit
         reason, _, place = refusal["reason"].rpartition(" (")
         has_place = bool(reason) and place.endswith(")")
         told.setdefault(refusal["pass"], reason if has_place else refusal["reason"])
         if has_place:
             places[place.removesuffix(")")] = None
     where = f" ({'; '.join(places)})" if places else ""
-    unfit = {name: reason for name, reason in told.items() if "--fusions" not in reason}
-    told = unfit or told  # that another pass would not pay says nothing where the block does not fit
     if len(set(told.values())) < 2:
         return next(iter(told.values()), NOT_LOOKED_AT), where
     return "; ".join(f"{name}: {reason}" for name, reason in told.items()), where
