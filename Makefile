@@ -9,12 +9,14 @@ FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0
 FUZZ ?=
 FOREIGN ?=
+EXPORTS ?=
+REACH ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,9 +50,20 @@ abuse: $(VENV_TEST)/.installed ## 64 threads calling one session with changing s
 scale: $(VENV_TEST)/.installed ## cost against size up to 100,000 nodes, and two big models; needs 10 GB of disk
 	$(TEST)/python -m benchmarks.scale $(BENCH)
 
-zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in every way, verified
+zoo: $(VENV_TEST)/.installed ## the whole zoo under every level and grouped in every way, verified, and against its baseline
 	$(TEST)/python -m benchmarks.sweep $(BENCH)
 	$(TEST)/python -m benchmarks.groups
+	$(TEST)/ortopt check models --jobs $(JOBS)
+	$(TEST)/python -m benchmarks.regression --parts latency
+
+zoo-baseline: $(VENV_TEST)/.installed ## accept what the zoo gives now: writes models/baseline.json
+	$(TEST)/ortopt check models --jobs $(JOBS) --update --prune
+
+reach: $(VENV_TEST)/.installed ## blocks left unfused, and why: of the zoo, or of EXPORTS=FOLDER; REACH="--models A,B" narrows it
+	$(TEST)/python -m benchmarks.reach $(if $(EXPORTS),--exports $(EXPORTS)) $(REACH)
+
+exports: $(VENV_TEST)/.exports ## random-weight exports of Hugging Face and diffusers models into EXPORTS=FOLDER; no download
+	$(TEST)/python -m benchmarks.exports $(EXPORTS)
 
 fuzz: $(VENV_TEST)/.installed ## random models at every level; FUZZ_MODELS, FUZZ_SECONDS and FUZZ_SEED bound it
 	$(TEST)/python -m fuzzing --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
@@ -95,6 +108,10 @@ $(VENV_TEST)/.installed: pyproject.toml
 
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV_TEST)/.exports: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[exports]'
 	@touch $@
 
 $(VENV_TEST)/.cuda: $(VENV_TEST)/.installed

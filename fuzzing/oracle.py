@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from fuzzing.contradictions import KINDS, SIGNS, is_meaningless, tamed
 from fuzzing.generator import Case
 from fuzzing.protos import nodes_of, watched
-from fuzzing.writer import Array
+from fuzzing.writer import NEWEST_OPSET, Array
 from ortopt import optimize, registry, semantics
 from ortopt.errors import OrtoptError
 from ortopt.instrumentation.explanation import Explanation
@@ -90,15 +90,24 @@ def levels() -> tuple[int, ...]:
     return tuple(sorted(known | {1, 2, 3}))
 
 
-def ways(seed: int) -> list[Way]:
-    """The ways that a seed is optimized: each level as users ask for it, and one with rarer options."""
+def ways(seed: int, opset: int) -> list[Way]:
+    """The ways that a seed is optimized: each level as users ask for it, and one with rarer options.
+
+    Args:
+        seed: The seed.
+        opset: That of the model, which some ways keep.
+    """
     found = [Way(1, "onnx"), *(Way(level) for level in levels() if level > 1)]
     draw = random.Random(seed)
     rare: list[Way] = [
         Way(3, "onnx"),
         Way(1, "ort"),
         Way(3, "ort", {"keep_functions": True}),
+        Way(3, "ort", {"fusions": "all"}),
         Way(2, "ort", {"max_growth": 0}),
+        Way(3, "ort", {"fusions": "all"}),
+        Way(3, "ort", {"fusions": "all", "opset": opset}),
+        Way(3, "onnx", {"opset": opset}),
     ]
     return [*found, draw.choice(rare)]
 
@@ -515,7 +524,8 @@ def failures(case: Case, seed: int, report: Callable[[str], None] = lambda _: No
     """
     oracle = Oracle(case, report)
     found: list[Failure] = []
-    for way in ways(seed):
+    opset = next((one.version for one in case.model.opset_import if not one.domain), NEWEST_OPSET)
+    for way in ways(seed, opset):
         failure = oracle.check(way, again=seed % 3 == 0)
         if failure is not None:
             found.append(oracle.blame(failure))

@@ -10,6 +10,7 @@ from ortopt.errors import UsageError
 from ortopt.observers import Observer
 from ortopt.optimization.request import make_options
 from ortopt.optimization.result import (
+    CostRefusal,
     ModelFigures,
     OptimizeResult,
     PassTotal,
@@ -32,6 +33,7 @@ def optimize(
     level: int = 3,
     providers: Sequence[str] = ("cpu",),
     target: Literal["onnx", "ort"] = "ort",
+    fusions: Literal["default", "all", "none"] = "default",
     native: bool = False,
     opset: int | None = None,
     min_onnxruntime: str | None = None,
@@ -65,6 +67,7 @@ def optimize(
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
+        fusions: Fused ops to take: those that pay on the provider (default), all, or none.
         native: Allow what is tied to this very processor.
         opset: Convert to this opset of ai.onnx, and raise it no further.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
@@ -120,6 +123,7 @@ def optimize(
 
 
 __all__ = [
+    "CostRefusal",
     "ModelFigures",
     "Optimization",
     "OptimizeResult",

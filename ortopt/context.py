@@ -8,12 +8,13 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import placement
+from ortopt import fusions, placement
+from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.match import Refusal, with_claims
-from ortopt.options import Numerics, Options, TransformerLevel
+from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.workspace import Workspace
 
 T = TypeVar("T")
@@ -35,8 +36,18 @@ class Declarations(Protocol):
         ...
 
     @property
+    def targets(self) -> tuple[Target, ...]:
+        """Targets that it serves; empty is any."""
+        ...
+
+    @property
     def produces(self) -> tuple[tuple[str, str], ...]:
         """The ops outside ai.onnx that it may introduce."""
+        ...
+
+    @property
+    def fused_ops(self) -> tuple[tuple[str, str], ...]:
+        """The ops that it may introduce and that stand for several nodes."""
         ...
 
     @property
@@ -237,8 +248,9 @@ class Context:
         """Ask whether to make one independent change.
 
         The answer is no, and the reason is reported, where a node is not placed on one of the transformer's
-        ``providers``; and, if its numerics are not exact, where a result of these nodes is computed from integers and
-        decides about a discrete step: different rounding would give another integer.
+        ``providers``; where the result is for another than its ``targets``; and, if its numerics are
+        not exact, where a result of these nodes is computed from integers and decides about a discrete step: different
+        rounding would give another integer.
 
         Args:
             nodes: The nodes that will be removed or changed.
@@ -264,7 +276,11 @@ class Context:
             self._open.pop(nodes, None)  # offered again, it is the latest
         self._mark = workspace.edit.version
         self.cancellation.check()
-        if (self.transformer.providers and self._is_elsewhere(nodes, candidate)) or self._must_round_as_before(nodes):
+        if self._is_for_another_target(nodes, candidate) or self._is_elsewhere(nodes, candidate):
+            return False
+        if self._must_round_as_before(nodes):
+            return False
+        if not self._is_worthwhile(nodes, candidate):
             return False
         workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
@@ -342,14 +358,33 @@ class Context:
                 self._complete(nodes, ())
         self._open.clear()
 
+    def _is_for_another_target(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether the result is for a target that the transformer does not serve; reports it."""
+        wanted = self.transformer.targets
+        if not wanted or self.options.target in wanted:
+            return False
+        self.refuse(candidate or nodes[-1], "it serves ONNX Runtime, and the result is for any runtime (--target onnx)")
+        return True
+
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether a node is not placed on the transformer's providers; reports it."""
         wanted = self.transformer.providers
-        for node in nodes:
+        for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
                 self.refuse(candidate or node, f"it is not placed on {' or '.join(wanted)}")
                 return True
         return False
+
+    def _is_worthwhile(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
+        """Whether what the transformer makes may pay at all; reports it if not."""
+        if self.level == TransformerLevel.LEVEL1 or not nodes:
+            return True
+        try:
+            fusions.check_worthwhile(self.transformer.fused_ops, candidate or nodes[-1], self.options)
+        except fusions.Unwanted as unwanted:
+            self.refuse(candidate or nodes[0], unwanted)
+            return False
+        return True
 
     def _must_round_as_before(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether different rounding in some nodes could give another integer; reports it."""
@@ -370,10 +405,12 @@ class Context:
 
         Args:
             node: The candidate.
-            reason: A clause for the user; a `TooLarge` is always counted.
+            reason: A clause for the user; a `TooLarge` and an `Unwanted` are always counted.
         """
         if isinstance(reason, TooLarge):
             self._workspace.too_large[self.transformer.name, node] = reason.nbytes
+        elif isinstance(reason, fusions.Unwanted):
+            self._workspace.declined[self.transformer.name, node] = reason.cost
         if self._observers.listens_to_refusals:
             shown = with_claims(reason, node) if isinstance(reason, Refusal) else reason
             self._observers.refused(self.transformer, node, str(shown))
@@ -407,12 +444,24 @@ class Context:
                 if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
                     placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)
                 placement.check_runnable(node, matched, origin, self.options.providers)
+            self._check_wanted(nodes, matched)
 
         nodes = self.edit.replace(replacements, before, origin, accept)
         for node in nodes:
             self._import_domain(node)
         self._new += nodes
         return nodes
+
+    def _check_wanted(self, new: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
+        """Refuse fused forms that the run does not take: what comes at level 1 is canonical, whatever it costs."""
+        fuses = self.transformer.fused_ops
+        if self.level == TransformerLevel.LEVEL1 or not fuses:
+            return
+        replaced = {costs.form_of(node) for node in matched}
+        for node in new:
+            if (node.domain, node.op_type) in fuses and costs.form_of(node) not in replaced:
+                smaller = len(new) < len(matched)
+                fusions.check_wanted(node, self.options.fusions, self.options.providers, smaller=smaller)
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports

@@ -50,6 +50,18 @@ class Target(enum.Enum):
     ORT = "ort"
 
 
+class Fusions(enum.Enum):
+    """Which fused forms, one op for several nodes, a run takes from level 2 on.
+
+    DEFAULT are those that are known to be no slower on the provider that runs them, ALL every one that it has a kernel
+    for, NONE none.
+    """
+
+    DEFAULT = "default"
+    ALL = "all"
+    NONE = "none"
+
+
 class Numerics(enum.Enum):
     """What a transformer may do to numbers."""
 
@@ -117,6 +129,12 @@ class Options:
         Choice(Target),
         "--target",
         "Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).",
+    )
+    fusions: Fusions = _option(  # noqa: RUF009 -- a field, as dataclasses.field gives one
+        Fusions.DEFAULT,
+        Choice(Fusions),
+        "--fusions",
+        "Fused ops to take: those that pay on the provider (default), all, or none.",
     )
     native: bool = _option(False, Switch(), "--native", "Allow what is tied to this very processor.")
     opset: int | None = _option(
@@ -199,6 +217,7 @@ __all__ = [
     "GROWTH_SHARE",
     "MEGABYTE",
     "Declaration",
+    "Fusions",
     "Numerics",
     "Options",
     "Target",

@@ -56,9 +56,10 @@ def check_defined(
         raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
     if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
         raise Conflict(f"{node.op_type} is no op of the ONNX specification")
-    needed, least = releases.of_op(node.domain, node.op_type), releases.least(options)
+    needed, least = releases.of_node(node), releases.least(options)
     if needed > least:
-        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}")
+        form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
+        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}")
 
 
 def check_runnable(

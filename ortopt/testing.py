@@ -17,7 +17,7 @@ from ortopt.api import figures
 from ortopt.graph import scope
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
-from ortopt.options import Options, Target
+from ortopt.options import Fusions, Options, Target
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
@@ -124,6 +124,15 @@ def _attribute(attribute: ir.Attr) -> str:
     return f"{attribute.name}={attribute.value}"
 
 
+def all_fusions(target: str = "ort") -> Options:
+    """Options under which a transformer rewrites what it can, whatever the provider's kernels cost.
+
+    Args:
+        target: ``"onnx"`` or ``"ort"``.
+    """
+    return Options(target=Target(target), fusions=Fusions.ALL)
+
+
 def run(
     transformer: str | GraphTransformer,
     model: ir.Model,
@@ -137,14 +146,14 @@ def run(
         transformer: Its name, or an instance.
         model: The model.
         level: The level to run it at; the first that it declares if None.
-        options: What the run wants; the defaults if None.
+        options: What the run wants; `all_fusions` if None.
 
     Returns:
         Whether it changed anything, and what it refused and rewrote.
     """
     instance = registry.installed().find(transformer)() if isinstance(transformer, str) else transformer
     explanation = Explanation()
-    manager = GraphTransformerManager(options=options or Options(), observers=[explanation])
+    manager = GraphTransformerManager(options=options or all_fusions(), observers=[explanation])
     at = type(instance).levels[0] if level is None else level
     manager.register(instance, at)
     manager.apply_transformers(model, at)
@@ -175,7 +184,7 @@ def check_rewrites(
         opset: The version of ai.onnx.
         level: The level to run at; the first that the transformer declares if None.
         target: ``"onnx"`` or ``"ort"``.
-        options: What else the run wants.
+        options: What else the run wants; `all_fusions` if None.
         inputs: Inputs for the comparison of numbers; seeded ones if None.
         numbers: Whether the numbers can be compared: not where ONNX Runtime has no kernel for the original.
 
@@ -187,7 +196,7 @@ def check_rewrites(
     """
     model = parse(before, opset) if isinstance(before, str) else load(before)
     original = load(model)
-    chosen = options or Options(target=Target(target))
+    chosen = options or all_fusions(target)
     changed, explanation = run(transformer, model, level=level, options=chosen)
     reasons = "; ".join(f"{refusal.op}: {refusal.reason}" for refusal in explanation.refusals)
     assert changed, f"nothing was rewritten. Refusals: {reasons or 'none'}"
@@ -231,14 +240,14 @@ def check_keeps(
         opset: The version of ai.onnx.
         level: The level to run at.
         target: ``"onnx"`` or ``"ort"``.
-        options: What else the run wants.
+        options: What else the run wants; `all_fusions` if None.
 
     Raises:
         AssertionError: If it changes anything, or gives another reason.
     """
     model = parse(before, opset) if isinstance(before, str) else load(before)
     untouched = canonical(model)
-    changed, explanation = run(transformer, model, level=level, options=options or Options(target=Target(target)))
+    changed, explanation = run(transformer, model, level=level, options=options or all_fusions(target))
     rewrites = [(rewrite.transformer, rewrite.nodes) for rewrite in explanation.rewrites]
     assert not changed, f"it was rewritten: {rewrites}"
     assert canonical(model) == untouched, "it says that nothing changed, but the graph did"
@@ -269,3 +278,6 @@ def _check_interface(original: ir.Model, model: ir.Model) -> None:
     for graph in scope.graphs(model):
         for value in graph.initializers.values():
             assert value.uses() or value.is_graph_output() or value.is_graph_input(), f"{value.name} is unused"
+        values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+        for use in (use for value in values for use in value.uses()):
+            assert use.node.graph is not None, f"a {use.node.op_type} was built in vain: it still counts as a user"

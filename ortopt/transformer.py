@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt.context import Context
 from ortopt.errors import RegistrationError, UsageError
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics, Target, TransformerLevel
 
 T = TypeVar("T")
 
@@ -57,7 +57,11 @@ class GraphTransformer(abc.ABC):
             what it has just left unchanged.
         after: Names of transformers that run earlier in the same level.
         providers: Execution providers on which the nodes that it offers must be placed; empty is any.
+        targets: Targets that it serves, such as ONNX Runtime where it writes what only that runtime likes better; empty
+            is any.
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
+        fuses: The (domain, op type) pairs, of any domain, that it may introduce from level 2 on and that stand for
+            several nodes: ``--fusions`` decides about them. None is what it `produces`.
         numerics: What it may do to numbers; approximate ones are off unless asked for. All but exact ones are kept
             away from values whose rounding decides about integers (see `Context.offer`).
         keeps_elementwise: Whether it leaves elementwise arithmetic as it is, whatever its numerics: what it may round
@@ -75,7 +79,9 @@ class GraphTransformer(abc.ABC):
     level_independent: ClassVar[bool] = False
     after: ClassVar[tuple[str, ...]] = ()
     providers: ClassVar[tuple[str, ...]] = ()
+    targets: ClassVar[tuple[Target, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
+    fuses: ClassVar[tuple[tuple[str, str], ...] | None] = None
     numerics: ClassVar[Numerics] = Numerics.EXACT
     keeps_elementwise: ClassVar[bool] = False
     enabled: ClassVar[bool] = True
@@ -95,6 +101,11 @@ class GraphTransformer(abc.ABC):
         except TypeError as error:
             known = ", ".join(field.name for field in dataclasses.fields(self.Options)) or "none"
             raise UsageError(f"{self.name} does not take {', '.join(settings)}; its options: {known}") from error
+
+    @property
+    def fused_ops(self) -> tuple[tuple[str, str], ...]:
+        """The ops that it may introduce and that stand for several nodes, as it declares them."""
+        return self.produces if self.fuses is None else self.fuses
 
     @property
     def formula(self) -> str:
@@ -120,6 +131,15 @@ class GraphTransformer(abc.ABC):
 def is_tuple_of(declared: object, kind: type) -> bool:
     """Whether something is a tuple with elements of one type only; a forgotten comma makes something else."""
     return isinstance(declared, tuple) and all(isinstance(item, kind) for item in declared)
+
+
+def _are_ops(declared: object) -> bool:
+    """Whether something is a tuple of (domain, op type)."""
+    return (
+        isinstance(declared, tuple)
+        and is_tuple_of(declared, tuple)
+        and all(len(op) == 2 and is_tuple_of(op, str) for op in declared)
+    )
 
 
 def check_instance(transformer: object) -> None:
@@ -151,8 +171,12 @@ def check_contract(transformer: GraphTransformer) -> None:
     for declaration in ("after", "providers"):
         if not is_tuple_of(getattr(kind, declaration), str):
             raise RegistrationError(f"{where}: {declaration} must be a tuple of names")
-    if not is_tuple_of(kind.produces, tuple) or not all(len(op) == 2 and is_tuple_of(op, str) for op in kind.produces):
+    if not is_tuple_of(kind.targets, Target):
+        raise RegistrationError(f"{where}: targets must be a tuple of Target")
+    if not _are_ops(kind.produces):
         raise RegistrationError(f"{where}: produces must be a tuple of (domain, op type)")
+    if kind.fuses is not None and not _are_ops(kind.fuses):
+        raise RegistrationError(f"{where}: fuses must be a tuple of (domain, op type), or None")
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
     if (
@@ -163,10 +187,10 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(
             f"{where}: what may round otherwise must offer its rewrites (offers_rewrites): some must round as they did"
         )
-    if kind.providers and not kind.offers_rewrites:
+    if (kind.providers or kind.targets) and not kind.offers_rewrites:
         raise RegistrationError(
-            f"{where}: what is for some providers only must offer its rewrites (offers_rewrites): so it is kept away"
-            " from nodes that are placed elsewhere"
+            f"{where}: what is for some providers or targets only must offer its rewrites (offers_rewrites): so it"
+            " is kept away from where it does not belong"
         )
     for renamed, remedy in _RENAMED.items():
         if hasattr(kind, renamed):

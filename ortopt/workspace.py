@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
+from ortopt.analysis.costs import Cost
 from ortopt.analysis.exactness import Exactness
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
@@ -32,6 +33,7 @@ class Workspace:
         edit: The editor: the one way to change the model.
         offered: Number of rewrites that have been offered.
         too_large: Candidates that were refused because the file would grow too much: bytes by (transformer, node).
+        declined: Candidates whose fused form is not worth it: what it costs by (transformer, node).
         left_out: Rewrites that an observer refused, as (transformer, nodes).
         patience: Seconds left, in the whole run, for evaluating constants with ops that are not known to be safe.
     """
@@ -48,6 +50,7 @@ class Workspace:
         self.allowance = allowance
         self.offered = 0
         self.too_large: dict[tuple[str, ir.Node], int] = {}
+        self.declined: dict[tuple[str, ir.Node], Cost] = {}
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
         self._stopped_at: int | None = None
@@ -152,6 +155,7 @@ class CloneWorkspace(Workspace):
         self.allowance = workspace.allowance
         self.offered = workspace.offered
         self.too_large = workspace.too_large
+        self.declined = workspace.declined
         self.left_out = workspace.left_out
         self.edit = workspace.edit
 

@@ -21,7 +21,7 @@ LAYERS = (
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer former_names context placement workspace observers rule adapters direct_edits",
+    "transformer former_names context placement fusions workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion",
     "transformers",
     "registry rule_batch batch_runner manager instrumentation",
@@ -30,6 +30,7 @@ LAYERS = (
     "api",
     "runtime",
     "reporting benchmarking testing zoo",
+    "regression",
     "cli",
 )
 """Lowest first; a module imports only from its own layer and from those below, for types too."""

@@ -10,11 +10,13 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("wheel", "sdist", "editable")
@@ -244,3 +246,33 @@ def _real_version() -> str | None:
         return importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+PLATFORMS = {
+    "Linux on x86": ("linux", "x86_64", "onnxruntime-gpu"),
+    "Linux on ARM": ("linux", "aarch64", "onnxruntime"),
+    "macOS on ARM": ("darwin", "arm64", "onnxruntime"),
+    "macOS on x86": ("darwin", "x86_64", "onnxruntime"),
+    "Windows on x86": ("win32", "AMD64", "onnxruntime-gpu"),
+    "Windows on ARM": ("win32", "ARM64", "onnxruntime"),
+}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_platform_gets_the_onnxruntime_that_has_wheels_for_it(platform: str) -> None:
+    """Of both distributions exactly one: they hold the same package."""
+    system, machine, wanted = PLATFORMS[platform]
+    environment = {"sys_platform": system, "platform_machine": machine}
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [Requirement(text) for text in declared["dependencies"]]
+    chosen = [
+        requirement.name
+        for requirement in requirements
+        if requirement.name.startswith("onnxruntime")
+        and (requirement.marker is None or requirement.marker.evaluate(environment))
+    ]
+    assert chosen == [wanted]
+    for text in declared["optional-dependencies"]["cuda"]:
+        marker = Requirement(text).marker
+        assert marker is not None
+        assert marker.evaluate(environment) == (wanted == "onnxruntime-gpu")

@@ -4,78 +4,63 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, need, opset
+from ortopt.graph.match import need
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import Attention, attention
+from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
 from ortopt.rule import RewriteRule
-
-STANDARD_FROM = 23
-"""The version of ai.onnx that has Attention."""
 
 
 class AttentionFusion(RewriteRule[Attention]):
     """``Softmax(scale · q · kᵀ + mask) · v``, with heads split and joined → ``Attention(q, k, v, mask, past)``.
 
     The standard operator where the opset has it and no dimension can be 0, which its kernel refuses; else ONNX
-    Runtime's MultiHeadAttention, if as many heads read as are read and no row can be masked as a whole.
+    Runtime's MultiHeadAttention, if each query head has a key head of its own, nothing caps the scores, and no row that
+    can be masked as a whole is guarded.
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion")
-    roots = ("MatMul",)
+    after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion", "group_query_attention_fusion")
+    roots = PRODUCTS
     lookback = 12
     looks_downstream = True
     produces = (("com.microsoft", "MultiHeadAttention"),)
+    fuses = (("", "Attention"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
         block = attention(root)
-        if _has_standard_op(block):
+        if has_standard_op(block):
+            check_layouts(block)
             return block
         if not block.flat or block.keys.count != block.queries.count:
             block = block.as_read()
         _check_own_op(block)
+        check_layouts(block)
         return block
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
         """Build the attention: on values that are not split into heads where there are such ones."""
-        node = _standard(found) if _has_standard_op(found) else _multi_head(found)
-        result, *presents = node.outputs
-        if not found.flat:
-            replaced = {found.context: result}
-        elif found.merged is not None:
-            replaced = {found.merged: result}
-        else:
-            assert found.joined is not None
-            split = constant([0, 0, found.queries.count, found.values.size])
-            replaced = {found.joined: ir.node("Reshape", [result, split]).outputs[0]}
-        if found.past is not None:
-            replaced |= dict(zip((found.past.present_key, found.past.present_value), presents, strict=True))
-        return replaced
-
-
-def _has_standard_op(block: Attention) -> bool:
-    """Whether ai.onnx has an op for the block, whose kernel runs wherever the block does."""
-    if block.keys_first or opset(block.core[0]) < STANDARD_FROM:
-        return False
-    try:
-        check_sizes_are_positive(block)
-    except Refusal:
-        return False
-    return True
+        node = _standard(found) if has_standard_op(found) else _multi_head(found)
+        return replacements(found, node.outputs)
 
 
 def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
-    need(block.joined is not None, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
-    if block.keys_first:
+    need(not block.cap, "MultiHeadAttention has no cap", root)
+    own = block.queries.count == block.keys.count == block.values.count
+    need(own, "MultiHeadAttention repeats no heads", root)
+    if not block.flat:
+        moved, _ = block.result.best(block.result.roles.merged)
+        need(moved > 0, "MultiHeadAttention gives heads side by side, which nothing asks for", root)
+    if block.keys_first or block.past is not None:
         alike = block.keys.size == block.values.size
         need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
-    infinite = block.guarded and any(mask.depth(bias) is mask.Depth.UNKNOWN for bias in block.biases)
+    infinite = block.guarded and block.bias is not None and block.bias.depth is mask.Depth.UNKNOWN
     need(not infinite, "MultiHeadAttention gives NaN where a row is masked as a whole, and the original gives 0", root)
 
 
@@ -83,33 +68,26 @@ def _standard(block: Attention) -> ir.Node:
     attributes: dict[str, float | int] = {"scale": block.scale}
     if block.flat:
         attributes |= {"q_num_heads": block.queries.count, "kv_num_heads": block.keys.count}
-    query, key, value = _operands(block)
+    query, key, value = operands(block)
     bias: ir.Value | None = None
-    if block.biases:
-        total = mask.lifted(block.biases, guarded=block.guarded)
-        bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1 if block.flat else 2)
+    if block.cap:
+        attributes["softcap"] = block.cap
+    if block.bias is not None:
+        bias = mask.lifted(block.bias.build(), guarded=block.guarded, kind=block.bias.kind)
+        bias = block.bias.full(bias, block.queries, block.read_keys)
     if block.past is None:
-        return ir.node("Attention", [query, key, value, *([bias] if block.biases else [])], attributes)
-    operands = [query, key, value, bias, block.past.key, block.past.value]
-    return ir.node("Attention", operands, attributes, num_outputs=3)
+        return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
+    inputs = [query, key, value, bias, block.past.key, block.past.value]
+    return ir.node("Attention", inputs, attributes, num_outputs=3)
 
 
 def _multi_head(block: Attention) -> ir.Node:
     attributes = {"num_heads": block.queries.count, "scale": block.scale}
-    query, key, value = _operands(block)
-    if block.keys_first:
-        key, value = block.keys.heads_first(), block.values.heads_first()
-    operands: list[ir.Value | None] = [query, key, value]
-    if block.biases:
-        total = mask.total(block.biases)
-        bias = mask.for_each_query(total, block.biases, block.scores, query, axis=1)
-        operands += [None, None, mask.of_rank_4(bias, block.biases)]
+    query, key, value = operands(block)
+    inputs: list[ir.Value | None] = [query, key, value]
+    if block.bias is not None:
+        inputs += [None, None, bias_of_rank_4(block)]
     if block.past is not None:
-        operands += [None] * (6 - len(operands)) + [block.past.key, block.past.value]
+        inputs += [None] * (6 - len(inputs)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3
-    return ir.node("MultiHeadAttention", operands, attributes, domain="com.microsoft", num_outputs=outputs)
-
-
-def _operands(block: Attention) -> list[ir.Value]:
-    heads = (block.queries, block.keys, block.values)
-    return [part.merged() if block.flat else part.heads_first() for part in heads]
+    return ir.node("MultiHeadAttention", inputs, attributes, domain="com.microsoft", num_outputs=outputs)

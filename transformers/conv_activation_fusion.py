@@ -6,25 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import (
-    FLOAT,
-    attribute,
-    dtype,
-    inputs,
-    need,
-    opset,
-    optional,
-    plain_attributes,
-    producer,
-    scalar,
-)
+from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.convolution_activation import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
-from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 MICROSOFT = "com.microsoft"
-LIMITS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
 
 class Found(NamedTuple):
@@ -41,7 +29,7 @@ class ConvActivationFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL2,)
     numerics = Numerics.REORDERED
-    roots = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
+    roots = ACTIVATIONS
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedConv"),)
 
@@ -58,33 +46,4 @@ class ConvActivationFusion(RewriteRule[Found]):
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the convolution with its activation."""
-        node = ir.node("FusedConv", found.convolution.inputs, domain=MICROSOFT)
-        node.attributes.update(found.convolution.attributes)
-        node.attributes["activation"] = ir.AttrString("activation", found.activation)
-        if found.parameters:
-            node.attributes["activation_params"] = ir.AttrFloat32s("activation_params", found.parameters)
-        return node
-
-
-def parameters_of(node: ir.Node) -> tuple[float, ...]:
-    """The parameters of an activation, in the kernel's order."""
-    match node.op_type:
-        case "LeakyRelu":
-            return (attribute(node, "alpha", 0.01),)
-        case "HardSigmoid":
-            return attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
-        case "Clip":
-            bounds = _bounds(node)
-            need(bounds[0] <= bounds[1], "the bounds are out of order", node)
-            return bounds
-    return ()
-
-
-def _bounds(node: ir.Node) -> tuple[float, float]:
-    if opset(node) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
-        return attribute(node, "min", LIMITS[0]), attribute(node, "max", LIMITS[1])
-    low, high = optional(node, 1), optional(node, 2)
-    return (
-        LIMITS[0] if low is None else scalar(low),
-        LIMITS[1] if high is None else scalar(high),
-    )
+        return fused_convolution(found.convolution, found.activation, found.parameters)

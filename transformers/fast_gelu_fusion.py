@@ -42,6 +42,7 @@ class FastGeluFusion(RewriteRule[Found]):
     lookback = 7
     looks_downstream = True
     produces = (("com.microsoft", "FastGelu"),)
+    fuses = (("", "Gelu"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

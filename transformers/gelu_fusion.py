@@ -39,6 +39,7 @@ class GeluFusion(RewriteRule[Found]):
     roots = ("Erf",)
     looks_downstream = True
     produces = (("com.microsoft", "Gelu"),)
+    fuses = (("", "Gelu"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

@@ -66,6 +66,7 @@ class GroupFusion(GraphTransformer):
     keeps_elementwise = True
     offers_rewrites = True
     produces = ((GROUP_DOMAIN, "group_K"),)
+    fuses = ()  # a group is no op: its nodes stay what they are
     Options = GroupFusionOptions
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

@@ -4,14 +4,19 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortopt.analysis import releases
+from ortopt.analysis import kernels, releases
+from ortopt.analysis.costs import Form
+from ortopt.cancellation import CancellationToken
+from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention, check_sizes_are_positive
+from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
-from ortopt.patterns.rotary import rotary
+from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
+from ortopt.patterns.rotary.block import rotary, wants_standard_op
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -30,12 +35,12 @@ def _rms_alone(root: ir.Node) -> None:
 
 
 def _rotary(root: ir.Node) -> None:
-    """An embedding with tables for each sequence, for which the standard op does.
+    """An embedding for which the standard op is the better one.
 
     Raises:
         Refusal: If it is none.
     """
-    if rotary(root).shared:
+    if not wants_standard_op(rotary(root)):
         raise Refusal("one table serves all sequences")
 
 
@@ -51,8 +56,8 @@ def _attention(root: ir.Node) -> None:
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (
     (17, "LayerNormalization", ROOTS, layer_normalization),
     (23, "RMSNormalization", ROOTS, _rms_alone),
-    (23, "RotaryEmbedding", ("Add",), _rotary),
-    (23, "Attention", ("MatMul",), _attention),
+    (23, "RotaryEmbedding", ROTARY_ROOTS, _rotary),
+    (23, "Attention", PRODUCTS, _attention),
 )
 """The opset that has an op, the op, the roots of its pattern, and the pattern."""
 
@@ -73,10 +78,13 @@ class OpsetConversion(GraphTransformer):
         if graph is not context.model.graph:
             return False
         for version, op, root in reversed(_demands(context)):
-            reason = _raised(version, context, f"it has an op for {op}")
+            reason = _unwanted(op, root)
             if not reason:
-                return True
-            context.refuse(root, f"{op} needs opset {version}: {reason}")
+                raised = _raised(version, context, f"it has an op for {op}")
+                if not raised:
+                    return True
+                reason = f"{op} needs opset {version}: {raised}"
+            context.refuse(root, reason)
         return False
 
 
@@ -85,11 +93,20 @@ def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
     demands = []
     for version, op, roots, pattern in _WANTED:
         if any(imports.get("", version) < version for imports in _imports(context.model)):
-            candidates = context.cancellation.checked(_candidates(context, roots))
-            root = next(filter(_matches(pattern, version), candidates), None)
+            matches = _matches(pattern, version, context.cancellation)
+            root = next(filter(matches, _candidates(context, roots)), None)
             if root is not None:
                 demands.append((version, op, root))
     return demands
+
+
+def _unwanted(op: str, root: ir.Node) -> str:
+    """Why the run does not want an op of ai.onnx for a pattern; empty if it does."""
+    try:
+        preferred(root, [Form("", op)])
+    except Refusal as refusal:
+        return str(refusal)
+    return ""
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:
@@ -101,10 +118,11 @@ def _candidates(context: Context, roots: tuple[str, ...]) -> list[ir.Node]:
     return [node for graph in index.graphs() for op in roots for node in index.nodes(graph, op)]
 
 
-def _matches(pattern: Callable[[ir.Node], object], version: int) -> Callable[[ir.Node], bool]:
+def _matches(pattern: Callable[[ir.Node], object], version: int, token: CancellationToken) -> Callable[[ir.Node], bool]:
     """Whether a node is the root of a pattern in a graph of an older opset."""
 
     def matches(root: ir.Node) -> bool:
+        token.check()  # each time: a large pattern takes long
         if scope.of(scope.graph_of(root)).opset_imports.get("", version) >= version:
             return False
         try:
@@ -127,6 +145,9 @@ def _raised(version: int, context: Context, why: str) -> str:
     steps = raising.plan(context.model, version, context.cancellation)
     if isinstance(steps, str):
         return steps
+    lost = _lost_kernel(version, context)
+    if lost:
+        return lost
     nodes = [step.node for step in steps]
 
     def change() -> list[ir.Node]:
@@ -134,3 +155,19 @@ def _raised(version: int, context: Context, why: str) -> str:
         return nodes
 
     return "" if context.attempt(nodes, change, f"opset {version}: {why}") else "it was left out"
+
+
+def _lost_kernel(version: int, context: Context) -> str:
+    """Which op a provider runs now and would not run in another opset; an empty text if there is none."""
+    seen: set[tuple[object, ...]] = set()
+    for graph in context.edit.index.graphs():
+        have = scope.of(graph).opset_imports.get("", version)
+        for node in context.cancellation.checked(graph) if have < version else ():
+            kinds = tuple(None if value is None else value.dtype for value in node.inputs)
+            if node.domain or (node.op_type, kinds, have) in seen:
+                continue
+            seen.add((node.op_type, kinds, have))
+            for provider in context.options.providers:
+                if kernels.support(provider, node, have) and not kernels.support(provider, node, version):
+                    return f"{provider} has no kernel of {node.op_type} in opset {version}"
+    return ""

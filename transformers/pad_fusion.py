@@ -20,6 +20,7 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.quantization import dequantizer, is_faithful, quantizer, same_scale, scaling
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
@@ -35,19 +36,24 @@ class Found(NamedTuple):
 class PadFusion(RewriteRule[Found]):
     """``Conv(Pad(x))``, ``AveragePool(Pad(x))`` with zeros around the image → one op with ``pads``.
 
-    Never a MaxPool, which pads with -inf and not with 0 (ONNX Runtime fuses it all the same).
+    Never a MaxPool, which pads with -inf and not with 0 (ONNX Runtime fuses it all the same). In quantized graphs the
+    result of the Pad is quantized as its input was: that changes no number, so it goes too.
     """
 
     levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     roots = ("AveragePool", "Conv")
+    lookback = 4
     opsets = (7, NEWEST_OPSET)  # before, an AveragePool never counted its padding
 
     def match(self, root: ir.Node) -> Found:
         """A Pad by known numbers of zeros, along spatial axes only."""
         (padded,) = inputs(root, 1)
+        padded, between = _before_quantization(padded)
         pad = producer(padded, "Pad")
         (x,) = inputs(pad, 1)
+        if between:
+            _check_quantized_before(x, between)
         need(dtype(x) in FLOATS, "it pads no floats", pad)
         need(attribute(pad, "mode", "constant") == "constant", "it does not pad with a constant", pad)
         need(_filling(pad) == 0, "it does not pad with 0", pad)
@@ -66,7 +72,7 @@ class PadFusion(RewriteRule[Found]):
         if root.op_type == "AveragePool":
             _check_average(root, own, pads)
         plain_attributes(root)
-        return Found((pad, root), x, pads)
+        return Found((pad, *between, root), x, pads)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the op; an average counts the zeros as the Pad's users did."""
@@ -76,6 +82,26 @@ class PadFusion(RewriteRule[Found]):
         if root.op_type == "AveragePool":
             attributes.append(ir.AttrInt64("count_include_pad", 1))
         return ir.Node("", root.op_type, [found.source, *root.inputs[1:]], attributes)
+
+
+def _before_quantization(padded: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """A value before it was quantized and dequantized, and the two nodes; the value itself and none if it was not."""
+    try:
+        dequantize = dequantizer(padded)
+        quantize = quantizer(inputs(dequantize, 1)[0])
+    except Refusal:
+        return padded, ()
+    return inputs(quantize, 1)[0], (quantize, dequantize)
+
+
+def _check_quantized_before(x: ir.Value, between: tuple[ir.Node, ...]) -> None:
+    """Refuse where what is padded was not quantized in the same way: then the second quantization rounds."""
+    mappings = [scaling(node) for node in (dequantizer(x), *between)]
+    first = mappings[0]
+    for mapping in mappings:
+        same = mapping.scale.size == 1 and same_scale(first, mapping) and first.integers == mapping.integers
+        need(same and mapping.zero_point == first.zero_point, "the padded image is quantized otherwise", x)
+    need(is_faithful(first), "the scale is too large or too small to be exact", x)
 
 
 def _filling(pad: ir.Node) -> float:

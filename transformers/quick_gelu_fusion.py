@@ -1,29 +1,13 @@
 """A sigmoid of x, scaled, times x: QuickGELU, or SiLU where the scale is 1, in one pass over memory."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
 
-from ortopt.graph.match import choose, inputs, is_constant, is_op, keeps_rank, need, only_user, scalar
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.swish import Swish, swish
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
-    """The nodes, x and its scale inside of the sigmoid."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    alpha: float
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The product, which stands below the root."""
-        return (self.y,)
-
-
-class QuickGeluFusion(RewriteRule[Found]):
+class QuickGeluFusion(RewriteRule[Swish]):
     """``x · Sigmoid(alpha · x)`` → ``com.microsoft.QuickGelu<alpha = alpha>(x)``."""
 
     levels = (TransformerLevel.LEVEL2,)
@@ -32,34 +16,11 @@ class QuickGeluFusion(RewriteRule[Found]):
     produces = (("com.microsoft", "QuickGelu"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Swish:
         """The product below the sigmoid, of what is scaled above it."""
-        (argument,) = inputs(root, 1)
-        product = only_user(root.outputs[0], "Mul")
-        a, b = inputs(product, 2)
-        need(a is not b, "the product is a square", product)
-        x = b if a is root.outputs[0] else a
-        nodes: tuple[ir.Node, ...] = (root, product)
-        alpha = 1.0
-        if argument is not x:
-            alpha, scaling = _scale(argument, x)
-            nodes = (scaling, *nodes)
-        return Found(nodes, x, alpha, product.outputs[0])
+        return swish(root)
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+    def rewrite(self, found: Swish) -> dict[ir.Value, ir.Value]:
         """Build the activation in place of the product."""
         node = ir.node("QuickGelu", [found.x], {"alpha": found.alpha}, domain="com.microsoft")
         return {found.y: node.outputs[0]}
-
-
-def _scale(argument: ir.Value, x: ir.Value) -> tuple[float, ir.Node]:
-    """What x is scaled with, and the node that does so."""
-    scaling = argument.producer()
-    need(is_op(scaling, "Mul"), "the argument of Sigmoid is not alpha · x", argument)
-    assert scaling is not None
-    a, b = inputs(scaling, 2)
-    pairs = [pair for pair in ((a, b), (b, a)) if pair[0] is x and is_constant(pair[1])]
-    need(bool(pairs), "the argument of Sigmoid is not alpha · x", argument)
-    _, number = choose(pairs)
-    need(keeps_rank(number, x), "the constant would raise the rank", number)
-    return scalar(number), scaling

@@ -31,6 +31,7 @@ class RmsNormFusion(RewriteRule[Normalization]):
     lookback = 6
     looks_downstream = True
     produces = (("", "SimplifiedLayerNormalization"),)
+    fuses = (("", "RMSNormalization"), *produces)
     numerics = Numerics.REORDERED
     Options = RmsNormFusionOptions
 

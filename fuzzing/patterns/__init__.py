@@ -9,10 +9,12 @@ from fuzzing.patterns import arithmetic
 from fuzzing.patterns import movement
 from fuzzing.patterns import quantization
 from fuzzing.patterns import redundancies
+from fuzzing.patterns import attention
 
 __all__ = [
     "activations",
     "arithmetic",
+    "attention",
     "movement",
     "normalizations",
     "products",

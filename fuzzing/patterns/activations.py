@@ -67,8 +67,11 @@ def _quick_gelu(w: Writer) -> None:
 @plant
 def _composed_activation(w: Writer) -> None:
     """Hard swish, mish, softplus, leaky relu and the like, spelled out."""
+    what = w.random.randrange(9)
+    if what > 4:
+        (_clamped if what > 6 else _halves)(w)
+        return
     x = w.pick((F32, F32, F64, F16))
-    what = w.random.randrange(5)
     if what == 0:
         s = w.either("Add", x, constant_number(w, 3.0, x), show=False)
         c = w.add("Clip", [s, w.scalar(0, x, rank=0), w.scalar(w.usual(6, 5), x, rank=0)], show=False)
@@ -88,3 +91,47 @@ def _composed_activation(w: Writer) -> None:
         w.add("Max", [x, s], np.broadcast_shapes(x.shape, s.shape), None if x.rank < s.rank else x.varies) if (
             x.rank >= s.rank
         ) else None
+
+
+def _clamped(w: Writer) -> None:
+    """Gates and clamps: hard sigmoid, hard swish, ReLU6, in other spellings."""
+    x = w.pick((F32, F32, F64, F16))
+    top = w.one(6.0, 1.0, 5.0)
+    slope = w.usual(1.0, 0.2, odds=0.6)
+    s = x if slope == 1.0 else w.either("Mul", x, constant_number(w, slope, x), show=False)
+    s = w.either("Add", s, constant_number(w, w.one(top / 2, 0.5, -1.0), x), show=False)
+    if w.chance(0.4):
+        c = w.add("Clip", [s, w.scalar(0, x, rank=0), w.scalar(top, x, rank=0)], show=False)
+    elif w.chance(0.5):
+        r = w.add("Relu", [s], show=False)
+        c = w.either("Min", r, constant_number(w, top, x), show=False)
+    else:
+        r = w.either("Max", s, constant_number(w, 0.0, x), show=False)
+        c = w.either("Min", r, constant_number(w, top, x), show=False)
+    if w.chance(0.5):
+        c = w.elementwise("Div", c, constant_number(w, w.usual(top, 3.0), x), show=False)
+    if w.chance(0.6):
+        c = w.either("Mul", x if w.chance(0.93) else w.like(x), c, show=False)
+    w.elementwise("Div", c, constant_number(w, w.one(top, 2.0), x))
+    w.maybe_show(s, c)
+
+
+def _halves(w: Writer) -> None:
+    """Sloped Relus, exponential units and the like, chosen by Where or put together of two halves."""
+    x = w.pick((F32, F32, F64, F16))
+    slope = constant_number(w, w.one(0.1, 0.25, -0.5, 2.0), x)
+    zero = constant_number(w, 0.0, x)
+    what = w.random.randrange(4)
+    if what == 0:
+        n = w.add("Relu", [w.add("Neg", [x], show=False)], show=False)
+        p = w.add("Relu", [x], show=False)
+        w.elementwise(w.one("Sub", "Add"), p, w.either("Mul", n, slope, show=False))
+    elif what == 1:
+        e = w.elementwise("Sub", w.add("Exp", [x], show=False), constant_number(w, 1.0, x), show=False)
+        p = w.add("Relu", [x], show=False)
+        w.either("Add", p, w.either("Min", e, zero, show=False))
+    elif what == 2:
+        a = w.either("Add", w.add("Abs", [x], show=False), constant_number(w, w.usual(1.0, 2.0), x), show=False)
+        w.elementwise("Div", x, a)
+    else:
+        w.elementwise(w.one("Max", "Min"), x, w.either("Mul", x, slope, show=False))

@@ -152,10 +152,27 @@ def _merged_heads(w: Writer, y: Value) -> Value:
 
 @plant
 def _rotary(w: Writer) -> None:
+    """What becomes RotaryEmbedding: whole heads or their first elements, halves or neighbours."""
     x = w.pick((F32, F32, F64), (3, 4), lambda one: not one.varies[-1] and one.shape[-1] % 2 == 0 and one.size > 0)
     n = x.shape[-1]
+    if n < 4 or w.chance(0.7):
+        _turned(w, x)
+        return
+    first = n // 4 * 2
+    results = [(x.dtype, (*x.shape[:-1], size), x.varies) for size in (first, n - first)]
+    head, rest = w.node("Split", [x, w.ints(first, n - first)], results, axis=-1)
+    parts = [_turned(w, head), rest]
+    w.add("Concat", parts if w.chance(0.7) else parts[::-1], x.shape, x.varies, axis=-1)
+
+
+def _turned(w: Writer, x: Value) -> Value:
+    n, neighbours = x.shape[-1], w.chance(0.4)
     half = n // 2
-    if w.chance(0.5):
+    if neighbours:
+        bounds = [w.ints(2**63 - 1), w.ints(-1), w.ints(2)]
+        shape = (*x.shape[:-1], half)
+        a, b = (w.add("Slice", [x, w.ints(start), *bounds], shape, x.varies, show=False) for start in (0, 1))
+    elif w.chance(0.5):
         cut = w.usual(half, 1)
         a = w.add("Slice", [x, w.ints(0), w.ints(cut), w.ints(-1)], (*x.shape[:-1], cut), x.varies, show=False)
         b = w.add(
@@ -165,10 +182,31 @@ def _rotary(w: Writer) -> None:
         results = [(x.dtype, (*x.shape[:-1], half), x.varies)] * 2
         a, b = w.node("Split", [x, w.ints(half, half)], results, axis=-1)
     parts = [w.add("Neg", [b], show=False), a]
-    turned = w.add("Concat", parts if w.chance(0.95) else parts[::-1], x.shape, x.varies, show=False, axis=-1)
-    length = 1 if x.varies[-2] else x.shape[-2]
-    cos, sin = (w.noise((length, n), x.dtype) for _ in range(2))
-    w.either("Add", w.either("Mul", x, cos, show=False), w.either("Mul", turned, sin, show=False))
+    parts = parts if w.chance(0.95) else parts[::-1]
+    turned = _interleaved(w, parts, x) if neighbours else w.add("Concat", parts, x.shape, x.varies, show=False, axis=-1)
+    cos, sin = (_table(w, x, neighbours=neighbours) for _ in range(2))
+    return w.either("Add", w.either("Mul", x, cos, show=False), w.either("Mul", turned, sin, show=False))
+
+
+def _interleaved(w: Writer, parts: Sequence[Value], x: Value) -> Value:
+    """The elements of two values by turns, in the shape of another."""
+    around, half, single = x.shape[:-1], x.shape[-1] // 2, (*x.varies, False)
+    copied = [0] * len(around)
+    columns = [w.add("Reshape", [v, w.ints(*copied, half, 1)], (*around, half, 1), single, show=False) for v in parts]
+    pairs = w.add("Concat", columns, (*around, half, 2), single, show=False, axis=-1)
+    return w.add("Reshape", [pairs, w.ints(*copied, 2 * half)], x.shape, x.varies, show=False)
+
+
+def _table(w: Writer, x: Value, *, neighbours: bool) -> Value:
+    """Cosines or sines for each position, mostly the same for both elements of a pair."""
+    length, n = 1 if x.varies[-2] else x.shape[-2], x.shape[-1]
+    if w.chance(0.1):
+        return w.noise((length, n), x.dtype)
+    table = w.noise((length, n // 2), x.dtype)
+    if neighbours:
+        repeated = w.ints(*np.repeat(np.arange(n // 2), 2).tolist())
+        return w.add("Gather", [table, repeated], (length, n), (False, False), show=False, axis=-1)
+    return w.add("Concat", [table, table], (length, n), (False, False), show=False, axis=-1)
 
 
 @plant

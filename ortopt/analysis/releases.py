@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
-from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.semantics import STANDARD_DOMAINS
 
@@ -102,6 +101,17 @@ def of_op(domain: str, op: str) -> Release:
     return (1, 0) if text is None else parse_release(text)
 
 
+def of_node(node: ir.Node) -> Release:
+    """The first release that knows a node's op of ONNX Runtime's own, with the attributes that the node has."""
+    return max(of_op(node.domain, node.op_type), *_of_attributes(node), (1, 0))
+
+
+def _of_attributes(node: ir.Node) -> list[Release]:
+    """The releases in which an op of ONNX Runtime's own got attributes that a node has."""
+    later = _data()["attributes"].get(f"{node.domain}::{node.op_type}", {}) if node.domain else {}
+    return [parse_release(text) for name, text in later.items() if name in node.attributes]
+
+
 def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requirement:
     """What a model needs to be loaded; linear in its nodes.
 
@@ -111,12 +121,13 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
     """
     own: dict[str, Release] = {}
     foreign: set[str] = set()
-    for domain, op, version in _ops(model, token):
+    for node, version in _ops(model, token):
+        domain, op = node.domain, node.op_type
         if kernels.is_official(domain, op, version):
             continue
         name = f"{domain or 'ai.onnx'}::{op}"
         if domain == _OWN or domain in STANDARD_DOMAINS:
-            own[name] = of_op(domain, op)
+            own[name] = max(own.get(name, (1, 0)), of_node(node))
         else:
             foreign.add(name)
     bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
@@ -125,16 +136,18 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
     return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
 
 
-def _ops(model: ir.Model, token: CancellationToken) -> Iterator[tuple[str, str, int]]:
-    """The ops of a model, each once for each opset, calls of its own functions apart."""
-    seen: set[tuple[str, str, int]] = set()
-    for graph in scope.graphs(model, token):
-        imports = scope.of(graph).opset_imports
-        for node in token.checked(graph):
-            key = node.domain, node.op_type, imports.get(node.domain, 1)
+def _ops(model: ir.Model, token: CancellationToken) -> Iterator[tuple[ir.Node, int]]:
+    """A node of each op of a model, for each opset and release that it needs; calls of its own functions apart."""
+    seen: set[tuple[str, str, int, Release]] = set()
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        imports = body.opset_imports
+        for node in token.checked(body.all_nodes()):
+            version = imports.get(node.domain, 1)
+            key = node.domain, node.op_type, version, max(_of_attributes(node), default=(1, 0))
             if key not in seen and node.op_identifier() not in model.functions:
                 seen.add(key)
-                yield key
+                yield node, version
 
 
 def _first(table: Mapping[str, str], version: int) -> Release:
@@ -159,6 +172,7 @@ __all__ = [
     "installed",
     "least",
     "of_ir",
+    "of_node",
     "of_op",
     "of_opset",
     "parse_release",

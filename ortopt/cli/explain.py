@@ -1,4 +1,4 @@
-"""``ortopt explain``: what one pass would rewrite in a model, and what it leaves alone, and why."""
+"""``ortopt explain``: what one pass would rewrite in a model, or what becomes of its blocks; what is left, and why."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import click
 from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
+    from ortopt.api import Optimization, OptimizeResult
     from ortopt.instrumentation.explanation import Explanation
+    from ortopt.options import Options
+    from ortopt.transformer import GraphTransformer
 
 
 @click.command("explain", short_help="Show what a pass rewrites and refuses, and why.")
 @click.argument("model")
-@click.argument("name", metavar="PASS")
-@click.option("-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one]")
+@click.argument("name", metavar="PASS|BLOCKS")
+@click.option(
+    "-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one; 3 for blocks]"
+)
 @click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
 @run_options
 @run_option("strict")
@@ -26,13 +31,48 @@ if TYPE_CHECKING:
 def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **flags: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
 
-    The passes before it run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
+    Or show the blocks of the model that one op can stand for (BLOCKS is attention, rotary or normalization): which op
+    each becomes, or the first condition that fails. The passes before it run as in "ortopt optimize"; nothing is
+    written. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
+    from ortopt.analysis.blocks import FAMILIES
+
+    if name in FAMILIES:
+        _explain_blocks(model, name, level, alone, as_json, flags)
+    else:
+        _explain_pass(model, name, level, alone, as_json, flags)
+
+
+def _explain_blocks(
+    model: str, family: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]
+) -> None:
+    """Show the blocks of one family."""
+    from ortopt.analysis.blocks import FAMILIES
+    from ortopt.cli.warning import warn
+    from ortopt.errors import UsageError
+    from ortopt.instrumentation.explanation import Explanation
+    from ortopt.reporting import blocks, report
+
+    if alone:
+        raise UsageError(f"--alone is for one pass, not for all that fuse {FAMILIES[family].title}")
+    if level is not None:
+        flags["level"] = level
+    options, listener = make_options(**flags), Explanation()
+    run, result = _transformed(model, options, listener)
+    for failure in result.summary.failures:
+        warn(failure)
+    ops = FAMILIES[family].ops
+    makers = [one.transformer.name for one in run.selected if not ops.keys().isdisjoint(one.transformer.fused_ops)]
+    data = blocks.describe(result.model, listener, family, dict.fromkeys(makers), options.level)
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        blocks.show(data, report.console(sys.stdout))
+
+
+def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
+    """Show what one pass does and does not."""
     from ortopt import registry
-    from ortopt.api import Optimization
-    from ortopt.cancellation import CancellationToken
-    from ortopt.cli import models
-    from ortopt.cli.interrupt import cancels
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
     from ortopt.instrumentation.explanation import Explanation
@@ -44,24 +84,47 @@ def command(model: str, name: str, level: int | None, alone: bool, as_json: bool
     flags["only"] = (kind.name,) if alone else flags["only"]
     flags["enable"] = (*flags["enable"], kind.name)
     options = make_options(level=max(kind.levels) if level is None else level, **flags)
-    listener, token = Explanation([kind.name]), CancellationToken()
-    run = Optimization(models.resolve(model).source, options, observers=[listener], cancellation=token)
-    if not any(chosen.transformer.name == kind.name for chosen in run.selected):
-        levels = ", ".join(str(at.value) for at in kind.levels)
-        raise UsageError(f"{kind.name} (level {levels}) does not run with these options")
-    with cancels(token):
-        run.transform()
-    result = run.result(None)
+    listener = Explanation([kind.name])
+    _, result = _transformed(model, options, listener, kind)
     for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
             warn(failure)
-    if result.stopped:
-        warn("stopped by the time limit; this is what was reached")
     data = describe(listener, kind.name, options.level, shape_arithmetic(result))
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
         _show(data)
+
+
+def _transformed(
+    model: str, options: Options, listener: Explanation, kind: type[GraphTransformer] | None = None
+) -> tuple[Optimization, OptimizeResult]:
+    """Optimize a model without verification, as far as time allows.
+
+    Args:
+        model: As the user names it.
+        options: Options of the run.
+        listener: Listens to the run.
+        kind: The pass that must be among those that run.
+    """
+    from ortopt.api import Optimization
+    from ortopt.cancellation import CancellationToken
+    from ortopt.cli import models
+    from ortopt.cli.interrupt import cancels
+    from ortopt.cli.warning import warn
+    from ortopt.errors import UsageError
+
+    token = CancellationToken()
+    run = Optimization(models.resolve(model).source, options, observers=[listener], cancellation=token)
+    if kind is not None and not any(chosen.transformer.name == kind.name for chosen in run.selected):
+        levels = ", ".join(str(at.value) for at in kind.levels)
+        raise UsageError(f"{kind.name} (level {levels}) does not run with these options")
+    with cancels(token):
+        run.transform()
+    result = run.result(None)
+    if result.stopped:
+        warn("stopped by the time limit; this is what was reached")
+    return run, result
 
 
 def describe(listener: Explanation, name: str, level: int, left: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:

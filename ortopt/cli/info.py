@@ -43,6 +43,7 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
     """
     from ortopt.api import figures
     from ortopt.graph import scope
+    from ortopt.reporting import report
     from ortopt.semantics import constant_tensor
     from ortopt.serialization.load import SOURCE_KEY
 
@@ -68,6 +69,7 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
         "outputs": [_value(value) for value in model.graph.outputs],
         "nodes": counts.nodes,
         "by_op": dict(counts.ops),
+        "blocks": {name: report.plain(count) for name, count in counts.blocks.items()},
         "initializers": counts.initializers,
         "parameters": sum(tensor.size for tensor in tensors if tensor is not None),
         "constant_bytes": counts.nbytes,
@@ -94,6 +96,7 @@ def _show(data: dict[str, Any]) -> None:
     functions = f"{len(data['functions'])} functions" if data["functions"] else ""
     inside = ", ".join(filter(None, (f"{data['nodes']} nodes", subgraphs, functions)))
     file = "unknown" if data["file_bytes"] is None else report.size(data["file_bytes"])
+    fused = report.fused(data["blocks"])
     rows = [
         ("opsets", opsets),
         ("IR version", data["ir_version"]),
@@ -101,6 +104,7 @@ def _show(data: dict[str, Any]) -> None:
         ("graph", f"{data['graph'] or 'unnamed'}: {inside}"),
         ("parameters", f"{data['parameters']:,} in {data['initializers']} initializers and Constant nodes"),
         ("constants", report.size(data["constant_bytes"])),
+        *([("fused", fused)] if fused else []),
         ("file", file + (", with external data" if data["external_data"] else "")),
     ]
     out = report.console(sys.stdout)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortopt.cli.files import STREAM
-from ortopt.errors import InvalidModelError, UsageError
-from ortopt.terminal_text import quoted
+from ortopt.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,19 +95,6 @@ def verification_inputs(
         from ortopt import zoo
 
         return zoo.inputs(argument.zoo, sizes=sizes)
-    import numpy as np
+    from ortopt.verification.inputs_file import read_inputs
 
-    try:
-        with Path(path).open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
-            file.seek(0)
-            arrays = np.load(file, allow_pickle=False)
-            inputs = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
-        if not inputs or not all(isinstance(array, np.ndarray) for array in inputs.values()):
-            raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
-    except OSError as error:
-        raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
-    except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
-        raise InvalidModelError(f"{quoted(path)}: no .npz file of plain arrays ({error})") from error
-    return inputs
+    return read_inputs(path)

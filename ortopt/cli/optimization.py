@@ -9,12 +9,14 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ortopt.analysis.providers import check_distributions
+from ortopt._version import __version__
+from ortopt.analysis.providers import check_distributions, usable
 from ortopt.api import Optimization, OptimizeResult
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
+from ortopt.cli.arguments import MARK
 from ortopt.cli.interrupt import cancels
 from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
@@ -27,6 +29,9 @@ from ortopt.reporting import report
 from ortopt.serialization.save import Saved, save
 from ortopt.terminal_text import quoted
 
+if TYPE_CHECKING:
+    from ortopt.verification.verify import Verification
+
 
 class Run:
     """A run from the model to the report.
@@ -35,6 +40,9 @@ class Run:
         model: The model argument.
         options: Options of the run.
         flags: The command's flags, by name.
+
+    Attributes:
+        data: The report as data, once there is one.
 
     Raises:
         OrtoptError: If a flag makes no sense; nothing has been written then.
@@ -55,6 +63,7 @@ class Run:
             raise UsageError("--dump-dir is given an empty name")
         self._options = options
         self._flags = flags
+        self._require_providers()
         reports = {"--json": flags["json_file"], "--trace": flags["trace_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
         self._trace = Trace() if flags["trace_file"] else None
@@ -75,6 +84,7 @@ class Run:
             self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
         self._report_stream = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
+        self.data: dict[str, Any] | None = None
 
     def all(self) -> None:
         """Transform, verify, write, report.
@@ -104,6 +114,7 @@ class Run:
             seconds=self._seconds,
             error=None if error is None else str(error),
         )
+        self.data = data
         if self._flags["json_file"]:
             files.write_text(self._flags["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
         if error is not None:
@@ -151,11 +162,13 @@ class Run:
             with self._span("verify", progress):
                 try:
                     outcome = run.verify(self._inputs)
+                    self._require_verified(outcome)
                 except VerificationError as error:
                     return run.result(run.verification), None, error
         with self._span("save", progress):
             started = time.perf_counter()
             target = sys.stdout.buffer if self._target == files.STREAM else self._target
+            run.model.metadata_props[MARK] = __version__
             saved = save(
                 run.model,
                 target,
@@ -164,6 +177,18 @@ class Run:
             )
             self._seconds["save"] = time.perf_counter() - started
         return run.result(outcome), saved, None
+
+    def _require_verified(self, outcome: Verification) -> None:
+        """With ``--strict``, a result that could not be verified is not written."""
+        if self._options.strict and outcome.status != "verified":
+            raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
+
+    def _require_providers(self) -> None:
+        """With ``--strict``, a provider that is not here is refused before the work begins."""
+        for provider in self._options.providers if self._options.strict and self._flags["verify"] else ():
+            works, reason = usable(provider)
+            if not works:
+                raise UsageError(f"{provider} does not work here: {reason} (--strict)")
 
     def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:

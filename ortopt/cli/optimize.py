@@ -10,11 +10,12 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 
 
 @click.command("optimize", short_help="Make a model smaller and faster, and verify it.")
-@click.argument("model", metavar="IN")
-@click.option("-o", "--output", metavar="OUT", help="[default: IN-stem.opt.onnx beside IN]")
+@click.argument("models", metavar="IN... [OUT]", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="OUT", help="A file, or a folder for several.  [default: IN-stem.opt.onnx]")
+@click.option("--overwrite", is_flag=True, help="Let OUT without -o replace a file that ortopt has not written.")
 @run_option("level")
 @run_options
-@run_option("strict")
+@run_option("strict", help_="Refuse a result that cannot be trusted: a pass failed, or nothing could be verified.")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @run_option("repair")
@@ -33,11 +34,21 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 @click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
 @click.option("-v", "--verbose", is_flag=True, help="List passes that changed nothing too.")
 @click.option("-q", "--quiet", is_flag=True, help="No report, no progress; warnings and errors only.")
-def command(model: str, **flags: Any) -> None:
+def command(models: tuple[str, ...], **flags: Any) -> None:
     """Optimize a model, verify the result against the original, and write it.
 
     IN is a file, "-" for stdin, or zoo:NAME. OUT may be "-" for stdout; the report then goes to stderr.
+
+    With -o, IN may be several models and folders; OUT is a folder then. Without -o, two files are IN and OUT.
     """
+    from ortopt.cli import arguments
+
+    overwrite = flags.pop("overwrite")
+    if arguments.are_several(models, flags["output"]):
+        from ortopt.cli.several import optimize
+
+        raise click.exceptions.Exit(optimize(models, make_options(**flags), **flags))
+    model, flags["output"] = arguments.one(models, flags["output"], overwrite=overwrite)
     if flags["verify"]:
         from ortopt.verification import start
 

@@ -118,8 +118,10 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
     import inspect
 
     from ortopt.options import Numerics
+    from ortopt.reporting import costs
     from ortopt.rule import RewriteRule
 
+    fuses = kind.produces if kind.fuses is None else kind.fuses
     formula, _, description = inspect.cleandoc(kind.__doc__ or "").partition("\n")
     return {
         "name": kind.name,
@@ -134,6 +136,8 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
         "after": list(kind.after),
         "providers": list(kind.providers),
         "produces": [f"{domain}::{op}" if domain else op for domain, op in kind.produces],
+        "fuses": [f"{domain}::{op}" if domain else op for domain, op in fuses],
+        "costs": costs.known(fuses),
         "options": {
             field.name: {"type": str(field.type), "default": _default(field)}
             for field in dataclasses.fields(kind.Options)
@@ -181,7 +185,7 @@ def _marks(row: Mapping[str, Any]) -> list[str]:
 
 
 def _show_pass(row: Mapping[str, Any]) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import costs, report
 
     options = ", ".join(f"{name}={option['default']} ({option['type']})" for name, option in row["options"].items())
     rows = [
@@ -193,6 +197,7 @@ def _show_pass(row: Mapping[str, Any]) -> None:
         ("after", _list(row["after"]) or "any"),
         ("providers", _list(row["providers"]) or "any"),
         ("new ops", _list(row["produces"]) or "of ai.onnx only"),
+        *(("costs" * (not place), costs.in_words(cost)) for place, cost in enumerate(row["costs"])),
         ("options", options or "none"),
         ("rewrites", "offered one by one" if row["offers_rewrites"] else "a whole run is one rewrite"),
         ("origin", row["origin"]),

@@ -72,7 +72,7 @@ class Editor(ModelEdits):
             accept: Asked about the new nodes, with their types and shapes; raises `Conflict` to refuse them.
 
         Returns:
-            The new nodes, in order.
+            The new nodes, in order; without those that nobody needs.
 
         Raises:
             Conflict: If a replacement would change the interface, a type or a shape, or let the file grow by more
@@ -93,7 +93,7 @@ class Editor(ModelEdits):
             raise
         if len(replacements) > 1 or any(old.producer() is not before for old in replacements):
             self._unsorted.add(graph)
-        return nodes
+        return [node for node in nodes if node.graph is not None]
 
     def _replace(
         self,

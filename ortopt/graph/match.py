@@ -330,6 +330,13 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return symbolic.equal(a, b)
 
 
+def is_never_zero(dim: Dim, at: ir.Node) -> bool:
+    """Whether a dimension is at least 1 wherever a node's graph runs."""
+    graph = at.graph
+    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
+    return symbolic.is_positive(dim, positive)
+
+
 def is_vector_of(value: ir.Value, size: Dim) -> bool:
     """Whether a value has one dimension only, of this size whatever the inputs are."""
     shape = shape_of(value)

@@ -310,6 +310,17 @@ def is_capped(a: Dim, b: Dim, n: int) -> bool:
     return 0 < len(others) == len(parts) - 1 and all((lower_bound(part) or 0) >= n for part in others)
 
 
+def is_floored(a: Dim, b: Dim, n: int) -> bool:
+    """Whether ``a`` is provably the greater of ``b`` and numbers <= n, as in ``max(0, b)``."""
+    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
+        return False
+    parts = expressions.parts("max", parse(a.value))
+    own = parse(b.value)
+    others = [part for part in parts if part != own]
+    rest = [lower_bound(polynomials.add(polynomials.constant(n), part, -1)) for part in others]
+    return 0 < len(rest) == len(parts) - 1 and all(bound is not None and bound >= 0 for bound in rest)
+
+
 def symbols(dim: Dim) -> frozenset[str]:
     """The names of the symbols in the expression."""
     if isinstance(dim, int) or dim.value is None:

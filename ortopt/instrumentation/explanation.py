@@ -77,6 +77,14 @@ class Explanation(Observer):
         """The candidates that were not rewritten later; for one that was refused twice, the last reason."""
         return list(self._refusals.values())
 
+    def refusals_of(self, node: ir.Node) -> list[RefusedCandidate]:
+        """What was refused at a node, by each transformer the last reason.
+
+        Args:
+            node: The node that the refusals were reported for.
+        """
+        return [refusal for (_, about), refusal in self._refusals.items() if about is node]
+
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:
         """The latest rewrite is complete: no refusal can take it back."""
         self._latest = None

@@ -82,6 +82,7 @@ class Figures:
             tell.
         peak: Bytes of all memory at the worst moment until then, over what the process had.
         ratio: Seconds of a call over the first version's in the same round.
+        ratios: The same, of each round.
     """
 
     version: Version
@@ -92,6 +93,7 @@ class Figures:
     anonymous: Spread | None = None
     peak: Spread | None = None
     ratio: Spread | None = None
+    ratios: tuple[float, ...] = ()
     _rounds: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
@@ -116,6 +118,7 @@ class Figures:
         if not first.error:
             pairs = zip(self._rounds, first._rounds, strict=True)
             ratios = [statistics.median(own["calls"]) / statistics.median(other["calls"]) for own, other in pairs]
+            self.ratios = tuple(ratios)
             self.ratio = _spread(ratios)
 
 

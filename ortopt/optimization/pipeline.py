@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis import dimensions
+from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
@@ -48,6 +49,7 @@ class Run:
         completed: Counter of completed runs of transformers.
         offered: Number of rewrites that were offered.
         too_large: See `Workspace`.
+        declined: See `Workspace`.
         stopped: Whether the deadline ended it.
         last: The last rewrite of a replay.
         roll_back: Restores the model of a cancelled run: valid, with exactly the rewrites that had completed.
@@ -60,6 +62,7 @@ class Run:
     completed: CompletedRuns
     offered: int = 0
     too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
+    declined: dict[tuple[str, ir.Node], Cost] = field(default_factory=dict)
     stopped: bool = False
     last: NumberedRewrite | None = None
     roll_back: Callable[[], ir.Model] | None = None
@@ -185,6 +188,7 @@ class Pipeline:
             finally:
                 run.offered = workspace.offered
                 run.too_large = workspace.too_large
+                run.declined = workspace.declined
 
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""

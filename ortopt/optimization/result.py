@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.analysis import releases
+from ortopt.analysis import blocks, releases
+from ortopt.analysis.blocks import Block, BlockCount
+from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
@@ -33,12 +35,14 @@ class ModelFigures:
         initializers: Number of initializers.
         nbytes: Bytes of all constants, Constant nodes included.
         functions: Number of local functions.
+        blocks: Number of blocks that one op can stand for, by family (see `ortopt.analysis.blocks`).
     """
 
     ops: Mapping[str, int]
     initializers: int
     nbytes: int
     functions: int
+    blocks: Mapping[str, BlockCount] = dataclasses.field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -79,6 +83,21 @@ class SizeRefusal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CostRefusal:
+    """What one transformer left as it is because a fused form is not worth it on the provider.
+
+    Attributes:
+        transformer: Its name.
+        cost: What the form costs.
+        count: Number of candidates.
+    """
+
+    transformer: str
+    cost: Cost
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
     """What a run did.
 
@@ -92,6 +111,8 @@ class Summary:
         rewrites: Number of rewrites that were offered.
         too_large: What was left as it is because the file would have grown too much.
         requires: The runtimes that can load the result.
+        declined: What was left as it is because a fused form is not worth it.
+        required: The runtimes that can load the original.
     """
 
     before: ModelFigures
@@ -103,6 +124,8 @@ class Summary:
     rewrites: int
     too_large: tuple[SizeRefusal, ...] = ()
     requires: releases.Requirement = releases.UNKNOWN
+    declined: tuple[CostRefusal, ...] = ()
+    required: releases.Requirement = releases.UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,6 +205,7 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
         token: Cancellation token.
     """
     ops: Counter[str] = Counter()
+    found: list[Block] = []
     initializers = nbytes = 0
     for graph in scope.graphs(model, token):
         for value in token.checked(initializers_of(graph).values()):
@@ -189,13 +213,16 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
         for node in token.checked(graph):
             ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
+            found += blocks.blocks_at(node)
             if node.op_type == "Constant" and not node.domain:
                 tensor = semantics.constant_tensor(node.outputs[0])
                 nbytes += tensor.nbytes if tensor is not None else 0
-    return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, len(model.functions))
+    counts = blocks.count(found)
+    return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, len(model.functions), counts)
 
 
 __all__ = [
+    "CostRefusal",
     "ModelFigures",
     "OptimizeResult",
     "PassTotal",

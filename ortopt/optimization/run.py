@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortopt import registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
+from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
 from ortopt.graph import scope
@@ -22,7 +23,7 @@ from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.observers import Observer
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
-from ortopt.optimization.result import OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
+from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
 from ortopt.optimization.transformation import Transformation
 from ortopt.options import Options
 from ortopt.transformer import GraphTransformer
@@ -49,6 +50,7 @@ class Optimization:
 
     Attributes:
         before: The size of the original.
+        required: The runtimes that can load the original.
         seconds: Seconds by phase.
         verification: How the result compares with the original; None before it is verified.
         repairs: What was left out because the result differed.
@@ -86,6 +88,7 @@ class Optimization:
         with self._timed("load"):  # whose end no deadline cuts: there is no model to return before
             self._transformation = Transformation(pipeline, self.observers, self.token)
             self.before = figures(self.model, self.token.with_timeout(None))
+            self.required = releases.requirement(self.model, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
         self.repairs: list[Repair] = []
@@ -284,6 +287,8 @@ class Optimization:
             run.offered,
             _size_refusals(run.too_large),
             releases.requirement(self.model, token),
+            _cost_refusals(run.declined),
+            self.required,
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
@@ -304,6 +309,14 @@ def _size_refusals(too_large: Mapping[tuple[str, ir.Node], int]) -> tuple[SizeRe
     for (name, _), nbytes in too_large.items():
         sizes.setdefault(name, []).append(nbytes)
     return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
+
+
+def _cost_refusals(declined: Mapping[tuple[str, ir.Node], Cost]) -> tuple[CostRefusal, ...]:
+    counts: dict[tuple[str, str, str, str], CostRefusal] = {}
+    for (name, _), cost in declined.items():
+        key = name, str(cost.form), cost.provider, cost.sizes
+        counts[key] = CostRefusal(name, cost, counts[key].count + 1 if key in counts else 1)
+    return tuple(refusal for _, refusal in sorted(counts.items()))
 
 
 def _with_deadline(token: CancellationToken, timeout: float) -> CancellationToken:

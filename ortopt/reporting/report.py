@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
-from ortopt.analysis.releases import Requirement
+from ortopt.analysis.blocks import FAMILIES
+from ortopt.analysis.releases import Requirement, parse_release
 from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.reporting.costs import fused_forms
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.terminal_text import node_name, one_line, quoted
@@ -67,13 +69,14 @@ def as_dict(
         "output": None if saved is None else _output(saved),
         "options": None if options is None else plain(options),
         **_changes(summary.before, summary.after),
-        "requires": _requirements(summary.requires),
+        "requires": _requirements(summary.requires, summary.required),
         "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
+        "costs": fused_forms(result, options),
         "too_large": [_size_refusal(refusal) for refusal in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
@@ -89,9 +92,10 @@ def _size_refusal(refusal: SizeRefusal) -> dict[str, Any]:
     return {"pass": refusal.transformer, "count": refusal.count, "bytes": refusal.nbytes}
 
 
-def _requirements(requires: Requirement) -> dict[str, Any]:
+def _requirements(requires: Requirement, required: Requirement) -> dict[str, Any]:
     return {
         "onnxruntime": requires.onnxruntime,
+        "original": required.onnxruntime,
         "any_runtime": requires.any_runtime,
         "ops": list(requires.only_onnxruntime),
     }
@@ -107,6 +111,9 @@ def _changes(before: ModelFigures, after: ModelFigures) -> dict[str, Any]:
         "initializers": {"before": before.initializers, "after": after.initializers},
         "functions": {"before": before.functions, "after": after.functions},
         "constant_bytes": {"before": before.nbytes, "after": after.nbytes},
+        "blocks": {
+            name: {"before": plain(before.blocks[name]), "after": plain(after.blocks[name])} for name in after.blocks
+        },
     }
 
 
@@ -287,6 +294,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
         yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
     yield from _left(data["shape_arithmetic"])
+    if any(counts["after"][kind] for counts in data["blocks"].values() for kind in counts["after"]):
+        yield f"fused: {fused({name: counts['after'] for name, counts in data['blocks'].items()})}"
     for repair in data["repairs"]:
         yield f"repaired: {describe_repair(repair)}"
     for refusal in data["too_large"]:
@@ -302,7 +311,22 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
-    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])})"
+    newer = _newer(data["requires"])
+    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])}){newer}"
+
+
+def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
+    """How many of the blocks of each family are one op, e.g. ``24 of 24 attention blocks, 49 of 49 normalizations``.
+
+    Args:
+        blocks: By family the numbers of blocks, ``fused`` and ``spelled_out``; families without any are left out.
+    """
+    parts = [
+        f"{count['fused']} of {count['fused'] + count['spelled_out']} {FAMILIES[name].title}"
+        for name, count in blocks.items()
+        if any(count.values())
+    ]
+    return ", ".join(parts)
 
 
 MAX_REASONS = 8
@@ -358,6 +382,14 @@ def _needs(requires: Mapping[str, Any]) -> str:
     if requires["any_runtime"]:
         return f"any runtime that has its opset (ONNX Runtime {first} or newer)"
     return f"ONNX Runtime {first} or newer (for {own})"
+
+
+def _newer(requires: Mapping[str, Any]) -> str:
+    """Which release of ONNX Runtime the result needs, where that is newer than what the original did."""
+    first, original = requires["onnxruntime"], requires["original"]
+    if first is None or original is None or parse_release(first) <= parse_release(original):
+        return ""
+    return f", needs ONNX Runtime ≥ {first} (the original {original})"
 
 
 def _verification(outcome: Mapping[str, Any] | None) -> str:

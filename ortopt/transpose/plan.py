@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope
+from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, integers, is_constant, need, opset, shape_of
+from ortopt.graph.match import Dim, Refusal, integers, is_constant, need, opset, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.transpose.layout import Layout, Perm, inverse
 
 SMALL_NODE = 1024
 """What a node on a small tensor costs, in bytes through a transpose."""
+
+TYPICAL_SIZE = 16
+"""What a dimension that is not known counts."""
 
 FIRST_OPSET = 7
 """Elementwise ops broadcast as they do now from here on."""
@@ -90,6 +94,20 @@ _OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization"})
 Handler: TypeAlias = Callable[[ir.Node, At], Plan]
 
 _HANDLERS: dict[tuple[str, str], Handler] = {}
+
+
+def typical_size(dim: Dim) -> int:
+    """A dimension, or what it counts where it is not known."""
+    return dim if isinstance(dim, int) else _typical(dim.value)
+
+
+@lru_cache(1 << 12)
+def _typical(text: str | None) -> int:
+    if text is None:
+        return TYPICAL_SIZE
+    dim = symbolic.canonical(text)
+    size = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
+    return max(size, 1) if isinstance(size, int) else TYPICAL_SIZE
 
 
 def handles(*ops: str, domain: str = "") -> Callable[[Handler], Handler]:

@@ -12,24 +12,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph import symbolic
 from ortopt.graph.match import Refusal, is_constant, shape_of
 from ortopt.onnx_ir_internals import attributes_of, use_count
 from ortopt.transpose.layout import Layout, compose, inverse, normal
 from ortopt.transpose.matmul import flexible_inputs
 from ortopt.transpose.min_cut import UNBOUNDED, Network
-from ortopt.transpose.plan import At, Demand, Flexible, Lift, Plan, is_one, plan
+from ortopt.transpose.plan import TYPICAL_SIZE, At, Demand, Flexible, Lift, Plan, is_one, plan, typical_size
 
 OVERHEAD = 16_384
 """What a Transpose costs besides its bytes, in bytes."""
-
-TYPICAL_SIZE = 16
-"""What a dimension that is not known counts."""
 
 MAX_NODES = 20_000
 """A region is not followed further."""
@@ -75,18 +70,9 @@ def bytes_of(value: ir.Value) -> int:
         return TYPICAL_SIZE**2
     elements = 1
     for dim in shape:
-        elements *= dim if isinstance(dim, int) else _typical(dim.value)
+        elements *= typical_size(dim)
     bits = 32 if value.dtype is None or value.dtype == ir.DataType.STRING else value.dtype.bitwidth
     return max(elements * bits // 8, 1)
-
-
-@lru_cache(1 << 12)
-def _typical(text: str | None) -> int:
-    if text is None:
-        return TYPICAL_SIZE
-    dim = symbolic.canonical(text)
-    size = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
-    return max(size, 1) if isinstance(size, int) else TYPICAL_SIZE
 
 
 class View(NamedTuple):

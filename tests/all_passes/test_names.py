@@ -23,6 +23,7 @@ OF_COMPILERS = "compilers have a pass of this name, and people search for it"
 EXCEPTIONS = {
     "double_qdq_pairs_remover": OF_ONNXRUNTIME,
     "ensure_unique_dq": OF_ONNXRUNTIME,
+    "gelu_approximation": OF_ONNXRUNTIME,
     "loop_invariant_code_motion": OF_COMPILERS,
     "qdq_final_cleanup": OF_ONNXRUNTIME,
     "transpose_optimizer": OF_ONNXRUNTIME,

@@ -18,9 +18,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from ortopt import registry
 from ortopt.api import figures
-from ortopt.options import Options, Target, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.serialization.load import load
-from ortopt.testing import run
+from ortopt.testing import all_fusions, run
 from ortopt.verification.verify import verify
 from tests.all_passes.pass_examples import FOLDER, examples
 
@@ -192,7 +192,7 @@ def rewritten(
 ) -> tuple[bool, Counter[str]]:
     """Whether a pass changes a model, and what is left of it; the numbers are compared if asked for."""
     loaded = load(model)
-    options = more.get("options") or Options(target=Target(more.get("target", "ort")))
+    options = more.get("options") or all_fusions(more.get("target", "ort"))
     changed, _ = run(name, loaded, level=1, options=options)
     if compare:
         outcome = verify(load(model), loaded, in_process=True)

@@ -19,11 +19,11 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortopt import registry
-from ortopt.options import Options, Target
+from ortopt.options import Options
 from ortopt.semantics import RANDOM_OPS
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import run
+from ortopt.testing import all_fusions, run
 from ortopt.verification.verify import verify
 from tests.all_passes.pass_examples import examples
 
@@ -113,7 +113,7 @@ def test_operands_that_are_one_value(name: str) -> None:
     for model, more in itertools.islice(examples(name), MAX_EXAMPLES):
         if is_random(model) or not more.get("numbers", True):
             continue
-        options = more.get("options") or Options(target=Target(more.get("target", "ort")))
+        options = more.get("options") or all_fusions(more.get("target", "ort"))
         for form in (model, square(model)):
             if form is not None:
                 compare(name, form, options, more.get("level"))

@@ -22,10 +22,10 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
-from ortopt.options import Options, Target
+from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import parse
+from ortopt.testing import all_fusions, parse
 from ortopt.transformer import Context, GraphTransformer
 from tests.all_passes.pass_examples import examples
 
@@ -103,9 +103,9 @@ def cases(name: str) -> tuple[tuple[bytes, int, Options], ...]:
     kind = registry.installed().find(name)
     found = []
     for model, more in examples(name)[:MAX_EXAMPLES]:
-        options = more.get("options") or Options(target=Target(more.get("target", "ort")))
+        options = more.get("options") or all_fusions(more.get("target", "ort"))
         found.append((to_bytes(load(model)), int(more.get("level") or kind.levels[0]), options))
-    found += [(to_bytes(parse(text, opset)), int(kind.levels[0]), Options()) for text, opset in MORE.get(name, [])]
+    found += [(to_bytes(parse(text, opset)), int(kind.levels[0]), all_fusions()) for text, opset in MORE.get(name, [])]
     return tuple(case for case in found if _changes(name, case))
 
 

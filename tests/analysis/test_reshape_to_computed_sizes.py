@@ -87,6 +87,22 @@ def test_sizes_with_allowzero(target: str) -> None:
     _check_all_sizes(_model("x", target, allow_zero=True))
 
 
+def test_what_is_inferred_with_allowzero_beside_a_size_that_may_be_0() -> None:
+    """ONNX Runtime then says 1 where both are 0."""
+    assert _check_all_sizes(_model("x", "b, any, n4", allow_zero=True)) == "float[B,max(-B + 1, S),4]"
+    body = _model("x", "b, any, n4", allow_zero=True).replace(" y =", " r =") + " y = Add(r, x)"
+    assert _check_all_sizes(body) == "float[B,S,4]"
+
+
+def test_a_size_that_a_convolution_proves_to_be_no_negative_number() -> None:
+    body = """h = Constant<value = int64[1] {10}>() n1 = Constant<value = int64[1] {1}>() s = Shape<start = 2>(x)
+        q = Div(s, h) t = Sub(q, n1) c = Conv<strides = [10]>(x, w) r = Transpose<perm = [0, 2, 1]>(c)
+        n4 = Constant<value = int64[1] {4}>() b = Shape<start = 0, end = 1>(x) two = Constant<value = int64[1] {2}>()
+        o = Concat<axis = 0>(b, t, n4, two) y = Reshape<allowzero = 1>(r, o)"""
+    proto = parse(body, "float[B,3,L] x, float[8,3,20] w")
+    assert text(infer_proto(proto)["y"]) == "float[B,L//10 - 1,4,2]"
+
+
 @pytest.mark.parametrize(
     ("other", "target", "told"),
     [

@@ -8,7 +8,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, R
 
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
-from ortopt.analysis.shape_rules.registry import rule
+from ortopt.analysis.shape_rules.registry import broadcast_dim, rule
 from ortopt.graph import symbolic
 from ortopt.graph.symbolic import canonical
 from tests.analysis.truth import check, check_known, feeds_for, infer, infer_proto, parse, run, text
@@ -444,3 +444,12 @@ def test_a_target_that_may_be_0_copies(size: int) -> None:
     body = "d = Shape(s) m = Constant<value = int64[1] {-1}>() t = Concat<axis=0>(m, d) y = Reshape(x, t)"
     check(body, "float[1,5] x, float[N] s", feeds)
     check(body, "float[1,M] x, float[N] s", feeds)
+
+
+def test_no_dimension_is_below_0() -> None:
+    """A Range up to a dimension has max(0, dimension) elements, which is the dimension beside a value that has it."""
+    dim = canonical("N//10 - 1")
+    capped = symbolic.maximum(dim, 0)
+    assert capped != dim
+    assert broadcast_dim(dim, capped) == broadcast_dim(capped, dim) == dim
+    assert broadcast_dim(dim, symbolic.maximum(dim, 1)) == dim  # where it is 0, the other is 1

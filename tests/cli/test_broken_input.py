@@ -263,7 +263,8 @@ def test_what_is_no_model(ortopt: Any, folder: Path, data: tuple[str, bytes]) ->
 def test_what_is_no_file(ortopt: Any, folder: Path) -> None:
     refused(ortopt, folder / "none.onnx")
     (folder / "m.onnx").mkdir()
-    refused(ortopt, folder / "m.onnx")
+    assert "folder" in ortopt("optimize", folder / "m.onnx", code=1).stderr
+    assert len(ortopt("info", folder / "m.onnx", code=2).stderr.splitlines()) == 1
     os.mkfifo(folder / "pipe.onnx")
     refused(ortopt, folder / "pipe.onnx")
     (folder / "loop.onnx").symlink_to("loop.onnx")

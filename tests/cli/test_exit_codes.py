@@ -18,6 +18,8 @@ from ortopt import api
 from ortopt.analysis import providers
 from ortopt.cli import optimization
 from ortopt.errors import OptimizationCancelled
+from ortopt.serialization.save import save
+from ortopt.testing import parse
 
 USAGE = {
     "no such option": ["optimize", "m.onnx", "--fast"],
@@ -175,7 +177,8 @@ BROKEN: list[Callable[[Path], None]] = [
 @pytest.mark.parametrize("break_it", BROKEN)
 def test_broken_input_is_2(ortopt: Any, model: Path, break_it: Callable[[Path], None], command: str) -> None:
     break_it(model)
-    done = ortopt(command, model, code=2)
+    is_folder = break_it is made_a_folder and command == "optimize"  # one without -o
+    done = ortopt(command, model, code=1 if is_folder else 2)
     assert done.stderr.startswith("ortopt: ")
     assert done.stderr.count("\n") == 1
     assert not model.with_name("m.opt.onnx").exists()
@@ -251,6 +254,22 @@ def test_a_wrong_result_is_3_and_never_written(ortopt: Any, report: Any, model: 
     done = ortopt("optimize", model, "--only", "wrong_numbers", "--no-repair", code=3)
     assert done.stderr.count("\n") == 1
     assert "'r'" in done.stderr
+
+
+def test_what_cannot_be_verified_under_strict_is_3(ortopt: Any, tmp_path: Path) -> None:
+    save(parse("main (float[N] x) => (float[N] y) { z = Sub (x, x) y = Div (z, z) }"), tmp_path / "nan.onnx")
+    done = ortopt("optimize", "nan.onnx", "--strict", "--json", "r.json", code=3)
+    assert "the result could not be verified" in done.stderr
+    assert not (tmp_path / "nan.opt.onnx").exists()
+    assert "--strict" in json.loads((tmp_path / "r.json").read_text())["error"]
+    assert "warning" in ortopt("optimize", "nan.onnx").stderr
+    ortopt("optimize", "nan.onnx", "--strict", "--no-verify")
+
+
+def test_a_provider_that_is_missing_under_strict_is_1(ortopt: Any, model: Path) -> None:
+    done = ortopt("optimize", model, "--provider", "cann", "--strict", code=1)
+    assert "CANNExecutionProvider does not work here" in done.stderr
+    ortopt("optimize", model, "--provider", "cann", "--strict", "--no-verify")
 
 
 def test_a_pass_that_fails_under_strict_is_4(ortopt: Any, model: Path) -> None:

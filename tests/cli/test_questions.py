@@ -35,6 +35,18 @@ def test_passes_are_listed_by_a_part_of_their_names(ortopt: Any) -> None:
     assert "there is no transformer named 'no_such_part'" in ortopt("passes", "no_such_part", code=1).stderr
 
 
+def test_a_pass_says_what_its_fused_ops_cost(ortopt: Any) -> None:
+    row = json.loads(ortopt("passes", "skip_layer_norm_fusion", "--json").stdout)
+    assert row["fuses"] == ["com.microsoft::SkipLayerNormalization"]
+    assert {(cost["provider"], cost["verdict"]) for cost in row["costs"]} == {
+        ("CPUExecutionProvider", "loses"),
+        ("CUDAExecutionProvider", "pays"),
+    }
+    said = ortopt("passes", "skip_layer_norm_fusion").stdout
+    assert "SkipLayerNormalization on CPU: loses, 0.16 to 0.4 times as fast as Add and LayerNormalization" in said
+    assert "SkipLayerNormalization on CUDA: pays, not measured" in said
+
+
 @pytest.mark.parametrize(
     ("by", "expected"),
     [
@@ -197,6 +209,71 @@ def test_explain_says_what_failed(ortopt: Any, model: Path) -> None:
     assert "failure failed at level 1" in said
     assert said.count("\n") == 1
     assert "\x1b" not in said
+
+
+ATTENTION = """main (float[2,N,32] x, float[2,N,32] u) => (float[2,N,32] y, float[2,N,32] z)
+    <int64[4] s = {0, 0, 4, 8}, int64[3] m = {0, 0, 32}, float c = {0.25}> {
+        h1 = Reshape (x, s) q1 = Transpose <perm = [0, 2, 1, 3]> (h1) t1 = Transpose <perm = [0, 2, 3, 1]> (h1)
+        a1 = MatMul (q1, t1) b1 = Mul (a1, c) p1 = Softmax <axis = -1> (b1) o1 = MatMul (p1, q1)
+        w1 = Transpose <perm = [0, 2, 1, 3]> (o1) y = Reshape (w1, m)
+        h2 = Reshape (u, s) q2 = Transpose <perm = [0, 2, 1, 3]> (h2) t2 = Transpose <perm = [0, 2, 3, 1]> (h2)
+        a2 = MatMul (q2, t2) b2 = Mul (a2, c) p2 = Softmax <axis = 2> (b2) o2 = MatMul (p2, q2)
+        w2 = Transpose <perm = [0, 2, 1, 3]> (o2) z = Reshape (w2, m)
+    }"""
+"""Two blocks; the softmax of the second is over the queries."""
+
+
+@pytest.fixture
+def attention(tmp_path: Path) -> Path:
+    path = tmp_path / "attention.onnx"
+    save(parse(ATTENTION), path)
+    return path
+
+
+def test_explain_lists_blocks_and_what_became_of_them(ortopt: Any, attention: Path) -> None:
+    data = json.loads(ortopt("explain", attention, "attention", "--json").stdout)
+    assert (data["family"], data["level"], data["fused"], data["spelled_out"]) == ("attention", 3, 1, 1)
+    one, other = data["blocks"]
+    assert one["op"] == "com.microsoft::MultiHeadAttention"
+    facts = {name: one[name] for name in ("heads", "kv_heads", "head_size", "queries", "keys", "mask", "past")}
+    assert facts == {
+        "heads": 4, "kv_heads": 4, "head_size": 8, "queries": "N", "keys": "N", "mask": "none", "past": False,
+    }  # fmt: skip
+    assert (other["op"], other["node"], other["heads"], other["fused"]) == ("Softmax", "p2", 4, False)
+    reason = next(reason for reason in other["reasons"] if reason["pass"] == "attention_fusion")
+    assert reason["node"] == "o2"
+    said = ortopt("explain", attention, "attention").stdout
+    assert "1 of 2 attention blocks are one op at level 3" in said
+    assert "4 of 8   N x N" in said
+    assert "1 spelled out: the softmax is not over the keys" in said
+    assert "Softmax p2: 4 heads, N x N (b2)" in said
+
+
+def test_explain_says_why_blocks_are_left_by_request(ortopt: Any, attention: Path) -> None:
+    for arguments, reason in (
+        (("--fusions", "none"), "--fusions none takes no such op"),
+        (("--level", "1"), "no pass that ran has looked at it"),
+    ):
+        said = ortopt("explain", attention, "attention", *arguments).stdout
+        assert "0 of" in said
+        assert reason in said
+
+
+def test_explain_of_blocks_that_are_not_there(ortopt: Any, model: Path, attention: Path) -> None:
+    assert "the model has no rotary embeddings" in ortopt("explain", model, "rotary").stdout
+    assert "--alone is for one pass" in ortopt("explain", attention, "attention", "--alone", code=1).stderr
+
+
+def test_blocks_are_counted_where_there_are_any(ortopt: Any, model: Path, attention: Path) -> None:
+    assert "0 of 2 attention blocks" in ortopt("info", attention).stdout
+    assert json.loads(ortopt("info", attention, "--json").stdout)["blocks"]["attention"] == {
+        "fused": 0,
+        "spelled_out": 2,
+    }
+    assert "fused" not in ortopt("info", model).stdout
+    said = ortopt("optimize", attention, "-o", attention.with_name("out.onnx")).stdout
+    assert "fused: 1 of 2 attention blocks\n" in said
+    assert "fused:" not in ortopt("optimize", model, "-o", model.with_name("out.onnx")).stdout
 
 
 @pytest.mark.parametrize("command", [["explain", "identity_elimination"], ["bisect"]])

@@ -221,6 +221,17 @@ def test_capped_dimensions() -> None:
     assert not symbolic.is_capped(UNKNOWN, N, 2)
 
 
+def test_floored_dimensions() -> None:
+    assert symbolic.is_floored(canonical("max(1, N)"), N, 1)
+    assert symbolic.is_floored(canonical("max(0, N - 1)"), canonical("N - 1"), 1)
+    assert symbolic.is_floored(canonical("max(1 - M, N)"), N, 1)
+    assert not symbolic.is_floored(canonical("max(2 - M, N)"), N, 1)
+    assert not symbolic.is_floored(canonical("max(1, N)"), M, 1)
+    assert not symbolic.is_floored(canonical("max(M, N)"), N, 1)
+    assert not symbolic.is_floored(N, N, 1)
+    assert not symbolic.is_floored(UNKNOWN, N, 1)
+
+
 @pytest.mark.parametrize(
     "text", ["N", "N + 1", "2*N*M - 3", "(N - 3)//2 + 1", "max(N, M + 1)", "min(N, 7)*M", "`a b` + N", "5"]
 )

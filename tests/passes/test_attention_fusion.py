@@ -257,6 +257,15 @@ def test_the_own_op_with_a_past() -> None:
     check_rewrites(PASS, text, after, opset=17)
 
 
+def test_the_own_op_with_a_past_and_values_of_another_size() -> None:
+    text = model(inputs=PAST.replace("float[2,3,8] v", "float[2,3,12] v").replace("6,4] pv", "6,6] pv"),
+                 outputs="float[2,3,12] y, float[2,2,9,4] kk, float[2,2,9,6] vv", k=PAST_K,
+                 v=PAST_V.replace("split", "wide"), out=OUT.replace("vh", "vv").replace("merge", "broad"),
+                 more="int64[4] wide = {0, 0, 2, 6}, int64[3] broad = {0, 0, 12}")  # fmt: skip
+    check_keeps(PASS, text, "heads of one size", opset=17)
+    check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 0}, opset=23)
+
+
 def test_the_own_op_with_grouped_heads() -> None:
     text = model(inputs=GROUPS.replace("2,3", "2,S"), outputs="float[2,S,16] y", **GROUPED)
     ops = {"com.microsoft::MultiHeadAttention": 1, "Expand": 2, "Softmax": 0}
@@ -264,6 +273,24 @@ def test_the_own_op_with_grouped_heads() -> None:
     feeds = {"k": numbers("k", (2, 5, 8)), "v": numbers("v", (2, 5, 8))}
     for length in (0, 1, 3):
         compare(text, result, feeds | {"q": numbers("q", (2, length, 16))})
+
+
+ONE_HEAD = "{x}h = Unsqueeze ({x}, head)"
+HEAD = "int64[1] head = {1}, int64[4] times = {1, 2, 1, 1}"
+
+
+def test_the_own_op_with_keys_that_are_repeated_and_values_that_are_broadcast() -> None:
+    keys = f"{ONE_HEAD.format(x='k')} ks = Tile (kh, times) kt = Transpose <perm = [0, 1, 3, 2]> (ks)"
+    text = model(inputs="float[2,3,8] q, float[2,5,4] k, float[2,5,4] v", k=keys, v=ONE_HEAD.format(x="v"), more=HEAD)
+    check_keeps(PASS, text, "MultiHeadAttention repeats no heads")
+    shared = "y = Attention <q_num_heads = 2, kv_num_heads = 1, scale = 1.0> (q, k, v)"
+    check_rewrites(PASS, text, shared, opset=23)
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+def test_queries_of_one_head_for_many(opset: int) -> None:
+    text = model(inputs="float[2,3,4] q, float[2,5,8] k, float[2,5,8] v", q=ONE_HEAD.format(x="q"), more=HEAD)
+    check_keeps(PASS, text, "the queries are broadcast to more heads", opset=opset)
 
 
 def test_the_own_op_with_keys_that_come_first() -> None:
@@ -300,14 +327,23 @@ def test_other_computations(scores: str, reason: str) -> None:
     check_keeps(PASS, model(scores), reason, opset=23)
 
 
-def test_a_mask_that_says_nothing_for_each_key() -> None:
+def test_a_mask_that_is_alike_for_all_keys_gets_an_element_for_each() -> None:
     text = model(ADDED, inputs=f"{STATIC}, float[2,2,3,1] m")
-    check_keeps(PASS, text, "the mask does not say something for each key", opset=23)
+    check_rewrites(PASS, text, ops={"Attention": 1, "Expand": 1, "Softmax": 0}, opset=23)
 
 
 def test_a_mask_that_makes_a_batch() -> None:
     text = model(ADDED, inputs=f"{STATIC}, float[4,2,3,5] m".replace("[2,", "[1,"), outputs="float[4,3,8] y")
     check_keeps(PASS, text, "the scores are broadcast", opset=23)
+
+
+@pytest.mark.parametrize("mask", ["2,1,1,5", "2,3,1,5", "2,1,2,5", "5"])
+def test_heads_beside_positions_in_one_dimension_and_a_mask_that_is_not_for_each_query(mask: str) -> None:
+    text = f"""main (float[2,6,4] q, float[2,5,4] k, float[2,5,4] v, float[{mask}] m) => (float[2,6,4] y)
+        <int64[4] apart = {{0, 3, 2, 5}}, int64[3] beside = {{0, 6, 5}}> {{
+        kt = Transpose <perm = [0, 2, 1]> (k) d = MatMul (q, kt) e = Reshape (d, apart) z = Add (e, m)
+        s = Softmax <axis = -1> (z) p = Reshape (s, beside) y = MatMul (p, v) }}"""
+    check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0}, opset=23)
 
 
 def test_a_scale_that_is_computed() -> None:

@@ -52,6 +52,13 @@ def test_at_level_1_nothing_is_raised() -> None:
     assert "RMSNormalization" not in result.summary.after.ops
 
 
+def test_an_op_that_is_not_wanted_raises_nothing() -> None:
+    explanation = Explanation([PASS])
+    result = optimize(parse(model(RMS_NORM), opset=17), fusions="none", verify=False, observers=[explanation])
+    assert opset_of(to_bytes(result.model)) == 17
+    assert "--fusions none takes no such op" in explanation.refusals[0].reason
+
+
 def test_what_nothing_asks_for_is_not_raised() -> None:
     result = optimize(parse(model("t = Mul (x, s)"), opset=13), verify=False)
     assert opset_of(to_bytes(result.model)) == 13
@@ -88,6 +95,7 @@ IMAGE = """main (float[1,2,5,5] i, float[N,8] x, float[8] s) => (float[N,8] y, {
 KEPT = [
     ("AveragePool <kernel_shape = [2,2], strides = [2,2], ceil_mode = 1> (i)", {}, "its meaning changed at opset 19"),
     ("Relu (i)", {"min_onnxruntime": "1.22"}, "ONNX Runtime 1.22 does not read it, 1.23 does"),
+    ("RandomUniformLike <seed = 1.0> (i)", {}, "CPUExecutionProvider has no kernel of RandomUniformLike in opset 23"),
     ("Relu (i)", {"opset": 18}, "opset 18 was asked for"),
 ]
 

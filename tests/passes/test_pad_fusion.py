@@ -129,3 +129,51 @@ KEPT = [
 @pytest.mark.parametrize(("because", "model"), KEPT)
 def test_keeps(because: str | None, model: str) -> None:
     check_keeps(PASS, f"main {model}", because)
+
+
+QUANTIZED = """main (uint8[1,2,6,6] x, float[3,2,3,3] w) => (float[A,B,C,D] y)
+    <float s = {0.02}, uint8 z = {7}, float other = {0.03}, uint8 eight = {8}, int64[8] p = {0, 0, 1, 0, 0, 0, 2, 1}>
+{
+    f = DequantizeLinear (x, %s, z)
+    t = Pad (f, p)
+    q = QuantizeLinear (t, %s, z)
+    d = DequantizeLinear (q, %s, %s)
+    y = Conv (d, w)
+}"""
+
+
+def test_a_padded_image_that_is_quantized_as_before() -> None:
+    check_rewrites(
+        PASS,
+        (QUANTIZED % ("s", "s", "s", "z")).replace(", float other = {0.03}, uint8 eight = {8}", ""),
+        after="""main (uint8[1,2,6,6] x, float[3,2,3,3] w) => (float[A,B,C,D] y) <float s = {0.02}, uint8 z = {7}>
+        {
+            f = DequantizeLinear (x, s, z)
+            y = Conv <pads = [1, 0, 2, 1]> (f, w)
+        }""",
+    )
+
+
+@pytest.mark.parametrize("names", [("other", "s", "s", "z"), ("s", "other", "other", "z"), ("s", "s", "other", "z")])
+def test_another_scale_rounds(names: tuple[str, ...]) -> None:
+    check_keeps(PASS, QUANTIZED % names, because="the padded image is quantized otherwise")
+
+
+def test_another_zero_point_moves_the_zeros() -> None:
+    check_keeps(PASS, QUANTIZED % ("s", "s", "s", "eight"), because="the padded image is quantized otherwise")
+
+
+def test_quantized_weights_of_an_axis_are_no_image() -> None:
+    check_keeps(
+        PASS,
+        """main (uint8[1,2,6,6] x, float[3,2,3,3] w) => (float[A,B,C,D] y)
+        <float[2] s = {0.02, 0.03}, uint8[2] z = {7, 7}, int64[8] p = {0, 0, 1, 0, 0, 0, 2, 1}>
+        {
+            f = DequantizeLinear <axis = 1> (x, s, z)
+            t = Pad (f, p)
+            q = QuantizeLinear <axis = 1> (t, s, z)
+            d = DequantizeLinear <axis = 1> (q, s, z)
+            y = Conv (d, w)
+        }""",
+        because="the padded image is quantized otherwise",
+    )

@@ -1,5 +1,6 @@
 """Rotary position embeddings become one node."""
 
+import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
@@ -74,7 +75,7 @@ def test_tables_that_are_looked_up() -> None:
 
 def test_a_looked_up_table_with_different_halves() -> None:
     text = model(tables=LOOKED_UP.replace("5,6,5,6", "5,6,5,7"), inputs="float[2,3,8] x, int64[2,3] i")
-    check_keeps(PASS, text, "the halves of a table differ", opset=23)
+    check_keeps(PASS, text, "the halves of a table are not known to be alike", opset=23)
 
 
 def test_tables_without_an_unsqueeze() -> None:
@@ -86,12 +87,13 @@ def test_tables_without_an_unsqueeze() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
-        ("(f, f)", "(f, g)", "the halves of a table differ"),
-        ("(n, a)", "(a, n)", "no Neg comes before"),
-        ("n = Neg (b)", "n = Neg (a)", "the halves do not change places"),
-        ("(h, sizes)", "(h, uneven)", "the halves have different sizes"),
-        ("(h, sizes)", "(o, sizes)", "another value is multiplied by the cosines"),
-        ("<axis = -1> (n, a)", "<axis = 2> (n, a)", "the halves are not of the last dimension"),
+        ("(f, f)", "(f, g)", "the halves of a table are not known to be alike"),
+        ("(n, a)", "(a, n)", "the elements do not come in pairs"),
+        ("n = Neg (b)", "n = Neg (a)", "the elements do not come in pairs"),
+        ("n = Neg (b)", "n = Abs (b)", "the elements are not those of one value"),
+        ("n = Neg (b)", "n = Identity (b)", "the pairs are not turned"),
+        ("(h, sizes)", "(h, uneven)", "the elements do not come in pairs"),
+        ("(h, sizes)", "(o, sizes)", "the elements are not those of one value"),
         ("cu = Unsqueeze (c, one)", "cu = Unsqueeze (c, one) u = Identity (p)", "used elsewhere"),
     ],
 )
@@ -103,8 +105,6 @@ def test_what_is_something_else(before: str, after: str, reason: str) -> None:
         text = text.replace("int64[2] sizes = {2, 2}", CONSTANTS["uneven"])
     if "u = Identity" in after:
         text = model(inputs=inputs, outputs=f"{outputs}, float[2,2,3,4] p")
-    if "axis = 2" in after:
-        text = text.replace("float[2,2,3,4] y", "float[a,b,c,d] y")
     check_keeps(PASS, text, reason, opset=23)
 
 
@@ -127,19 +127,53 @@ def test_a_table_for_all_sequences_of_any_length() -> None:
     check_rewrites(PASS, text, ops={OWN: 1, "Split": 0}, opset=17)
 
 
-def test_a_table_for_all_sequences_has_no_standard_op() -> None:
-    check_keeps(PASS, model(inputs=SHARED), "no op of the ONNX specification", opset=23, target="onnx")
+@pytest.mark.parametrize(("batch", "shapes"), [("2", 0), ("B", 1)])
+def test_a_table_for_all_sequences_and_other_runtimes(batch: str, shapes: int) -> None:
+    """The standard op has tables for each sequence only."""
+    text = model(inputs=f"float[{batch},S,8] x, float[1,S,2] f", outputs=f"float[{batch},2,S,4] y")
+    ops = {"RotaryEmbedding": 1, OWN: 0, "Expand": 2, "Shape": 2 * shapes}
+    check_rewrites(PASS, text, ops=ops, opset=23, target="onnx")
+    check_keeps(PASS, text, "no op of the ONNX specification", opset=22, target="onnx")
 
 
 def test_a_table_of_another_batch() -> None:
     text = model(inputs="float[1,3,8] x, float[2,3,2] f")
-    check_keeps(PASS, text, "a table has another batch size", opset=23)
+    check_keeps(PASS, text, "a table is not known to have the batch size and length of the heads", opset=23)
 
 
-def test_older_opsets_have_no_op() -> None:
-    check_keeps(PASS, model(), "opset 22 has no RotaryEmbedding", opset=22)
+@pytest.mark.parametrize("opset", [14, 22])
+def test_older_opsets_have_an_op_of_onnxruntime(opset: int) -> None:
+    check_rewrites(PASS, model(), ops={OWN: 1, "Split": 0, "Range": 1, "Concat": 2}, opset=opset)
 
 
-def test_half_precision_stays() -> None:
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_older_opsets_and_any_batch_and_length_0_among_them(dtype: str) -> None:
+    text = model(inputs="float[B,S,8] x, float[B,S,2] f", outputs="float[B,2,S,4] y")
+    check_rewrites(PASS, text.replace("float[B", f"{dtype}[B"), ops={OWN: 1, "Split": 0}, opset=17)
+
+
+def test_older_opsets_that_have_no_op() -> None:
+    check_keeps(PASS, model(), "opset 13 has no RotaryEmbedding", opset=13)
+
+
+def test_half_precision() -> None:
     text = model().replace("float[2,", "float16[2,")
-    check_keeps(PASS, text, "the heads are not single-precision numbers", opset=23)
+    check_rewrites(PASS, text, ops={"RotaryEmbedding": 1, "Split": 0}, opset=23)
+
+
+def test_double_precision_has_no_kernel() -> None:
+    text = model().replace("float[2,", "double[2,")
+    check_keeps(PASS, text, "RotaryEmbedding has no kernel for", opset=23)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 3), (2, 0), (0, 0), (1, 1), (3, 2)])
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("shared", [True, False])
+def test_small_and_empty_sizes(batch: int, length: int, opset: int, shared: bool) -> None:
+    table = f"float[{'1' if shared else 'B'},S,2] f"
+    text = model(inputs=f"float[B,S,8] x, {table}", outputs="float[B,2,S,4] y")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((batch, length, 8)).astype(np.float32)
+    f = random.standard_normal((1 if shared else batch, length, 2)).astype(np.float32)
+    standard = opset == 23 and not shared
+    check_rewrites(PASS, text, ops={"RotaryEmbedding" if standard else OWN: 1}, opset=opset, inputs={"x": x, "f": f})

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from ortopt.options import Options, Target
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import all_fusions, check_keeps, check_rewrites
 
 PASS = "skip_layer_norm_fusion"
 CUDA = "CUDAExecutionProvider"
@@ -191,4 +191,8 @@ def test_keeps_what_the_caller_decides() -> None:
 
 def test_keeps_what_runs_on_the_cpu() -> None:
     options = Options(providers=("CPUExecutionProvider", CUDA))
-    keeps(model(), "not placed on CUDAExecutionProvider", options=options)
+    keeps(model(), "SkipLayerNormalization runs at", options=options)
+
+
+def test_takes_what_runs_on_the_cpu_where_all_fusions_is_wanted() -> None:
+    check_rewrites(PASS, model(), skip("x, s, g, b"), options=all_fusions())

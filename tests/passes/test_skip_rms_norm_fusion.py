@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from ortopt.options import Options, Target
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import all_fusions, check_keeps, check_rewrites
 
 PASS = "skip_rms_norm_fusion"
 CUDA = "CUDAExecutionProvider"
@@ -75,4 +75,8 @@ def test_keeps_for_other_runtimes() -> None:
 
 def test_keeps_what_runs_on_the_cpu() -> None:
     options = Options(providers=("CPUExecutionProvider", CUDA))
-    keeps(model(f"t = Add (x, s) {OLD}"), "not placed on CUDAExecutionProvider", options=options)
+    keeps(model(f"t = Add (x, s) {OLD}"), "SkipSimplifiedLayerNormalization runs at", options=options)
+
+
+def test_takes_what_runs_on_the_cpu_where_all_fusions_is_wanted() -> None:
+    check_rewrites(PASS, model(f"t = Add (x, s) {OLD}"), f"k = Neg (c) {skip('x, s, g')}", options=all_fusions())

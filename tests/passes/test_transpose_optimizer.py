@@ -28,6 +28,17 @@ def test_moves_and_cancels(shape: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("batch", "count"), [("2", 0), ("N", 2)])
+def test_a_reshape_infers_no_size_beside_a_batch_that_may_be_empty(batch: str, count: int) -> None:
+    model = parse(
+        f"main (float[{batch},2,S,3] x) => (float[{batch},1,2,S,3] y) <int64[3] k = {{1, 2, 3}}> {{"
+        " a = Transpose<perm = [0, 1, 3, 2]> (x) n = Shape<start = 0, end = 1> (x) s = Shape<start = 2, end = 3> (x)"
+        " t = Concat<axis = 0> (n, k, s) b = Reshape (a, t) y = Transpose<perm = [0, 1, 2, 4, 3]> (b) }"
+    )
+    run(PASS, model)
+    assert sum(node.op_type == "Transpose" for node in model.graph) == count
+
+
 DEAD = {
     "reads what is turned": "r = Abs (x) a = Transpose <perm = [2, 0, 1]> (r) d = Relu (a) b = Neg (a)",
     "reads what was turned": "a = Transpose <perm = [2, 0, 1]> (x) b = Neg (a) d = Relu (b)",
@@ -233,6 +244,11 @@ KEPT = {
         12,
         "flattens before opset 13",
         f"main (float[1,4,5,3] x) => (float[1,4,5,3] y) {{ a = {DOWN} (x) b = Softmax<axis = 1> (a) y = {BACK} (b) }}",
+    ),
+    "softmax would leave the last axis, where its kernel is fast": (
+        17,
+        "Softmax would no longer be over the last axis",
+        f"main (float[1,4,5,3] x) => (float[1,4,5,3] y) {{ a = {DOWN} (x) b = Softmax<axis = -1> (a) y = {BACK} (b) }}",
     ),
     "the normalized axes would move": (
         17,

@@ -89,3 +89,20 @@ def test_it_says_what_the_result_needs(imports: str, op: str, needs: str) -> Non
     text = f"<ir_version: 8, opset_import: [{imports}]> main (float[N] x) => (float[N] y) {{ y = {op} (x) }}"
     data = report.as_dict(optimize(parse(text), verify=False))
     assert f"needs: {needs}" in shown(data, report.console(io.StringIO())).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("opset", "more", "end"),
+    [
+        (17, {"opset": 23}, "), needs ONNX Runtime ≥ 1.23 (the original 1.12)"),
+        (17, {}, ")"),
+        (23, {}, ")"),
+    ],
+)
+def test_the_last_line_says_what_is_newer_than_the_original_needed(opset: int, more: dict[str, int], end: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> main (float[N] x) => (float[N] y) {{ y = Abs (x) }}'
+    result = optimize(parse(text), verify=False, **more)
+    data = report.as_dict(result) | {"output": {"path": "y.onnx", "data": None, "bytes": 100}}
+    last = shown(data, report.console(io.StringIO())).splitlines()[-1]
+    assert last.startswith("written: ")
+    assert last.endswith(end)

@@ -176,8 +176,8 @@ ATTENTIONS = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHead
 
 
 def products(ops: Counter[str]) -> int:
-    """Matrix products; an attention is two of them."""
-    return ops["MatMul"] + ops[FUSED_MATMUL] + 2 * sum(ops[op] for op in ATTENTIONS)
+    """Matrix products, whatever they add or transpose; an attention is two of them."""
+    return ops["MatMul"] + ops["Gemm"] + ops[FUSED_MATMUL] + 2 * sum(ops[op] for op in ATTENTIONS)
 
 
 @pytest.mark.parametrize("name", SKELETONS)

@@ -62,6 +62,8 @@ def _convolved(call: Call, dim: Dim, window: Window) -> Dim:
     places = symbolic.add(symbolic.floordiv(room, window.stride), 1)
     if isinstance(places, int) and places < 0:
         raise Unknown
+    if not symbolic.at_least(places, 0):
+        call.host.fails_without(call.node, symbolic.add(places, 1))  # no dimension is negative
     return places
 
 

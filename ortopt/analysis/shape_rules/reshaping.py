@@ -127,7 +127,7 @@ def _is_size(call: Call, source: Dims | None, target: Sequence[Dim], axis: int, 
     none to copy, and where there are no elements while each other dimension has some.
     """
     dim = target[axis]
-    if not symbolic.at_least(dim, 0):
+    if not symbolic.at_least(dim, 0) and not call.host.is_positive(symbolic.add(dim, 1)):
         return False
     if allow_zero or symbolic.at_least(dim, 1):
         return True
@@ -170,14 +170,14 @@ def _remaining(call: Call, source: Sequence[Dim], others: Sequence[Dim], *, fail
             divisor.append(dim)
         else:
             del left[match]
+    by = symbolic.product(divisor)
+    whole = symbolic.product(left)
     if not (
         fails
         or (infers and all(map(call.host.is_positive, (*left, *divisor))))
         or all(map(call.host.is_positive, others))
     ):
-        return None
-    by = symbolic.product(divisor)
-    whole = symbolic.product(left)
+        return _beside_zero(left, by, others) if infers else None
     if any(isinstance(dim, int) and dim == 0 for dim in (by, *others)):
         return None  # without elements, any number fits
     if isinstance(whole, int) and whole == 0 and not symbolic.at_least(by, 1):
@@ -187,6 +187,21 @@ def _remaining(call: Call, source: Sequence[Dim], others: Sequence[Dim], *, fail
         return exact
     # A remainder cannot be: the model would not run, so the quotient is exact.
     return symbolic.floordiv(whole, by) if symbolic.is_known(whole) and isinstance(by, int) else None
+
+
+def _beside_zero(left: Sequence[Dim], by: Dim, others: Sequence[Dim]) -> Dim | None:
+    """The dimension that is inferred with ``allowzero``: one of the source's, or 1 if that is 0 and another is, too."""
+    symbols = [dim for dim in left if not isinstance(dim, int)]
+    numbers = [dim for dim in (*left, by, *others) if isinstance(dim, int)]
+    if len(symbols) != 1 or 0 in numbers or not isinstance(by, int):
+        return None
+    if symbolic.product(dim for dim in left if isinstance(dim, int)) != by:
+        return None
+    result: Dim = symbols[0]
+    for dim in others:
+        if not isinstance(dim, int):
+            result = symbolic.maximum(result, symbolic.sub(1, dim))
+    return result
 
 
 @rule("Flatten")

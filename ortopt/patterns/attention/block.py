@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import (
-    FLOAT,
-    FLOAT16,
     Dim,
     Refusal,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
-    is_constant,
     is_op,
-    is_scalar,
-    is_used_once,
     need,
     only_user,
-    producer,
     same_dim,
-    scalar,
+    users,
 )
-from ortopt.onnx_ir_internals import use_count
+from ortopt.patterns.attention import bias as biases
+from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
+from ortopt.patterns.attention.bias import Bias
+from ortopt.patterns.attention.contraction import Contraction, contraction
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
-from ortopt.patterns.attention.heads import HEADS_FIRST, Heads, heads_of, heads_of_transposed, ungrouped
-from ortopt.patterns.attention.mask import Depth, check_bias, check_half, check_no_nan, depth, is_zero
+from ortopt.patterns.attention.heads import Heads, Roles, heads_from
+from ortopt.patterns.attention.layouts import Plan, build, plan
+from ortopt.patterns.attention.masking import Masking, masking
+from ortopt.patterns.attention.operands import Operand, operand
+from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
+
+_LONGEST = 8
+_MAX_READERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,50 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """What a block gives, as far as it is followed.
+
+    Attributes:
+        views: The result of the last product, and what others make of its shape and order, each of the one before.
+        nodes: The nodes that make them, each with the value of `views` after it.
+        roles: Which axis is what.
+    """
+
+    views: tuple[View, ...]
+    nodes: tuple[ir.Node, ...]
+    roles: Roles
+    _plans: dict[tuple[Group, ...], tuple[int, Plan]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def at(self, layout: tuple[Group, ...]) -> ir.Value | None:
+        """The value in a layout; the last if several are."""
+        return next((view.value for view in reversed(self.views) if view.groups == layout), None)
+
+    def best(self, layout: tuple[Group, ...]) -> tuple[int, Plan]:
+        """Which value is made with the least work from one in a layout, and how.
+
+        Raises:
+            Refusal: If none can be.
+        """
+        if layout in self._plans:
+            return self._plans[layout]
+        refusal = Refusal("nothing that the block gives has the axes of its operands", self.views[0].value)
+        plans: list[tuple[tuple[int, int], int, Plan]] = []
+        for place, view in enumerate(self.views):
+            try:
+                made = plan(View(view.value, layout), view.groups)
+            except Refusal as found:
+                refusal = found
+                continue
+            plans.append((made.cost, -place, made))
+        if not plans:
+            raise refusal
+        _, place, made = min(plans, key=lambda one: one[:2])
+        return self._plans.setdefault(layout, (-place, made))
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """What a block computes.
 
@@ -63,13 +111,12 @@ class Attention:
         read_keys: The key heads as the product with the queries reads them.
         read_values: The value heads as the product with the probabilities reads them.
         scale: What the products of queries and keys are multiplied by.
-        biases: What is added to the scores, in order; each broadcasts to `scores`.
+        bias: What is added to the scores, or None.
         scores: The dimensions of the scores: [batch, heads, length of the queries, length of the keys].
         guarded: Whether NaNs among the probabilities are set to 0.
         past: The past, if there is one.
-        context: The result with dimensions [batch, heads, length, size].
-        joined: The result with dimensions [batch, length, heads, size], or None where nobody wants it so.
-        merged: The result with dimensions [batch, length, heads · size], or None.
+        result: What the block gives, as far as it is followed.
+        cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
     """
 
@@ -81,20 +128,72 @@ class Attention:
     read_keys: Heads
     read_values: Heads
     scale: float
-    biases: tuple[ir.Value, ...]
+    bias: Bias | None
     scores: tuple[Dim, ...]
     guarded: bool
     past: Past | None
-    context: ir.Value
-    joined: ir.Value | None
-    merged: ir.Value | None
+    result: Result
+    cap: float = 0.0
     keys_first: bool = False
+
+    @property
+    def biases(self) -> tuple[ir.Value, ...]:
+        """What is added to the scores, in order; each broadcasts to `scores`.
+
+        Raises:
+            Refusal: If what is added is no plain sum: `bias` has it all.
+        """
+        terms = () if self.bias is None else self.bias.terms
+        plain = self.bias is None or (self.bias.whole and all(term.is_plain for term in terms))
+        need(plain, "what is added to the scores is no plain sum", self.core[0])
+        return tuple(term.step.value for term in terms if term.step.value is not None)
+
+    @property
+    def masking(self) -> Masking:
+        """What of the scores the bias masks."""
+        steps = () if self.bias is None else tuple(term.step for term in self.bias.terms)
+        added: list[ir.Value] = []
+        kept: list[tuple[ir.Value, bool]] = []
+        for step in steps:
+            if step.value is not None and step.kind is Kind.FILLED:
+                kept.append((step.value, step.keeps))
+            elif step.value is not None and not _is_something_else(step):
+                added.append(step.value)
+        found = masking(added, kept, self.scores[2], self.scores[3])
+        found.others += [step.value for step in steps if step.value is not None and _is_something_else(step)]
+        return found
+
+    @property
+    def causal(self) -> bool:
+        """Whether it is proven that a query sees no key after its own position, the last query that of the last key."""
+        return self.masking.causal
+
+    @property
+    def context(self) -> ir.Value:
+        """The result of the last product; with dimensions [batch, heads, length, size] where it has four."""
+        return self.result.views[0].value
+
+    @property
+    def joined(self) -> ir.Value | None:
+        """The result with dimensions [batch, length, heads, size], or None where nobody wants it so."""
+        return self.result.at(self.result.roles.rows)
+
+    @property
+    def merged(self) -> ir.Value | None:
+        """The result with dimensions [batch, length, heads · size], or None."""
+        return self.result.at(self.result.roles.merged)
 
     @property
     def flat(self) -> bool:
         """Whether the operands can be had, and the result is wanted, with the heads side by side in each position."""
         parts = (self.queries, self.keys, self.values)
-        return self.joined is not None and (self.keys_first or all(part.rows is not None for part in parts))
+        if not (self.keys_first or all(part.is_flat for part in parts)):
+            return False
+        try:
+            _, made = self.result.best(self.result.roles.merged)
+        except Refusal:
+            return False
+        return made.perm is None
 
     def as_read(self) -> Attention:
         """The block with keys and values as the products read them: with the past, and repeated for groups."""
@@ -103,60 +202,287 @@ class Attention:
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes that go."""
-        return (*self.core, *self.tail) if self.flat else self.core
+        place, _ = self.result.best(self._layout)
+        return (*self.core, *self.result.nodes[:place])
+
+    @property
+    def _layout(self) -> tuple[Group, ...]:
+        return self.result.roles.merged if self.flat or self.keys_first else self.result.roles.columns
 
     @property
     def replaced(self) -> tuple[ir.Value, ...]:
         """The values that the block gives."""
-        result = (self.merged or self.joined or self.context) if self.flat else self.context
+        place, _ = self.result.best(self._layout)
+        result = self.result.views[place].value
         return (result,) if self.past is None else (result, self.past.present_key, self.past.present_value)
+
+    def give(self, value: ir.Value) -> dict[ir.Value, ir.Value]:
+        """The value that the block gives, and what stands for it.
+
+        Args:
+            value: The result, side by side where the block is flat or reads its keys heads first, else heads first.
+        """
+        place, made = self.result.best(self._layout)
+        return {self.result.views[place].value: build(replace(made, view=View(value, made.view.parts)))}
 
 
 def attention(root: ir.Node) -> Attention:
-    """The block whose product of probabilities and values is a MatMul.
+    """The block whose product of probabilities and values is a MatMul or an Einsum.
 
     Args:
-        root: The MatMul.
+        root: The product.
 
     Raises:
         Refusal: If it is none, or computes something else.
     """
-    probabilities, value = inputs(root, 2)
-    nodes = [root]
-    probabilities, guarded = _unguarded(probabilities, nodes)
-    softmax = producer(probabilities, "Softmax")
-    nodes.append(softmax)
-    logits, *_ = softmax.inputs
-    assert logits is not None
-    need(dtype(logits) in {FLOAT, FLOAT16}, "the scores are not single- or half-precision numbers", logits)
-    scores = dims(logits, 4)
-    need(axis(softmax, 4, -1) == 3, "the softmax is not over the keys", logits)
-    product, scale, biases = _terms(logits, nodes)
-    query, transposed_key = inputs(product, 2)
-    query, factor = _unscaled(query)
-    transposed_key, other_factor = _unscaled(transposed_key)
-    scale *= factor * other_factor
-    need(scale > 0, "the scale is not positive", product.outputs[0])
-    queries, keys, values = heads_of(query), ungrouped_keys(transposed_key), heads_of(value)
-    _check(queries, keys[0], values, scores, value)
-    for bias in biases:
-        check_bias(bias, scores)
-        if guarded:
-            check_no_nan(bias)
-        if dtype(logits) == FLOAT16:
-            check_half(bias)
-            need(guarded or depth(bias) is Depth.SHALLOW, "a half-precision mask may leave no key", bias)
-    read_values, values = values, ungrouped(values)
-    need(keys[1].count == values.count, "keys and values have different numbers of heads", value)
-    key_heads, value_heads, past = _before(keys[1], values)
-    if guarded:
-        check_nothing_else_is_guarded([part.any for part in (queries, key_heads, value_heads)])
-    tail: list[ir.Node] = []
-    joined, merged = _joined(root.outputs[0], queries, values, tail)
-    return Attention(
-        tuple(nodes), tuple(tail), queries, key_heads, value_heads, keys[0], read_values, scale, tuple(biases),
-        scores, guarded, past, root.outputs[0], joined, merged,
-    )  # fmt: skip
+    product = contraction(root)
+    if not leads_to_softmax(product.left):
+        need(leads_to_softmax(product.right), "no Softmax comes before", product.left)
+        product = product.swapped()
+    axes = {letter: Axis(size) for letter, size in product.sizes.items()}
+    queries, keys, size = _roles_of(product, axes)
+    _learn(product.left, product.left_letters, axes)
+    _learn(product.right, product.right_letters, axes)
+    found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys)
+    values = View(product.right, _parts(product.right_letters, axes))
+    return _Block(root, product, axes, found, values, queries, keys, size).attention()
+
+
+def _roles_of(product: Contraction, axes: dict[str, Axis]) -> tuple[Axis, Axis, Axis]:
+    """The axes of queries and keys, and that of a value's head."""
+    left, right, result = (
+        text.replace(" ", "") for text in (product.left_letters, product.right_letters, product.letters)
+    )
+    contracted = [letter for letter in left if letter not in result]
+    own = [letter for letter in left if letter in result and letter not in right]
+    new = [letter for letter in right if letter not in left]
+    need(len(contracted) == len(new) == 1 and bool(own), "it is no product of probabilities and values", product.node)
+    return axes[own[-1]], axes[contracted[0]], axes[new[0]]
+
+
+def _parts(letters: str, axes: dict[str, Axis]) -> tuple[Group, ...]:
+    return tuple(() if letter == " " else (axes[letter],) for letter in letters)
+
+
+def _learn(value: ir.Value, letters: str, axes: dict[str, Axis]) -> None:
+    for letter, dim in zip(letters, dims(value), strict=True):
+        if letter != " ":
+            axes[letter].learn(dim)
+
+
+class _Block:
+    """What is known of a block while it is put together."""
+
+    def __init__(
+        self, root: ir.Node, product: Contraction, axes: dict[str, Axis], found: Scores, values: View,
+        queries: Axis, keys: Axis, size: Axis,
+    ) -> None:  # fmt: skip
+        self.root = root
+        self.found = found
+        self.outer_queries, self.outer_keys, self.value_size = queries, keys, size
+        self._take_heads_from_queries()
+        result = View(root.outputs[0], _parts(product.letters, axes))
+        self.views, self.tail = _followed_down(result)
+        self._read_product(values)
+
+    def _take_heads_from_queries(self) -> None:
+        """Tell heads from positions where the products have both in one dimension, as those that share one key do."""
+        parts = self.outer_queries.leaves()
+        found = self.found
+        assert found.softmax is not None
+        if len(parts) > 1 and found.queries is self.outer_queries and (parts[-1],) in found.softmax.groups:
+            self.outer_queries = found.queries = parts[-1]
+
+    def _read_product(self, values: View) -> None:
+        """Take queries and keys from the product of them."""
+        found = self.found
+        product = contraction(found.view.value.producer())
+        groups = dict(zip(product.letters, found.view.parts, strict=True))
+        if not self._reads_queries_first(product, groups):
+            product = product.swapped()
+            need(self._reads_queries_first(product, groups), "the scores are no product", found.view.value)
+        summed = [letter for letter in product.left_letters if letter not in product.letters and letter != " "]
+        need(len(summed) == 1, "the product of queries and keys is over no single axis", product.node)
+        self.size = Axis(product.sizes[summed[0]])
+        groups[summed[0]] = (self.size,)
+        _learn_size(product, summed[0], self.size)
+        found.nodes.append(product.node)
+        shared = self._shared()
+        self.queries = operand(product.left, _groups(product.left_letters, groups), shared, scaled=True)
+        self.keys = operand(product.right, _groups(product.right_letters, groups), shared, scaled=True)
+        self.values = operand(values.value, values.parts, shared, scaled=False)
+        self.product = product
+
+    def _reads_queries_first(self, product: Contraction, groups: dict[str, Group]) -> bool:
+        """Whether the first operand has the axis of queries for itself, and the second that of keys."""
+        own = [letter for letter in product.left_letters if letter not in product.right_letters]
+        other = [letter for letter in product.right_letters if letter not in product.left_letters]
+        pairs = ((self.found.queries, own), (self.found.keys, other))
+        return all(set(leaves((axis,))) <= set(_of("".join(letters), groups)) for axis, letters in pairs)
+
+    def attention(self) -> Attention:
+        """The block, checked."""
+        found = self.found
+        scale = found.scale * self.queries.scale * self.keys.scale
+        need(scale > 0, "the scale is not positive", self.product.node.outputs[0])
+        batch, heads = self._split()
+        self._check_lengths()
+        queries = self._heads(self.queries.views, batch, heads, found.queries, self.size)
+        need(queries.count == size_of(heads), "the queries are broadcast to more heads", self.root)
+        read_keys, keys = self._both(self.keys, batch, heads, found.keys, self.size)
+        read_values, values = self._both(self.values, batch, heads, self.outer_keys, self.value_size)
+        need(keys.count == values.count, "keys and values have different numbers of heads", self.root)
+        bias = self._bias(batch, heads, dtype(self.queries.views[0].value))
+        if bias is not None:
+            bias.check_full(queries, read_keys)
+        new_keys, new_values, past = _before(keys, values)
+        used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
+        if past is not None and not ((bias is None or bias.whole) and _is_read_by_none(past, used, found.nodes)):
+            new_keys, new_values, past = keys, values, None
+        kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
+        need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
+        if found.guarded or any(step.kind is Kind.FILLED for step in found.steps):
+            check_nothing_else_is_guarded(
+                [part.views[-1].value for part in (queries, new_keys, new_values)], self.views[-1].value
+            )
+        roles = Roles(batch, self.outer_queries, heads, self.value_size)
+        shape = (size_of(batch), size_of(heads), self.outer_queries.size, self.outer_keys.size)
+        result = Result(tuple(self.views), tuple(self.tail), roles)
+        return Attention(
+            (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
+            found.guarded, past, result, found.cap,
+        )  # fmt: skip
+
+    def _shared(self) -> Group:
+        """The axes that the scores have beside queries and keys."""
+        assert self.found.softmax is not None
+        own = leaves((self.outer_queries, self.outer_keys))
+        return tuple(one for one in self.found.softmax.axes if one not in own)
+
+    def _split(self) -> tuple[Group, Group]:
+        """The axes of the batch, and those of heads."""
+        shared = self._shared()
+        places = [*range(len(shared) - 1, -1, -1), len(shared)]
+        known = [place for place in places if all(isinstance(one.size, int) for one in shared[place:])]
+        fitting = [self._fitting(shared[:place], shared[place:]) for place in known]
+        if max(fitting):
+            ends = self._ends_of_dimensions(shared)
+            place = max(zip(fitting, (place in ends for place in known), known, strict=True), key=lambda one: one[:2])[
+                2
+            ]
+        else:
+            place = len(shared) - (len(shared) > 1 and isinstance(shared[-1].size, int))
+        return shared[:place], shared[place:]
+
+    def _ends_of_dimensions(self, shared: Group) -> set[int]:
+        """Where dimensions of the scores end among the axes that they have beside queries and keys."""
+        assert self.found.softmax is not None
+        counts = [len([one for one in group if one in shared]) for group in self.found.softmax.groups]
+        return {0, *accumulate(counts)}
+
+    def _fitting(self, batch: Group, heads: Group) -> int:
+        """How many of operands and result have these heads side by side in a dimension or two, behind positions."""
+        layouts = [
+            (self.queries.views, Roles(batch, self.found.queries, heads, self.size)),
+            (self.keys.single, Roles(batch, self.found.keys, heads, self.size)),
+            (self.values.single, Roles(batch, self.outer_keys, heads, self.value_size)),
+            (self.views, Roles(batch, self.outer_queries, heads, self.value_size)),
+        ]
+        return sum(any(_fits(view, roles) for view in views) for views, roles in layouts)
+
+    def _check_lengths(self) -> None:
+        """Refuse scores that are broadcast along the queries or the keys, and keys that are not as many as values."""
+        found = self.found
+        known = [*self.outer_keys.sizes]
+        keys_alike = found.keys is self.outer_keys or any(self.outer_keys.is_size(size) for size in found.keys.sizes)
+        need(keys_alike, "the keys are not proven to be as many as the values", self.root)
+        if found.queries is not self.outer_queries:
+            mine, outer = found.queries.sizes, self.outer_queries.sizes
+            alike = any(same_dim(a, b) for a in mine for b in outer) or (
+                any(same_dim(a, b) for a in mine for b in known) and any(same_dim(a, b) for a in outer for b in known)
+            )
+            need(alike, "the scores are broadcast", self.root)
+
+    def _heads(self, views: Sequence[View], batch: Group, heads: Group, length: Axis, size: Axis) -> Heads:
+        present = {one for view in views[:1] for one in view.axes}
+        need(set(leaves(batch)) <= present, "the batches are not proven to be of one size", views[0].value)
+        own = tuple(one for one in leaves(heads) if one in present)
+        need(own == leaves(heads)[: len(own)], "the heads are not repeated one by one", views[0].value)
+        return heads_from(views, Roles(batch, length, own, size), batch=size_of(batch), length=length.size)
+
+    def _both(self, part: Operand, batch: Group, heads: Group, length: Axis, size: Axis) -> tuple[Heads, Heads]:
+        """Heads as they are read, and before they were repeated for groups."""
+        read = self._heads(part.views, batch, heads, length, size)
+        try:
+            return read, self._heads(part.single, batch, heads, length, size)
+        except Refusal:
+            return read, read
+
+    def _bias(self, batch: Group, heads: Group, kind: ir.DataType) -> Bias | None:
+        found = self.found
+        steps = found.steps[::-1]
+        while steps and steps[0].kind is Kind.RAISED:
+            del steps[0]
+        if not steps:
+            return None
+        need(not found.cap or not any(step.capped for step in steps), "scores are capped after a mask", self.root)
+        need(found.kinds == {kind}, "the scores are of another type than the queries", self.root)
+        same = {inner: outer for outer, inner in reversed(found.pairs)}
+        same = {inner: same.get(outer, outer) for inner, outer in same.items()}
+        layout = (batch, heads, (self.outer_queries,), (self.outer_keys,))
+        measures = self.queries.views
+        terms = tuple(biases.term(step, layout, same, measures) for step in steps)
+        whole = self._is_whole(terms)
+        bias = Bias(terms, found.guarded, kind, whole)
+        biases.check(bias)
+        return bias
+
+    def _is_whole(self, terms: Sequence[biases.Term]) -> bool:
+        rows = [term.shape[2] for term in terms if term.shape[2] is not None]
+        columns = [term.shape[3] for term in terms if term.shape[3] is not None]
+        alike_rows = not rows or any(self.outer_queries.is_size(dim) or self.found.queries.is_size(dim) for dim in rows)
+        return alike_rows and any(self.outer_keys.is_size(dim) for dim in columns)
+
+
+def _is_something_else(step: Step) -> bool:
+    """Whether what is added is divided or subtracted, so that the lowest number is none any more."""
+    return step.kind is Kind.ADDED and step.number < 1
+
+
+def _fits(view: View, roles: Roles) -> bool:
+    own = view.axes
+    return any(one in own for one in leaves(roles.heads)) and own == tuple(
+        one for group in roles.merged for one in group if one in own
+    )
+
+
+def _of(letters: str, groups: dict[str, Group]) -> Group:
+    return leaves(one for letter in letters for one in groups.get(letter, ()))
+
+
+def _groups(letters: str, groups: dict[str, Group]) -> tuple[Group, ...]:
+    return tuple(groups.get(letter, ()) for letter in letters)
+
+
+def _learn_size(product: Contraction, letter: str, size: Axis) -> None:
+    for value, letters in ((product.left, product.left_letters), (product.right, product.right_letters)):
+        size.learn(dims(value)[letters.index(letter)])
+
+
+def _followed_down(view: View) -> tuple[list[View], list[ir.Node]]:
+    """What is made of the shape and order of a value that nothing else reads, and the nodes that make it."""
+    views, nodes = [view], []
+    while len(views) < _LONGEST:
+        try:
+            node = only_user(views[-1].value)
+        except Refusal:
+            break
+        following = below(views[-1], node)
+        if following is None:
+            break
+        views.append(following)
+        nodes.append(node)
+    return views, nodes
 
 
 def check_sizes_are_positive(block: Attention) -> None:
@@ -172,159 +498,58 @@ def check_sizes_are_positive(block: Attention) -> None:
             raise Refusal("a dimension may be 0, which the kernel of Attention refuses", *block.core[:1])
 
 
-def ungrouped_keys(transposed: ir.Value) -> tuple[Heads, Heads]:
-    """The key heads as the product reads them, and before they were repeated for groups of queries."""
-    keys = heads_of_transposed(transposed)
-    return keys, ungrouped(keys)
-
-
-def _unguarded(probabilities: ir.Value, nodes: list[ir.Node]) -> tuple[ir.Value, bool]:
-    """The probabilities before their NaNs were set to 0, and whether they were."""
-    guard = probabilities.producer()
-    if not is_op(guard, "Where"):
-        return probabilities, False
-    assert guard is not None
-    condition, fill, kept = inputs(guard, 3)
-    test = producer(condition, "IsNaN")
-    need(test.inputs[0] is kept, "the guard tests another value", condition)
-    need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
-    need(use_count(kept) == 2 and not kept.is_graph_output(), "the probabilities are used elsewhere", kept)
-    nodes += [guard, test]
-    return kept, True
-
-
-def _terms(logits: ir.Value, nodes: list[ir.Node]) -> tuple[ir.Node, float, list[ir.Value]]:
-    """The product of queries and keys, its factor, and what is added to it."""
-    biases: list[ir.Value] = []
-    at = logits
-    while is_op(at.producer(), "Add"):
-        node = at.producer()
-        assert node is not None
-        need(is_used_once(at), "the scores are used elsewhere", at)
-        a, b = inputs(node, 2)
-        nodes.append(node)
-        at, bias = (a, b) if _holds_product(a) else (b, a)
-        if not is_zero(bias):
-            biases.append(bias)
-    node = at.producer()
-    scale = 1.0
-    if is_op(node, "Mul", "Div"):
-        assert node is not None
-        need(is_used_once(at), "the scores are used elsewhere", at)
-        at, scale = _factor(node)
-        nodes.append(node)
-    product = producer(at, "MatMul")
-    need(is_used_once(at), "the scores are used elsewhere", at)
-    nodes.append(product)
-    return product, scale, biases[::-1]
-
-
-def _holds_product(value: ir.Value) -> bool:
-    """Whether a value is a product with constant factors and terms: the operand of an Add that leads to the scores."""
-    node = value.producer()
-    while is_op(node, "Add", "Mul", "Div"):
-        assert node is not None
-        following = [v.producer() for v in node.inputs if v is not None and _leads_to_product(v)]
-        if not following:
-            return False
-        node = following[0]
-    return is_op(node, "MatMul")
-
-
-def _leads_to_product(value: ir.Value) -> bool:
-    node = value.producer()
-    return is_op(node, "Add", "Mul", "Div", "MatMul")
-
-
-def _factor(node: ir.Node) -> tuple[ir.Value, float]:
-    """The operand of a Mul or Div whose other operand is a number, and what it is multiplied by."""
-    a, b = inputs(node, 2)
-    if is_constant(b):
-        number = scalar(b)
-        need(node.op_type == "Mul" or number != 0, "the scores are divided by 0", b)
-        return a, number if node.op_type == "Mul" else 1 / number
-    need(node.op_type == "Mul" and is_constant(a), "the factor is not a constant", node)
-    return b, scalar(a)
-
-
-def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
-    """An operand of the product before it was multiplied by a number, and the number."""
-    node = value.producer()
-    if not is_op(node, "Mul", "Div") or not is_used_once(value):
-        return value, 1.0
-    assert node is not None
-    try:
-        source, factor = _factor(node)
-    except Refusal:
-        return value, 1.0
-    return (source, factor) if len(dims(source)) == 4 else (value, 1.0)
-
-
-def _check(queries: Heads, keys: Heads, values: Heads, scores: tuple[Dim, ...], about: ir.Value) -> None:
-    """Refuse batches, heads or lengths that are only alike after broadcasting."""
-    need(queries.size == keys.size, "queries and keys have heads of different sizes", about)
-    need(queries.count == keys.count == values.count, "the heads are broadcast", about)
-    for heads in (keys, values):
-        need(same_dim(heads.batch, queries.batch), "the batches are not proven to be of one size", about)
-        need(same_dim(heads.length, scores[3]), "the keys are not proven to be as many as the values", about)
-    need(same_dim(scores[0], queries.batch) and same_dim(scores[2], queries.length), "the scores are broadcast", about)
-
-
 def _before(keys: Heads, values: Heads) -> tuple[Heads, Heads, Past | None]:
     """The new keys and values, and the past that was put before both; all as it is if there is none."""
     past_key, past_value = _concatenated(keys), _concatenated(values)
     if past_key is None or past_value is None:
         return keys, values, None
-    new_keys, new_values = heads_of(past_key[1]), heads_of(past_value[1])
+    new_keys, new_values = past_key[1], past_value[1]
     if not same_dim(new_keys.length, new_values.length) or keys.columns is None or values.columns is None:
         return keys, values, None
     past = Past(past_key[0], past_value[0], keys.columns, values.columns)
     return new_keys, new_values, past
 
 
-def _concatenated(heads: Heads) -> tuple[ir.Value, ir.Value] | None:
-    """The two parts of heads along their length; None if there are not two."""
+def _is_read_by_none(past: Past, values: Sequence[ir.Value], core: Sequence[ir.Node]) -> bool:
+    """Whether none of some values is computed from past and new keys together, which the block will give itself."""
+    wanted, inside = set(values), set(core)
+    pending = [past.present_key, past.present_value]
+    seen: set[ir.Value] = set()
+    while pending:
+        at = pending.pop()
+        if at in wanted or len(seen) > _MAX_READERS:
+            return False
+        if at not in seen:
+            seen.add(at)
+            if any(node.graph is not core[0].graph for node in users(at)):
+                return False
+            pending.extend(value for node in users(at) if node not in inside for value in node.outputs)
+    return True
+
+
+def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
+    """The past, [batch, heads, past length, size], and the new part of heads; None if there are not two parts."""
     node = None if heads.columns is None else heads.columns.producer()
-    if not is_op(node, "Concat"):
+    roles = heads.roles
+    if node is None or roles is None or not is_op(node, "Concat"):
         return None
-    assert node is not None
     if len(node.inputs) != 2 or attribute(node, "axis", 0) not in {2, -2}:
         return None
     past, new = inputs(node, 2)
     try:
-        before, after = heads_of(past), heads_of(new)
+        before, after = dims(past, 4), dims(new, 4)
     except Refusal:
         return None
-    alike = before.count == after.count == heads.count and before.size == after.size == heads.size
-    return (past, new) if alike and same_dim(before.batch, after.batch) else None
+    length = Axis(after[2])
+    alike = before[1] == after[1] == heads.count and before[3] == after[3] == heads.size
+    if not alike or not same_dim(before[0], after[0]):
+        return None
+    view = View(new, (roles.batch, roles.heads, (length,), (roles.size,)))
+    views = [view]
+    while (following := above(views[-1])) is not None and len(views) < _LONGEST:
+        views.append(following)
+    own = replace(roles, length=length)
+    return past, heads_from(views, own, batch=heads.batch, length=length.size)
 
 
-def _joined(
-    context: ir.Value, queries: Heads, values: Heads, nodes: list[ir.Node]
-) -> tuple[ir.Value | None, ir.Value | None]:
-    """The result with heads joined again, as far as it is: behind a Transpose, and behind a Reshape."""
-    try:
-        transpose = only_user(context, "Transpose")
-        need(tuple(attribute(transpose, "perm", ())) == HEADS_FIRST, "the heads are not joined", context)
-    except Refusal:
-        return None, None
-    nodes.append(transpose)
-    joined = transpose.outputs[0]
-    try:
-        reshape = only_user(joined, "Reshape")
-        batch, length, width = dims(reshape.outputs[0], 3)
-        need(
-            same_dim(batch, queries.batch)
-            and same_dim(length, queries.length)
-            and width == queries.count * values.size
-            and reshape.inputs[0] is joined,
-            "the heads are not joined",
-            joined,
-        )
-    except Refusal:
-        return joined, None
-    nodes.append(reshape)
-    return joined, reshape.outputs[0]
-
-
-__all__ = ["Attention", "Past", "attention"]
+__all__ = ["Attention", "Past", "Result", "attention", "check_sizes_are_positive"]

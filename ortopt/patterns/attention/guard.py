@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.match import is_constant, is_op, need
+from ortopt.graph.match import Refusal, attribute, is_constant, is_op, is_used, need, only_user, users
 
 _KEEPS_NAN = frozenset(
     {
@@ -22,34 +22,66 @@ _KEEPS_NAN = frozenset(
         "MatMul",
     }
     | {"MatMulInteger", "Mul", "Neg", "Reshape", "RotaryEmbedding", "Slice"}
-    | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
+    | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Split", "Squeeze", "Sub", "Transpose"}
+    | {"MatMulNBits", "SequenceAt", "SplitToSequence", "Unsqueeze"}
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
+_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
 _DOMAINS = frozenset({"", "com.microsoft"})  # RotaryEmbedding is an op of both
 _MAX_VALUES = 64
+_MAX_STEPS = 8
 
 
-def check_nothing_else_is_guarded(operands: Sequence[ir.Value]) -> None:
-    """Refuse a guard that would hide a NaN of the queries or of the keys which the values do not have as well.
+def check_nothing_else_is_guarded(operands: Sequence[ir.Value], result: ir.Value) -> None:
+    """Refuse a guard that would hide a NaN of the queries or of the keys which is not seen elsewhere as well.
 
     A row of probabilities is NaN where all its keys are masked by -inf, which gives 0 under the guard as by the kernel;
     or where a query or a key is NaN. Then all values at that position are NaN too if all three are computed from one
     value, the values by a matrix product, which spreads a NaN over all heads: the product with the probabilities, where
     0 · NaN is NaN, is NaN with the guard and without it. Of a past, which is an earlier call's keys and values, the
-    same is assumed: they came from one value.
+    same is assumed: they came from one value. Queries that come from elsewhere, as in cross attention, may hide a NaN
+    if what they are computed from is added to the result and normalized with it, so that the whole row is NaN anyway.
+
+    So it is with numbers that take the place of masked scores, which may be NaN.
 
     Args:
         operands: The queries, the new keys and the new values.
+        result: What the block gives.
 
     Raises:
-        Refusal: If they are not computed from one value.
+        Refusal: If neither is so.
     """
     queries, keys, values = operands
     projected = (source for product in _sources(values) for source in _projected(product))
     behind = set().union(*map(_sources, projected))
-    common = _sources(queries) & _sources(keys) & behind
-    need(bool(common), "the guard would hide a NaN that the values do not have", queries)
+    need(bool(_sources(keys) & behind), "the guard would hide a NaN that the values do not have", keys)
+    own = _sources(queries)
+    if not own & _sources(keys) & behind:
+        need(_is_normalized_with(result, own), "the guard would hide a NaN of the queries", queries)
+
+
+def _is_normalized_with(result: ir.Value, sources: set[ir.Value]) -> bool:
+    """Whether a value is used only in rows that are normalized together with one of some values."""
+    at = result
+    for _ in range(_MAX_STEPS):
+        try:
+            node = only_user(at)
+        except Refusal:
+            return False
+        other = next((value for value in node.inputs[:2] if value is not at and value in sources), None)
+        if node.domain == "com.microsoft" and node.op_type == "SkipLayerNormalization":
+            return other is not None and not any(is_used(value) for value in node.outputs[1:])
+        if node.domain not in _DOMAINS or node.op_type not in _KEEPS_NAN:
+            return False
+        at = node.outputs[0]
+        if node.op_type == "Add" and other is not None:
+            return bool(users(at)) and not at.is_graph_output() and all(map(_is_normalization, users(at)))
+    return False
+
+
+def _is_normalization(node: ir.Node) -> bool:
+    return is_op(node, "LayerNormalization") and attribute(node, "axis", -1) == -1 and len(node.outputs) == 1
 
 
 def _sources(value: ir.Value) -> set[ir.Value]:
@@ -70,9 +102,8 @@ def _sources(value: ir.Value) -> set[ir.Value]:
 def _projected(value: ir.Value) -> list[ir.Value]:
     """What a value is the product of, and constant weights."""
     node = value.producer()
-    if not is_op(node, "MatMul", "MatMulInteger", "Gemm"):
+    if node is None or node.domain not in _DOMAINS or node.op_type not in _PRODUCTS:
         return []
-    assert node is not None
     first = node.inputs[0]
     return [] if first is None or is_constant(first) else [first]
 

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, integers, is_op, need, optional, same_dim
+from ortopt.patterns.attention.axes import Axis, Group, View, leaves
+from ortopt.patterns.attention.layouts import Plan, build, plan
 
 HEADS_FIRST = (0, 2, 1, 3)
 """The permutation between [batch, length, heads, size] and [batch, heads, length, size], both ways."""
 
 TRANSPOSED_ROWS = (0, 2, 3, 1)
 """The permutation from [batch, length, heads, size] to [batch, heads, size, length]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """Which axes are what.
+
+    Attributes:
+        batch: The axes of the batch.
+        length: The axis of positions.
+        heads: The axes of heads.
+        size: The axis of a head's elements.
+    """
+
+    batch: Group
+    length: Axis
+    heads: Group
+    size: Axis
+
+    @property
+    def merged(self) -> tuple[Group, ...]:
+        """The layout [batch, length, heads · size]."""
+        return leaves(self.batch), leaves((self.length,)), leaves((*self.heads, self.size))
+
+    @property
+    def rows(self) -> tuple[Group, ...]:
+        """The layout [batch, length, heads, size]."""
+        return leaves(self.batch), leaves((self.length,)), leaves(self.heads), leaves((self.size,))
+
+    @property
+    def columns(self) -> tuple[Group, ...]:
+        """The layout [batch, heads, length, size]."""
+        return leaves(self.batch), leaves(self.heads), leaves((self.length,)), leaves((self.size,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +63,8 @@ class Heads:
         length: How many positions.
         count: How many heads.
         size: Elements of a head.
+        views: Values that hold the same elements, with the axes of their dimensions; none if only the layout counts.
+        roles: Which axis is what in `views`.
     """
 
     rows: ir.Value | None
@@ -35,6 +73,9 @@ class Heads:
     length: Dim
     count: int
     size: int
+    views: tuple[View, ...] = ()
+    roles: Roles | None = None
+    _plans: dict[tuple[Group, ...], Plan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def any(self) -> ir.Value:
@@ -43,8 +84,16 @@ class Heads:
         assert value is not None
         return value
 
+    @property
+    def values(self) -> tuple[ir.Value, ...]:
+        """All values that hold the heads, as far as they are known."""
+        known = (self.rows, self.columns, *(view.value for view in self.views))
+        return tuple(dict.fromkeys(value for value in known if value is not None))
+
     def merged(self) -> ir.Value:
         """The value with dimensions [batch, length, heads · size]."""
+        if self.roles is not None:
+            return build(self.plan(self.roles.merged))
         width = self.count * self.size
         if self.rows is None:
             rows = ir.node("Transpose", [self.columns], {"perm": HEADS_FIRST}).outputs[0]
@@ -60,9 +109,112 @@ class Heads:
 
     def heads_first(self) -> ir.Value:
         """The value with dimensions [batch, heads, length, size]."""
+        if self.roles is not None:
+            return build(self.plan(self.roles.columns))
         if self.columns is not None:
             return self.columns
         return ir.node("Transpose", [self.rows], {"perm": HEADS_FIRST}).outputs[0]
+
+    def plan(self, layout: tuple[Group, ...]) -> Plan:
+        """How the heads get into a layout with the least work.
+
+        Raises:
+            Refusal: If they do not.
+        """
+        if layout not in self._plans:
+            self._plans[layout] = cheapest(self.views, layout)
+        return self._plans[layout]
+
+    def check_layout(self, *, flat: bool) -> None:
+        """Refuse heads that cannot be had side by side, or first.
+
+        Raises:
+            Refusal: The reason.
+        """
+        if self.roles is not None:
+            self.plan(self.roles.merged if flat else self.roles.columns)
+
+    def positions(self) -> ir.Value:
+        """How many positions there are, as a vector of one element.
+
+        Raises:
+            Refusal: If it is not known, and no dimension of a value.
+        """
+        measured = self._measured()
+        if measured is None:
+            assert isinstance(self.length, int)
+            return constant([self.length])
+        value, place = measured
+        return ir.node("Shape", [value], {"start": place, "end": place + 1}).outputs[0]
+
+    def check_positions(self) -> None:
+        """Refuse heads whose positions cannot be counted.
+
+        Raises:
+            Refusal: If `positions` has no answer.
+        """
+        self._measured()
+
+    def _measured(self) -> tuple[ir.Value, int] | None:
+        """A value that has the length as a dimension, and which that is; None where there is none, and it is known."""
+        if self.roles is None:
+            return self.any, 1 if self.columns is None else 2
+        for view in self.views:
+            for place, group in enumerate(view.groups):
+                if group == leaves((self.roles.length,)):
+                    return view.value, place
+        need(isinstance(self.length, int), "the length is no dimension of a value", self.views[0].value)
+        return None
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the heads can be had side by side without moving any."""
+        if self.roles is None:
+            return self.rows is not None
+        try:
+            return self.plan(self.roles.merged).perm is None
+        except Refusal:
+            return False
+
+
+def cheapest(views: Sequence[View], layout: tuple[Group, ...]) -> Plan:
+    """The plan with the fewest Transposes, then Reshapes; of equal ones that of the first value.
+
+    Raises:
+        Refusal: If there is none.
+    """
+    plans = []
+    refusal = Refusal("the axes are others", *[view.value for view in views[:1]])
+    for view in views:
+        try:
+            plans.append(plan(view, layout))
+        except Refusal as found:
+            refusal = found
+    if not plans:
+        raise refusal
+    return min(plans, key=lambda one: one.cost)
+
+
+def heads_from(views: Sequence[View], roles: Roles, *, batch: Dim, length: Dim) -> Heads:
+    """Heads whose axes are known.
+
+    Args:
+        views: Values that hold them.
+        roles: Which axis is what.
+        batch: The batch size.
+        length: How many positions.
+
+    Raises:
+        Refusal: If number or size of the heads are not known.
+    """
+    count, size = symbolic.product(one.size for one in leaves(roles.heads)), roles.size.size
+    about = views[0].value
+    need(isinstance(count, int) and isinstance(size, int), "the heads have no known number and size", about)
+    assert isinstance(count, int)
+    assert isinstance(size, int)
+    rows = next((view.value for view in views if view.groups == roles.rows), None)
+    columns = next((view.value for view in views if view.groups == roles.columns), None)
+    return Heads(rows, columns, batch, length, count, size, tuple(views), roles)
 
 
 def heads_of(value: ir.Value) -> Heads:

@@ -9,8 +9,8 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, need, optional, same_dim
+from ortopt.graph.edit import constant, discard
+from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, optional, same_dim
 
 LOWEST = float(np.finfo(np.float32).min)
 FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
@@ -35,31 +35,26 @@ class Depth(Enum):
 
 def depth(mask: ir.Value) -> Depth:
     """How far down the elements of a mask go, as far as constants and types tell."""
-    bound = _bound(mask, 0)
-    if bound is None or bound == math.inf:
+    return depth_of(bound(mask))
+
+
+def depth_of(largest: float | None) -> Depth:
+    """How far down elements of a magnitude go; None is an unknown one."""
+    if largest is None or largest == math.inf:
         return Depth.UNKNOWN
-    if bound <= -FLOOR:
+    if largest <= -FLOOR:
         return Depth.SHALLOW
-    return Depth.FINITE if bound <= -LOWEST else Depth.UNKNOWN
+    return Depth.FINITE if largest <= -LOWEST else Depth.UNKNOWN
 
 
-def check_no_nan(mask: ir.Value) -> None:
-    """Refuse a mask whose elements may be NaN, which a guard would hide.
+def bound(value: ir.Value | None, infinite: float = math.inf) -> float | None:
+    """The largest magnitude that an element can have; None if that is not known.
 
-    Raises:
-        Refusal: If its elements are not known to be numbers or infinities.
+    Args:
+        value: A value.
+        infinite: What an infinity counts as.
     """
-    need(_bound(mask, 0, infinite=0.0) is not None, "the guard would hide a NaN of the mask", mask)
-
-
-def check_half(mask: ir.Value) -> None:
-    """Refuse a mask in half precision that masks by large numbers.
-
-    Raises:
-        Refusal: If an element may be a large number and no infinity.
-    """
-    bound = _bound(mask, 0, infinite=0.0)
-    need(bound is not None and bound <= MAX_HALF, "a half-precision mask has large numbers", mask)
+    return _bound(value, 0, infinite)
 
 
 def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> float | None:
@@ -125,42 +120,12 @@ def is_zero(bias: ir.Value) -> bool:
     return is_constant(bias) and not array_of(bias).any()
 
 
-def check_bias(bias: ir.Value, scores: Sequence[Dim]) -> None:
-    """Refuse what is added to the scores if it does not broadcast to them, or not along the last dimension.
-
-    Args:
-        bias: What is added.
-        scores: The dimensions of the scores: [batch, heads, length of the queries, length of the keys].
-
-    Raises:
-        Refusal: The reason.
-    """
-    own = dims(bias)
-    need(0 < len(own) <= len(scores), "the mask has another rank than the scores", bias)
-    # Batch and heads need no proof: the sum has the dimensions of the scores, so that they are the same or 1.
-    queries = own[-2] if len(own) > 1 else 1
-    need(same_dim(queries, scores[-2]) or queries == 1, "the mask does not broadcast to the queries", bias)
-    need(same_dim(own[-1], scores[-1]), "the mask does not say something for each key", bias)
-
-
 def total(biases: Sequence[ir.Value]) -> ir.Value:
     """The sum of what is added to the scores."""
     first, *others = biases
     for other in others:
         first = ir.node("Add", [first, other]).outputs[0]
     return first
-
-
-def lifted(biases: Sequence[ir.Value], *, guarded: bool) -> ir.Value:
-    """The sum of masks as the kernel of Attention wants it, with the meaning that it has for a softmax.
-
-    Args:
-        biases: What is added to the scores: one or more, checked by `check_bias`.
-        guarded: Whether a row of NaNs, which a row of -inf gives, was set to 0, as the kernel does.
-    """
-    if biases[0].dtype == FLOAT16:
-        return total(biases)  # `check_half` let it pass: there is no lowest number, and no row without any key
-    return _lifted(total(biases), guarded=guarded)
 
 
 def for_each_query(
@@ -193,6 +158,19 @@ def of_rank_4(mask: ir.Value, biases: Sequence[ir.Value]) -> ir.Value:
     return ir.node("Unsqueeze", [mask, constant(list(range(missing)))]).outputs[0]
 
 
+def lifted(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
+    """A mask as the kernel of Attention wants it, with the meaning that it has for a softmax.
+
+    Args:
+        bias: What is added to the scores.
+        guarded: Whether a row of NaNs, which a row of -inf gives, was set to 0, as the kernel does.
+        kind: Its element type.
+    """
+    if kind == FLOAT16:
+        return bias  # what is let pass has no lowest number, and no row without any key
+    return _lifted(bias, guarded=guarded)
+
+
 def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
     how = depth(bias)
     finite = _bound(bias, 0, infinite=0.0)
@@ -203,7 +181,10 @@ def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
         assert node is not None
         condition, yes, no = inputs(node, 3)
         if is_constant(yes) and is_constant(no):
-            return ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]
+            lifted = ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]
+            if not bias.uses():
+                discard([node])  # it was built for this sum alone
+            return lifted
     lowest = ir.node("Equal", [bias, constant(LOWEST)]).outputs[0]
     mask = ir.node("Where", [lowest, constant(FLOOR), bias]).outputs[0]
     if how is Depth.FINITE or guarded:

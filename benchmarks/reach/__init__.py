@@ -1,0 +1,1 @@
+"""How many of the blocks that a model has by its architecture are single ops in the result."""

@@ -1,0 +1,69 @@
+"""``ortopt check``: a zoo against its baseline."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from ortopt.cli.numbers import THREADS, Finite
+from ortopt.cli.run_options import run_option
+
+MERGE: Final = "merge"
+_NOT_HERE: Final = frozenset({"strict", "repair", "keep_pass", "provenance", "timeout", "enforce_timeout", "limit"})
+
+
+def _options_of_runs(function: Any) -> Any:
+    """The options of a run that all models of a zoo can have."""
+    from ortopt.options import declarations
+
+    names = [name for name, declared in declarations().items() if declared.flag and name not in _NOT_HERE]
+    for name in reversed(names):
+        function = run_option(name)(function)
+    return function
+
+
+@click.command("check", short_help="Optimize a zoo of models and compare with a baseline.")
+@click.argument("zoo", metavar="ZOO...", nargs=-1, required=True)
+@click.option("--baseline", metavar="FILE", help="What to compare with.  [default: the manifest's]")
+@click.option("--update", is_flag=True, help="Write the baseline anew.")
+@click.option("--prune", is_flag=True, help="With --update: forget models that are not named.")
+@_options_of_runs
+@click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
+@click.option("--strict", is_flag=True, help="Fail too where a pass fails or nothing can be verified.")
+@click.option("--latency", is_flag=True, help="Measure each result against its original.")
+@click.option("--latency-rounds", type=click.IntRange(min=5), default=9, show_default=True, help="Processes of each.")
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Of --latency, within an op.")
+@click.option("--jobs", type=click.IntRange(min=1, max=256), default=1, show_default=True, help="Models at a time.")
+@click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Per model.  [default: none]")
+@click.option("--max-memory", metavar="SIZE", help="Per model.  [default: its share of 75 % of the machine's]")
+@click.option("--shard", metavar="I/N", help="One of N parts of the zoo, e.g. 1/4.")
+@click.option("--resume", metavar="FILE", help="Write what is done into FILE, and do not do it again.")
+@click.option("--changed-since", metavar="BASELINE", help="Leave out models that are as there.")
+@click.option("--dask", metavar="ADDRESS", help="Run on the workers of a Dask scheduler (extra: cluster).")
+@click.option("--junit", metavar="FILE", help="Results for CI servers.")
+@click.option("--markdown", metavar="FILE", help="Results for readers, e.g. a job summary.")
+@click.option("--json", "json_file", metavar="FILE", help="Results as data.")
+@click.option("-q", "--quiet", is_flag=True, help="Failures only.")
+def command(zoo: tuple[str, ...], **flags: Any) -> None:
+    r"""Optimize and verify every model of a zoo, and compare with a baseline.
+
+    ZOO is models, folders, patterns, a manifest (ortopt-zoo.toml) or zoo: for the models that come with ortopt.
+
+    \b
+    ortopt check models/ --baseline baseline.json --update    write a baseline
+    ortopt check models/ --baseline baseline.json             compare with it
+    ortopt check merge 1.json 2.json                          put shards together
+
+    Exit codes: 0 as the baseline or better, 3 something is worse or a result differs, 2 a model cannot be read or run
+    (of several the first of 2, 3), 1 usage; with --strict also 3 not verified, 4 a pass failed, 1 no such provider.
+    """
+    from ortopt.cli.check_run import check, merge
+
+    given = {
+        name
+        for name in flags
+        if click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    }
+    code = merge(zoo[1:], flags) if zoo[0] == MERGE else check(zoo, flags, given)
+    raise click.exceptions.Exit(code)

@@ -1,0 +1,212 @@
+"""How a check goes on: a live table on a terminal, a line per model in a log."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from ortopt.regression.results import Check, Result, Status
+from ortopt.terminal_text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_COLOURS: Final = {
+    Status.BROKEN: "red",
+    Status.DIFFERS: "red",
+    Status.FAILED: "red",
+    Status.UNVERIFIED: "red",
+    Status.WORSE: "red",
+    Status.EXPECTED: "yellow",
+    Status.FIXED: "green",
+    Status.BETTER: "green",
+}
+_BAR: Final = 20
+_TIME: Final = 8
+_SHOWN: Final = 10
+"""Models that a live table shows above the progress."""
+
+
+class Lines:
+    """A line for each model as soon as something is known of it.
+
+    Args:
+        out: Where they go.
+    """
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._total = self._done = 0
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left."""
+
+    def expect(self, models: int, seconds: float) -> None:
+        """So many models are going to run."""
+        self._total += models
+
+    def begun(self, name: str) -> None:
+        """A model's turn has come."""
+
+    def done(self, result: Result) -> None:
+        """Say what is known of a model."""
+        self._done += 1
+        self._out.print(line_of(result), soft_wrap=True, style=_COLOURS.get(result.status))
+
+
+class Live(Lines):
+    """A table of what runs, what is done, and how long it will take, on a terminal.
+
+    Args:
+        out: A terminal.
+        jobs: How many models run at a time.
+    """
+
+    def __init__(self, out: Console, jobs: int) -> None:
+        from rich.live import Live as Screen
+
+        super().__init__(out)
+        self._jobs = jobs
+        self._started = time.monotonic()
+        self._recorded = 0.0
+        self._running: dict[str, float] = {}
+        self._last: deque[Result] = deque(maxlen=_SHOWN)
+        self._ran = 0
+        self._screen = Screen(get_renderable=self._table, console=out, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Live:
+        self._screen.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._screen.stop()
+
+    def expect(self, models: int, seconds: float) -> None:
+        """So many models are going to run; they took so many seconds when the baseline was written."""
+        super().expect(models, seconds)
+        self._recorded = seconds
+        self._started = time.monotonic()
+
+    def begun(self, name: str) -> None:
+        """A model's turn has come."""
+        self._running[name] = time.monotonic()
+
+    def done(self, result: Result) -> None:
+        """Show a model among those that are done; what is a failure stays on the terminal."""
+        self._last.append(result)
+        self._ran += self._running.pop(result.name, None) is not None
+        self._running.pop(f"{result.name} (latency)", None)
+        if result.is_failure or result.status in _COLOURS:
+            self._out.print(line_of(result), soft_wrap=True, style=_COLOURS.get(result.status))
+
+    def _table(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, expand=True)
+        table.add_column(no_wrap=True, min_width=max(len(status.value) for status in Status))
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(justify="right", no_wrap=True, min_width=_TIME)
+        for result in self._last:
+            style = _COLOURS.get(result.status, "dim")
+            cells = (result.status.value, one_line(result.name), f"{result.seconds:.1f} s" if result.seconds else "")
+            table.add_row(*(Text(cell, style=style) for cell in cells))
+        now = time.monotonic()
+        for name, since in list(self._running.items())[:_SHOWN]:
+            table.add_row(Text("running"), Text(one_line(name)), Text(f"{now - since:.0f} s"))
+        progress = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(total=max(self._total, 1), completed=self._ran, width=_BAR)
+        progress.add_row(bar, Text(self._progress(now)))
+        return Group(table, progress)
+
+    def _progress(self, now: float) -> str:
+        left = self.remaining(now - self._started)
+        remaining = f", about {_duration(left)} left" if left is not None else ""
+        return f"{self._ran} of {self._total} models{remaining}"
+
+    def remaining(self, elapsed: float) -> float | None:
+        """The seconds that are left, about; None before anything is known.
+
+        Args:
+            elapsed: Seconds since the first model began.
+        """
+        if self._ran:
+            return elapsed / self._ran * (self._total - self._ran)
+        return self._recorded / self._jobs if self._recorded else None
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def line_of(result: Result) -> str:
+    """One line on a model: what is said of it, its figures, and why."""
+    facts = result.facts
+    figures = [f"{facts['nodes']} nodes"] if "nodes" in facts else []
+    if isinstance(facts.get("error"), float):
+        figures.append(f"error {facts['error']:.2g}")
+    if result.seconds:
+        figures.append(f"{result.seconds:.1f} s")
+    says = "; ".join((*result.says(), *([result.reason] if result.reason else [])))
+    parts = [f"{one_line(result.name)}: {result.status.value}", *filter(None, figures)]
+    return ", ".join(parts) + (f": {_whole(says)}" if says else "")
+
+
+def _whole(text: str) -> str:
+    """Sentences as one line, however many there are."""
+    return "; ".join(one_line(part) for part in text.split("; "))
+
+
+def show(check: Check, out: Console, *, update: str = "") -> None:
+    """The last lines of a check.
+
+    Args:
+        check: The results.
+        out: Where they go.
+        update: The baseline's file if it was written.
+    """
+    for note in check.notes:
+        out.print(f"note: {one_line(note)}", soft_wrap=True)
+    if check.missing:
+        names = ", ".join(map(one_line, check.missing[:_SHOWN])) + (", …" if len(check.missing) > _SHOWN else "")
+        out.print(f"note: {len(check.missing)} of the baseline were not checked: {names}", soft_wrap=True)
+    better = [result for result in check.results if result.status in (Status.BETTER, Status.FIXED)]
+    if better and not update:
+        out.print(f"{len(better)} are better than the baseline: --update keeps that", soft_wrap=True)
+    counts = ", ".join(f"{count} {status}" for status, count in check.counts().items())
+    out.print(f"{len(check.results)} models in {check.seconds:.0f} s: {counts}", soft_wrap=True)
+    if update:
+        out.print(f"baseline written: {one_line(update)}", soft_wrap=True)
+
+
+def watcher(out: Console, jobs: int, *, quiet: bool) -> Any:
+    """What shows how a check goes on, as a context.
+
+    Args:
+        out: Where it goes.
+        jobs: How many models run at a time.
+        quiet: Whether failures alone are shown.
+    """
+    if quiet:
+        return Failures(out)
+    return Live(out, jobs) if out.is_terminal else Lines(out)
+
+
+class Failures(Lines):
+    """A line for each failure."""
+
+    def done(self, result: Result) -> None:
+        """Say what failed."""
+        if result.is_failure:
+            super().done(result)
+
+
+__all__ = ["Failures", "Lines", "Live", "line_of", "show", "watcher"]

@@ -1,0 +1,235 @@
+"""One run of ``ortopt check``, from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortopt import api, registry
+from ortopt.analysis import providers as execution
+from ortopt.cli import check_display, files
+from ortopt.cli.warning import warn
+from ortopt.errors import InvalidModelError, OptimizationCancelled, UsageError
+from ortopt.option_kinds import UNLIMITED, parse_size
+from ortopt.options import declarations
+from ortopt.regression import baseline as baselines
+from ortopt.regression import junit, markdown, shards, sources
+from ortopt.regression.baseline import Baseline
+from ortopt.regression.case import Case, plain_options
+from ortopt.regression.check import Plan, Running
+from ortopt.regression.latency import Latency
+from ortopt.regression.pool import Pool
+from ortopt.regression.results import Check, Status
+from ortopt.reporting import report
+from ortopt.system import memory
+from ortopt.terminal_text import quoted
+
+
+def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) -> int:
+    """Check a zoo; the exit code.
+
+    Args:
+        zoo: The arguments.
+        flags: All flags, by name.
+        given: Those that the user gave.
+
+    Raises:
+        OrtoptError: If an argument makes no sense, or a file cannot be read or written.
+    """
+    cases, named = sources.cases(zoo, _said(flags, given))
+    path = Path(flags["baseline"]) if flags["baseline"] else named
+    _check_files(flags, path, cases)
+    baseline = _baseline(path, update=flags["update"])
+    _check_options(cases, strict=flags["strict"])
+    running = _running(cases, flags, baseline)
+    try:
+        out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
+        with check_display.watcher(out, flags["jobs"], quiet=flags["quiet"]) as watcher:
+            running.watch(watcher)
+            found = running.run()
+    except (KeyboardInterrupt, OptimizationCancelled):
+        _write(running.check(0.0, stopped=True), flags)
+        raise
+    found = _named(found, path)
+    _write(found, flags)
+    written = ""
+    if path is not None and flags["update"]:
+        written = _write_baseline(
+            path, baseline or Baseline(), found, {case.name: case for case in cases}, prune=flags["prune"]
+        )
+    _show(found, flags, update=written)
+    return found.exit_code
+
+
+def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
+    """Put the results of shards together; the exit code.
+
+    Args:
+        arguments: Files that ``--json`` wrote.
+        flags: All flags, by name.
+
+    Raises:
+        OrtoptError: If the parts do not fit together.
+    """
+    reports = {f"--{name}": flags[name] for name in ("junit", "markdown")} | {"--json": flags["json_file"]}
+    files.check_outputs(reports, {"a shard": list(arguments)})
+    if len(set(arguments)) != len(arguments):
+        raise UsageError("a shard is named twice")
+    found = shards.merge({name: _read_check(name) for name in arguments})
+    _write(found, flags)
+    written = ""
+    if flags["update"]:
+        if not flags["baseline"]:
+            raise UsageError("--update writes a baseline: --baseline says which")
+        path = Path(flags["baseline"])
+        old = baselines.read(path) if path.exists() else Baseline()
+        found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
+        written = _write_baseline(path, old, found, {}, prune=flags["prune"])
+    if not flags["quiet"]:
+        out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
+        for result in found.results:
+            out.print(check_display.line_of(result), soft_wrap=True)
+    _show(found, flags, update=written)
+    return found.exit_code
+
+
+def _said(flags: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """What the command line says of all models, as arguments of `Settings.merged`."""
+    options = {
+        name: declared.kind.parsed(declared.flag, flags[name])
+        for name, declared in declarations().items()
+        if name in given and name in flags and name not in ("timeout", "strict")
+    }
+    api.make_options(**options)
+    said: dict[str, Any] = {"options": plain_options(options)} if options else {}
+    if flags["thorough"]:
+        said["thorough"] = True
+    return said
+
+
+def _check_files(flags: Mapping[str, Any], baseline: Path | None, cases: Sequence[Case]) -> None:
+    reports = {f"--{name}": flags[name] for name in ("junit", "markdown")} | {"--json": flags["json_file"]}
+    if list(reports.values()).count(files.STREAM) > 1:
+        raise UsageError("only one of --json, --junit and --markdown can go to stdout")
+    if flags["prune"] and not flags["update"]:
+        raise UsageError("--prune goes with --update")
+    written = {**reports, "--resume": flags["resume"]}
+    if flags["update"]:
+        if baseline is None:
+            raise UsageError("--update writes a baseline: --baseline says which")
+        if flags["shard"]:
+            raise UsageError("--update wants the whole zoo: put the shards together with `ortopt check merge`")
+        written["--baseline"] = str(baseline)
+    models = [case.path for case in cases if case.path is not None]
+    read: dict[str, Any] = {"a model": models}
+    if baseline is not None and not flags["update"]:
+        read["the baseline"] = baseline
+    files.check_outputs(written, read)
+
+
+def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
+    if path is None:
+        return None
+    if update and not path.exists():
+        return Baseline()
+    return baselines.read(path)
+
+
+def _check_options(cases: Sequence[Case], *, strict: bool) -> None:
+    """Refuse options that make no sense; results for providers that are missing here are made, and not verified."""
+    every = {repr(case.settings.options): api.make_options(**case.settings.options) for case in cases}
+    for options in every.values():
+        registry.select(options)  # names of passes are checked before the work begins
+    for name in sorted({name for options in every.values() for name in options.providers}):
+        works, reason = execution.usable(name)
+        if not works and strict:
+            raise UsageError(f"{name} does not work here: {reason}")
+        if not works:
+            warn(f"{name} does not work here, so results for it are not verified: {reason}")
+
+
+def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Running:
+    plan = Plan(_runner(flags), baseline, accept=flags["update"], strict=flags["strict"])
+    if flags["changed_since"]:
+        plan.changed_since = baselines.read(Path(flags["changed_since"]))
+    if flags["shard"]:
+        plan.shard = shards.parse(flags["shard"])
+    if flags["resume"]:
+        plan.journal = Path(flags["resume"])
+    if flags["latency"]:
+        plan.latency = Latency(flags["latency_rounds"], threads=flags["threads"])
+    return Running(cases, plan)
+
+
+def _runner(flags: Mapping[str, Any]) -> Any:
+    limit = None
+    if flags["max_memory"] and flags["max_memory"].strip().lower() != UNLIMITED:
+        limit = parse_size(flags["max_memory"])
+        if limit < memory.LEAST:
+            raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {flags['max_memory']}")
+    if flags["dask"]:
+        if flags["latency"]:
+            raise UsageError("--latency measures here, alone: leave out --dask")
+        from ortopt.regression.cluster import Cluster
+
+        return Cluster(flags["dask"], timeout=flags["timeout"], limit=limit)
+    return Pool(flags["jobs"], timeout=flags["timeout"], limit=limit)
+
+
+def _named(found: Check, path: Path | None) -> Check:
+    return dataclasses.replace(found, baseline="" if path is None else str(path))
+
+
+def _write(found: Check, flags: Mapping[str, Any]) -> None:
+    if flags["json_file"]:
+        files.write_text(flags["json_file"], json.dumps(found.as_dict(), indent=2, allow_nan=False) + "\n")
+    if flags["junit"]:
+        files.write_text(flags["junit"], junit.text(found))
+    if flags["markdown"]:
+        files.write_text(flags["markdown"], markdown.text(found))
+
+
+def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case], *, prune: bool) -> str:
+    """Write the facts of all models that have a result; those of the others stay as they were."""
+    from ortopt.regression.thresholds import DEFAULTS
+
+    usable = {
+        result.name: result.facts for result in found.results if result.usable and result.status is not Status.DIFFERS
+    }
+    kept = {
+        result.name: old.models[result.name]
+        for result in found.results
+        if result.name not in usable and result.name in old.models
+    }
+    thresholds = {name: cases[name].settings.thresholds if name in cases else DEFAULTS for name in usable}
+    new = baselines.updated(old, usable, found.versions, thresholds)
+    others = {} if prune else {name: old.models[name] for name in found.missing if name in old.models}
+    new = Baseline(new.versions, {**others, **kept, **new.models})
+    files.write_text(str(path), new.text())
+    return str(path)
+
+
+def _read_check(name: str) -> Check:
+    try:
+        return Check.from_dict(json.loads(Path(name).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InvalidModelError(f"{quoted(name)}: {error.strerror or error}") from error
+    except (ValueError, InvalidModelError) as error:
+        raise InvalidModelError(f"{quoted(name)}: {error}") from error
+
+
+def _show(found: Check, flags: Mapping[str, Any], *, update: str) -> None:
+    if not flags["quiet"]:
+        out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
+        check_display.show(found, out, update=update)
+    if flags["update"] and found.exit_code:
+        failed = [result.name for result in found.results if result.is_failure and not result.usable]
+        if failed:
+            warn(f"without a result, so not in the baseline: {', '.join(failed)}")
+
+
+__all__ = ["check", "merge"]

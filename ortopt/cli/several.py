@@ -1,0 +1,209 @@
+"""``ortopt optimize`` on several models and folders: each by itself, into a folder that has the same tree."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ortopt.cli import files
+from ortopt.cli.arguments import STREAM, ZOO, is_folder
+from ortopt.cli.optimization import Run
+from ortopt.cli.warning import warn
+from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError, UsageError
+from ortopt.options import Options
+from ortopt.regression.sources import below
+from ortopt.reporting import report
+from ortopt.serialization.load import SOURCE_KEY, load
+from ortopt.terminal_text import one_line, quoted
+from ortopt.verification import start
+
+SCHEMA: Final = 1
+
+_COMPANIONS: Final = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".vocab")
+"""How the names of configurations and of tokenizers end."""
+
+_MARKS: Final = ("config.json", "ort_config.json", "model_index.json", "tokenizer_config.json", "tokenizer.json")
+"""What stands in a folder of Hugging Face's libraries."""
+
+_CODES: Final = (2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One model, and where its result goes.
+
+    Attributes:
+        model: The argument, or a file below one.
+        target: The result's file.
+        folder: The folder among the arguments that it was found in; None if it was named itself.
+    """
+
+    model: str
+    target: Path
+    folder: Path | None = None
+
+
+def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
+    """Optimize all models; the exit code. One that fails does not cost the others.
+
+    Args:
+        arguments: Models and folders.
+        options: Options of each run.
+        flags: The command's flags, by name.
+
+    Raises:
+        OrtoptError: If the arguments make no sense, or the folder cannot be written.
+    """
+    out = Path(flags["output"])
+    _check(arguments, out, flags)
+    works = list({(work.model, work.target): work for work in _works(arguments, out)}.values())
+    if not works:
+        raise UsageError(f"there is no model in {', '.join(map(quoted, arguments))}")
+    _check_targets(works)
+    console = report.console(sys.stderr if flags["json_file"] == files.STREAM else sys.stdout)
+    rows, codes = [], []
+    for work in works:
+        row, code = _one(work, options, flags)
+        rows.append(row)
+        codes.append(code)
+        if not flags["quiet"] and not flags["verbose"] and code == 0:
+            console.print(_line(work, row), soft_wrap=True)
+        gc.collect()  # which is off in a process of one command
+    for line in _copy_companions(works, out):
+        if not flags["quiet"]:
+            console.print(line, soft_wrap=True)
+    if flags["json_file"]:
+        text = json.dumps({"schema": SCHEMA, "models": rows}, indent=2, allow_nan=False)
+        files.write_text(flags["json_file"], text + "\n")
+    return next((code for code in (*_CODES, *codes) if code in codes and code), 0)
+
+
+def _check(arguments: Sequence[str], out: Path, flags: Mapping[str, Any]) -> None:
+    for flag, name in (("dump_dir", "--dump-dir"), ("trace_file", "--trace"), ("inputs", "--inputs")):
+        if flags[flag]:
+            raise UsageError(f"{name} is for one model")
+    if flags["output"] in ("", STREAM) or STREAM in arguments:
+        raise UsageError("several models come from files, and go to a folder")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{quoted(str(out))} is a file: several models go to a folder")
+    for argument in arguments:
+        if is_folder(argument) and out.resolve() == Path(argument).resolve():
+            raise UsageError(f"the results would overwrite the models in {quoted(argument)}")
+    files.check_outputs({"--json": flags["json_file"]}, {})
+
+
+def _works(arguments: Sequence[str], out: Path) -> Iterator[Work]:
+    for argument in arguments:
+        if not argument:
+            raise UsageError("the model is given an empty name")
+        if argument.startswith(ZOO):
+            yield Work(argument, out / f"{argument.removeprefix(ZOO)}.onnx")
+        elif is_folder(argument):
+            folder = Path(argument)
+            for path in below(folder):
+                if not path.resolve().is_relative_to(out.resolve()):  # results of an earlier run
+                    yield Work(str(path), out / path.relative_to(folder), folder)
+        else:
+            yield Work(argument, out / Path(argument).name)
+
+
+def _check_targets(works: Sequence[Work]) -> None:
+    """Refuse two results of one name, and results that would take the place of a model."""
+    targets: dict[Path, str] = {}
+    for work in works:
+        other = targets.setdefault(work.target, work.model)
+        if other != work.model:
+            raise UsageError(f"the results of {quoted(other)} and {quoted(work.model)} would have the same name")
+    for work in works:
+        files.check_not_read({"-o": str(work.target)}, {"a model": [one.model for one in works]})
+
+
+def _one(work: Work, options: Options, flags: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Optimize one model; its report as data, and its exit code."""
+    own = {**flags, "output": str(work.target), "json_file": None, "quiet": not flags["verbose"]}
+    own["verbose"] = False
+    run: Run | None = None
+    try:
+        try:
+            work.target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write {quoted(str(work.target))}: {error.strerror}") from error
+        with start.early() if flags["verify"] else contextlib.nullcontext():
+            run = Run(work.model, options, **own)
+            run.all()
+    except (OptimizationCancelled, UsageError):
+        raise
+    except (OrtoptError, MemoryError) as error:
+        message = "out of memory (see --max-memory)" if isinstance(error, MemoryError) else one_line(error)
+        click.echo(f"ortopt: {message}", err=True)
+        data = run.data if run is not None and run.data is not None else {"input": work.model, "output": None}
+        return {**data, "error": message}, getattr(error, "exit_code", 2)
+    assert run.data is not None
+    return run.data, 0
+
+
+def _line(work: Work, row: Mapping[str, Any]) -> str:
+    nodes, sizes = row["nodes"], row["file_bytes"]
+    verified = "verified" if row["verified"] else "not verified"
+    bytes_ = " → ".join(report.size(sizes[key]) for key in ("before", "after") if sizes[key] is not None)
+    change = f"{nodes['before']} → {nodes['after']} nodes"
+    return f"{one_line(work.model)}: {change}, {bytes_}, {verified}, written: {one_line(work.target)}"
+
+
+def _copy_companions(works: Sequence[Work], out: Path) -> Iterator[str]:
+    """Copy what stands beside the models of Hugging Face's folders; a line for each folder."""
+    for root in dict.fromkeys(work.folder for work in works if work.folder is not None):
+        data = _external_data([work for work in works if work.folder == root])
+        for at, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if not name.startswith(".") and Path(at, name) != out)
+            if not any((root / name).is_file() or Path(at, name).is_file() for name in _MARKS):
+                continue
+            copied, refused = _copied(Path(at), sorted(names), root, out, data)
+            if copied:
+                yield f"copied beside the results from {one_line(at)}: {', '.join(map(one_line, copied))}"
+            if refused:
+                warn(f"not copied, for they lead out of {root}: {', '.join(refused)}")
+
+
+def _copied(
+    at: Path, names: Sequence[str], root: Path, out: Path, data: frozenset[Path]
+) -> tuple[list[str], list[str]]:
+    """Copy the companions in one folder; their names, and those of links that lead elsewhere."""
+    copied, refused = [], []
+    for name in names:
+        source = at / name
+        if not name.endswith(_COMPANIONS) or name.startswith(".") or source.resolve() in data or not source.is_file():
+            continue
+        if not source.resolve().is_relative_to(root.resolve()):
+            refused.append(name)
+            continue
+        target = out / source.relative_to(root)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        except OSError as error:
+            raise OutputError(f"cannot write {quoted(str(target))}: {error.strerror}") from error
+        copied.append(name)
+    return copied, refused
+
+
+def _external_data(works: Sequence[Work]) -> frozenset[Path]:
+    """The files that hold weights of the models, wherever they are."""
+    found: set[Path] = set()
+    for work in works:
+        with contextlib.suppress(OrtoptError):  # it could not be read before, either
+            found.update(Path(path).resolve() for path in load(work.model, checked=False).meta[SOURCE_KEY].data)
+    return frozenset(found)
+
+
+__all__ = ["optimize"]

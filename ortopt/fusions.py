@@ -1,0 +1,134 @@
+"""Whether a run takes a fused form: one op for several nodes, where that is faster on the provider that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortopt import placement
+from ortopt.analysis import costs
+from ortopt.analysis.costs import Cost, Form, Sizes, Verdict
+from ortopt.analysis.kernels import CPU
+from ortopt.graph import scope
+from ortopt.graph.edit import Conflict
+from ortopt.graph.match import Refusal
+from ortopt.options import Fusions, Options
+
+INSISTING = "--fusions all takes it anyway"
+
+
+class Unwanted(Conflict):
+    """A fused form that is not worth it.
+
+    Args:
+        reason: Why, for the user.
+        cost: What is known of it.
+    """
+
+    def __init__(self, reason: str, cost: Cost) -> None:
+        super().__init__(reason)
+        self.cost = cost
+
+
+def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, smaller: bool) -> None:
+    """Refuse a new node of a fused form that the run does not want.
+
+    Args:
+        node: The new node, in its graph.
+        fusions: Which fused forms the run takes.
+        providers: Execution providers, in order of preference.
+        smaller: Whether the graph has fewer nodes with it.
+
+    Raises:
+        Unwanted: If it is not worth it, with a reason that says what to do about it.
+        Conflict: If no fused form is wanted.
+    """
+    form = costs.form_of(node)
+    if fusions is Fusions.NONE:
+        raise Conflict(_not_any(form))
+    if fusions is Fusions.ALL:
+        return
+    cost = _against(form, placement.provider_of(node, providers), costs.sizes_of(node), smaller=smaller)
+    if cost is not None:
+        raise Unwanted(_explained(cost), cost)
+
+
+def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Options) -> None:
+    """Refuse a candidate before anything is built for it, where all that could come of it is known to lose.
+
+    Args:
+        ops: The fused ops that its transformer makes, as (domain, op type).
+        node: A node of the candidate.
+        options: Options of the run.
+
+    Raises:
+        Unwanted: If they all lose on the node's provider, at any size.
+    """
+    if not ops or options.fusions is not Fusions.DEFAULT:
+        return
+    provider = placement.provider_of(node, options.providers)
+    cost = None if provider is None else costs.shipped().loser(ops, provider)
+    if cost is not None:
+        raise Unwanted(_explained(cost), cost)
+
+
+def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) -> Form:
+    """The one of several forms of a computation that the run takes: a question for rules that have a choice.
+
+    Args:
+        root: The root of the pattern; its graph says what the run wants, and the root's provider is the form's.
+        forms: The forms that are possible here, the simplest first, which is taken where nobody knows better.
+        sizes: The sizes that are known.
+
+    Returns:
+        The fastest, as far as that is known, of those that are wanted.
+
+    Raises:
+        Refusal: If none is wanted, with the reason for the first.
+    """
+    options = scope.of(scope.graph_of(root)).options
+    provider = placement.provider_of(root, options.providers)
+    if options.fusions is Fusions.NONE:
+        raise Refusal(_not_any(forms[0]), root)
+    against = {
+        form: None if options.fusions is Fusions.ALL else _against(form, provider, sizes or {}, smaller=True)
+        for form in forms
+    }
+    wanted = [form for form, cost in against.items() if cost is None]
+    if not wanted:
+        worst = against[forms[0]]
+        assert worst is not None
+        raise Refusal(_explained(worst), root)
+    fastest = None if provider is None else costs.shipped().fastest(wanted, provider, sizes)
+    return fastest or wanted[0]
+
+
+def _against(form: Form, provider: str | None, sizes: Sizes, *, smaller: bool) -> Cost | None:
+    """What is known against a form: it loses, or is not known to be faster and does not make the graph smaller."""
+    cost = None if provider is None else costs.shipped().find(form, provider, sizes)
+    if cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES):
+        return None
+    return cost
+
+
+def _not_any(form: Form) -> str:
+    return f"{form.op_type} stands for several nodes, and --fusions none takes no such op"
+
+
+def _explained(cost: Cost) -> str:
+    """Why a form is not worth it, in words."""
+    op = f"{cost.form.op_type} {cost.form.variant}".strip()
+    where = "the CPU" if cost.provider == CPU else cost.provider.removesuffix("ExecutionProvider")
+    if cost.speed is None:
+        known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
+    else:
+        low, high = (f"{speed:.2f}".rstrip("0").rstrip(".") for speed in cost.speed)
+        speed = low if low == high else f"{low} to {high}"
+        known = f"{op} runs at {speed} of the speed of {cost.instead_of} on {where}"
+    if cost.verdict is not Verdict.LOSES:
+        known += ", and the graph would not get smaller"
+    return f"{known}; {INSISTING}"
+
+
+__all__ = ["Unwanted", "check_wanted", "check_worthwhile", "preferred"]

@@ -1,0 +1,263 @@
+"""What is added to the scores of an attention, as one tensor, whatever the steps in which it was done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need, same_dim
+from ortopt.patterns.attention import mask
+from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
+from ortopt.patterns.attention.heads import Heads
+from ortopt.patterns.attention.layouts import Plan, build, plan
+from ortopt.patterns.attention.scores import Kind, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A step, and how what it adds, or its condition, is aligned to the scores of rank 4.
+
+    Attributes:
+        step: The step.
+        plan: How `step.value` gets into the layout; None where it is aligned as it is.
+        shape: Of what the value has something for each: batch, head, query, key; None for what it has 1 of.
+        repeated: Dimensions of 1 that are repeated first, and how often: a value, its dimension, divided by what.
+    """
+
+    step: Step
+    plan: Plan | None
+    shape: tuple[Dim | None, ...]
+    repeated: tuple[tuple[int, View, int, int], ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """The rank of the value as it is added."""
+        if self.step.value is None:
+            return 0
+        return len(dims(self.step.value)) if self.plan is None else 4
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the value as it is, is added."""
+        return self.step.kind is Kind.ADDED and self.step.number == 1 and self.plan is None
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """The sum of what is added to the scores, numbers that take their place included.
+
+    Attributes:
+        terms: The steps, the first that happens first.
+        guarded: Whether NaNs among the probabilities are set to 0.
+        kind: The element type.
+        whole: Whether it is proven to have a number for each key, and for each query if not the same for all.
+    """
+
+    terms: tuple[Term, ...]
+    guarded: bool
+    kind: ir.DataType
+    whole: bool
+
+    @property
+    def shape(self) -> tuple[bool, ...]:
+        """Of what it has something for each: batch, head, query, key."""
+        return tuple(any(term.shape[place] is not None for term in self.terms) for place in range(4))
+
+    def bound(self, infinite: float = math.inf) -> float | None:
+        """The largest magnitude that an element can have; None if that is not known.
+
+        Args:
+            infinite: What an infinity counts as.
+        """
+        total: float | None = 0.0
+        for term in self.terms:
+            if total is None:
+                return None
+            total = _bounded(term.step, total, infinite)
+        return total
+
+    @property
+    def values(self) -> tuple[ir.Value, ...]:
+        """What is added, and what decides."""
+        return tuple(term.step.value for term in self.terms if term.step.value is not None)
+
+    @property
+    def depth(self) -> mask.Depth:
+        """How far down the elements go."""
+        return mask.depth_of(self.bound())
+
+    def full(self, value: ir.Value, queries: Heads, keys: Heads) -> ir.Value:
+        """The sum with a row for each query, and an element for each key: kernels do not broadcast along these.
+
+        Args:
+            value: What has become of the sum.
+            queries: The queries.
+            keys: The keys, with those of a past.
+        """
+        if self.whole and self.shape[2]:
+            return value
+        rank = max(2, *(term.rank for term in self.terms))
+        parts = [constant([1] * (rank - 2))] if rank > 2 else []
+        parts.append(queries.positions())
+        parts.append(constant([1]) if self.whole else keys.positions())
+        return ir.node("Expand", [value, ir.node("Concat", parts, {"axis": 0}).outputs[0]]).outputs[0]
+
+    def check_full(self, queries: Heads, keys: Heads) -> None:
+        """Refuse where `full` cannot tell how many queries or keys there are.
+
+        Raises:
+            Refusal: The reason.
+        """
+        if not (self.whole and self.shape[2]):
+            queries.check_positions()
+        if not self.whole:
+            keys.check_positions()
+
+    def of_rank_4(self, value: ir.Value) -> ir.Value:
+        """The sum with as many dimensions as the scores; one for each query has two already."""
+        missing = 4 - max(2, *(term.rank for term in self.terms))
+        return ir.node("Unsqueeze", [value, constant(list(range(missing)))]).outputs[0] if missing else value
+
+    def build(self) -> ir.Value:
+        """The sum as a value of rank 4, or as the original has it."""
+        total: ir.Value | None = None
+        for term in self.terms:
+            total = _applied(term, total, self.kind)
+        assert total is not None
+        return total
+
+
+def _length(value: ir.Value, axis: int) -> ir.Value:
+    return ir.node("Shape", [value], {"start": axis, "end": axis + 1}).outputs[0]
+
+
+def _bounded(step: Step, total: float, infinite: float) -> float | None:
+    if step.kind is Kind.ADDED:
+        own = mask.bound(step.value, infinite)
+        return None if own is None else total + own * abs(step.number)
+    fill = infinite if math.isinf(step.number) else abs(step.number)
+    if step.kind is Kind.RAISED:
+        return total if math.isinf(step.number) else min(total, -mask.LOWEST)
+    return max(total, fill)
+
+
+def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value | None:
+    """The sum after one more step."""
+    step = term.step
+    if step.kind is Kind.RAISED:
+        return None if total is None else ir.node("Max", [total, constant(step.number, kind)]).outputs[0]
+    assert step.value is not None
+    value = _value(term)
+    if step.kind is Kind.FILLED:
+        kept = constant(np.zeros((), kind.numpy())) if total is None else total
+        fill = constant(np.asarray(step.number, kind.numpy()))
+        return ir.node("Where", [value, kept, fill] if step.keeps else [value, fill, kept]).outputs[0]
+    if step.number != 1:
+        value = ir.node("Mul", [value, constant(np.asarray(step.number, kind.numpy()))]).outputs[0]
+    return value if total is None else ir.node("Add", [total, value]).outputs[0]
+
+
+def _value(term: Term) -> ir.Value:
+    """What is added, or the condition, aligned to the scores."""
+    value = term.step.value
+    assert value is not None
+    if term.repeated:
+        rank = len(dims(value))
+        ones = [constant([1])] * rank
+        for place, view, at, divisor in term.repeated:
+            times = _length(view.value, at)
+            ones[place] = times if divisor == 1 else ir.node("Div", [times, constant([divisor])]).outputs[0]
+        value = ir.node("Expand", [value, ir.node("Concat", ones, {"axis": 0}).outputs[0]]).outputs[0]
+    if term.plan is None:
+        return value
+    return build(replace(term.plan, view=View(value, term.plan.view.parts)))
+
+
+def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: Sequence[View]) -> Term:
+    """How a step is aligned to scores of rank 4.
+
+    Args:
+        step: The step.
+        layout: The axes of batch, heads, queries and keys.
+        same: Axes that stand for others.
+        measures: Values that have the sizes of axes.
+
+    Raises:
+        Refusal: If it is not.
+    """
+    if step.value is None:
+        return Term(step, None, (None,) * 4)
+    own = dims(step.value)
+    groups = tuple(leaves(same.get(one, one) for one in leaves(group)) for group in step.groups)
+    need(len(own) <= len(groups), "the mask has another rank than the scores", step.value)
+    aligned = groups[len(groups) - len(own) :]
+    parts = tuple(() if dim == 1 else group for dim, group in zip(own, aligned, strict=True))
+    view = View(step.value, parts)
+    present = set(view.axes)
+    wanted = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
+    shape = tuple(_dim_of(group, view, own) if group else None for group in wanted)
+    while len(wanted) > max(len(own), 1) and not wanted[0] and len(own) <= 4:
+        wanted = wanted[1:]
+    whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
+    is_for_all = all(not group or group == leaves(full) for group, full in zip(whole, layout, strict=True))
+    if view.groups == wanted and is_for_all:
+        return Term(step, None, shape)
+    for dim, group in zip(own, parts, strict=True):
+        known = (len(group) == 1 and group[0].is_size(dim)) or same_dim(size_of(group), dim)
+        need(not group or known, "the mask may be broadcast", step.value)
+    repeated = []
+    for group, full in zip(whole, layout, strict=True):
+        if group and group != leaves(full):
+            repeated += [_repeat(one, aligned, measures, step.value) for one in leaves(full) if one not in group]
+    if repeated:
+        parts = tuple(
+            aligned[place] if place in {entry[0] for entry in repeated} else part for place, part in enumerate(parts)
+        )
+        view = View(step.value, parts)
+        present = set(view.axes)
+        whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
+    return Term(step, plan(view, whole, measures), shape, tuple(repeated))
+
+
+def _repeat(
+    one: Axis, aligned: Sequence[Group], measures: Sequence[View], about: ir.Value
+) -> tuple[int, View, int, int]:
+    """Which dimension is repeated along an axis, and how often: a value, its dimension, divided by what.
+
+    Raises:
+        Refusal: If the axis has no dimension of its own, or its size is not known.
+    """
+    place = next((at for at, group in enumerate(aligned) if group == (one,)), None)
+    for view in measures if place is not None else ():
+        for at, group in enumerate(view.groups):
+            divisor = size_of(other for other in group if other is not one)
+            if place is not None and one in group and isinstance(divisor, int) and divisor:
+                return place, view, at, divisor
+    raise Refusal("the mask is for a part of the heads", about)
+
+
+def _dim_of(group: Group, view: View, own: Sequence[Dim]) -> Dim:
+    return next((dim for dim, part in zip(own, view.groups, strict=True) if part == group), group[0].size)
+
+
+def check(bias: Bias) -> None:
+    """Refuse what a kernel would not add as the original does.
+
+    Raises:
+        Refusal: The reason.
+    """
+    about = [term.step.value for term in bias.terms]
+    if bias.guarded:
+        need(bias.bound(0.0) is not None, "the guard would hide a NaN of the mask", *about)
+    if bias.kind == FLOAT16:
+        largest = bias.bound(0.0)
+        need(largest is not None and largest <= mask.MAX_HALF, "a half-precision mask has large numbers", *about)
+        need(bias.guarded or bias.depth is mask.Depth.SHALLOW, "a half-precision mask may leave no key", *about)
+
+
+__all__ = ["Bias", "Term", "check", "term"]

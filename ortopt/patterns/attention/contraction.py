@@ -1,0 +1,108 @@
+"""Products of two tensors, written as MatMul or Einsum: which dimension of which operand is which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_op, need, same_dim
+
+PRODUCTS = ("MatMul", "Einsum")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A product, its dimensions named by letters; a dimension of 1 that is broadcast has none, but a space.
+
+    Attributes:
+        node: The node.
+        left: The first operand.
+        right: The second operand.
+        left_letters: The letters of its dimensions.
+        right_letters: Those of the second operand.
+        letters: Those of the result.
+        sizes: The size of each.
+    """
+
+    node: ir.Node
+    left: ir.Value
+    right: ir.Value
+    left_letters: str
+    right_letters: str
+    letters: str
+    sizes: dict[str, Dim]
+
+    def swapped(self) -> Contraction:
+        """The same with its operands in the other order."""
+        return Contraction(
+            self.node, self.right, self.left, self.right_letters, self.left_letters, self.letters, self.sizes
+        )
+
+
+def contraction(node: ir.Node | None) -> Contraction:
+    """The product that a MatMul or Einsum computes.
+
+    Raises:
+        Refusal: If it is none of two operands, or sizes are not proven to be the same.
+    """
+    if node is None or not is_op(node, *PRODUCTS):
+        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
+    need(len(node.inputs) == 2, "the product is not of two operands", node)
+    left, right = inputs(node, 2)
+    shapes = dims(left), dims(right)
+    names = _equation(node) if is_op(node, "Einsum") else _matmul(len(shapes[0]), len(shapes[1]), node)
+    sizes: dict[str, Dim] = {}
+    operands = []
+    for letters, shape in zip(names, shapes, strict=False):
+        need(len(letters) == len(shape), "the equation is of another rank", node)
+        operands.append(
+            "".join(_named(node, letter, dim, sizes, shapes, names) for letter, dim in zip(letters, shape, strict=True))
+        )
+    return Contraction(node, left, right, operands[0], operands[1], names[2], sizes)
+
+
+def _named(
+    node: ir.Node,
+    letter: str,
+    dim: Dim,
+    sizes: dict[str, Dim],
+    shapes: tuple[tuple[Dim, ...], ...],
+    names: tuple[str, ...],
+) -> str:
+    """A dimension's letter, its size noted; a space where it is broadcast."""
+    others = [
+        other
+        for letters, shape in zip(names, shapes, strict=False)
+        for name, other in zip(letters, shape, strict=True)
+        if name == letter
+    ]
+    largest = next((other for other in others if other != 1), 1)
+    if dim == 1 and largest != 1 and letter in names[2]:
+        return " "
+    known = sizes.setdefault(letter, dim)
+    alike = known is dim or same_dim(known, dim)
+    contracted = letter not in names[2]  # must be the same wherever the model runs
+    need(alike or contracted, "the batches are not proven to be of one size", node)
+    return letter
+
+
+def _matmul(left: int, right: int, node: ir.Node) -> tuple[str, str, str]:
+    need(min(left, right) >= 2, "an operand is a vector", node)
+    batch = _LETTERS[: max(left, right) - 2]
+    return f"{batch[len(batch) - left + 2 :]}xy", f"{batch[len(batch) - right + 2 :]}yz", f"{batch}xz"
+
+
+def _equation(node: ir.Node) -> tuple[str, str, str]:
+    text = attribute(node, "equation", "").replace(" ", "")
+    operands, arrow, result = text.partition("->")
+    first, comma, second = operands.partition(",")
+    plain = all(len(set(part)) == len(part) and part.isalpha() for part in (first, second, result))
+    need(bool(arrow) and bool(comma) and plain, "the equation is no product of two tensors", node)
+    summed = (set(first) ^ set(second)) - set(result)
+    need(not summed and set(result) <= set(first) | set(second), "the equation sums over one operand", node)
+    return first, second, result
+
+
+__all__ = ["PRODUCTS", "Contraction", "contraction"]

@@ -1,0 +1,67 @@
+"""What the ops for a block of attention have in common: their operands, and what their results stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortopt.graph.match import Refusal, opset
+from ortopt.patterns.attention.block import Attention, check_sizes_are_positive
+
+STANDARD_FROM = 23
+"""The version of ai.onnx that has Attention."""
+
+
+def has_standard_op(block: Attention) -> bool:
+    """Whether ai.onnx has an op for a block, whose kernel runs wherever the block does."""
+    if block.keys_first or opset(block.core[0]) < STANDARD_FROM:
+        return False
+    try:
+        check_sizes_are_positive(block)
+    except Refusal:
+        return False
+    return True
+
+
+def check_layouts(block: Attention) -> None:
+    """Refuse operands that cannot be brought into the layout that is wanted.
+
+    Raises:
+        Refusal: If a size that a layout needs is not known.
+    """
+    block.queries.check_layout(flat=block.flat or block.keys_first)
+    for part in (block.keys, block.values):
+        part.check_layout(flat=block.flat and not block.keys_first)
+
+
+def operands(block: Attention) -> list[ir.Value]:
+    """Queries, keys and values: with heads side by side where there are such ones, else with heads first."""
+    others = (block.keys, block.values)
+    if block.keys_first:
+        return [block.queries.merged(), *(part.heads_first() for part in others)]
+    return [part.merged() if block.flat else part.heads_first() for part in (block.queries, *others)]
+
+
+def bias_of_rank_4(block: Attention) -> ir.Value:
+    """What is added to the scores of a block that adds something, with a row for each query: as kernels want it."""
+    assert block.bias is not None
+    total = block.bias.full(block.bias.build(), block.queries, block.read_keys)
+    return block.bias.of_rank_4(total)
+
+
+def replacements(block: Attention, results: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """What new values stand for.
+
+    Args:
+        block: The block.
+        results: The result of an op for it, and the present keys and values if there is a past.
+    """
+    result, *presents = results
+    replaced = block.give(result)
+    if block.past is not None:
+        replaced |= dict(zip((block.past.present_key, block.past.present_value), presents, strict=True))
+    return replaced
+
+
+__all__ = ["STANDARD_FROM", "bias_of_rank_4", "check_layouts", "has_standard_op", "operands", "replacements"]

@@ -1,0 +1,364 @@
+"""From the probabilities of an attention back to the product of queries and keys: what happens to the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import onnx_ir as ir
+
+from ortopt.graph import symbolic
+from ortopt.graph.backtracking import choose
+from ortopt.graph.match import (
+    FLOAT,
+    FLOAT16,
+    Dim,
+    Refusal,
+    attribute,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    is_scalar,
+    is_used_once,
+    need,
+    opset,
+    same_dim,
+    scalar,
+    shape_of,
+    splat,
+)
+from ortopt.onnx_ir_internals import use_count
+from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves, regrouped
+from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.mask import LOWEST, is_zero
+
+_ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
+_SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_MAX_NODES = 24
+_LAST_AXIS_FROM = 13
+"""From here on the softmax is over one axis; before, over all from one on."""
+
+
+class Kind(Enum):
+    """What a step does to the scores."""
+
+    ADDED = "something is added"
+    FILLED = "where a condition says so, a number takes their place"
+    RAISED = "they are at least a number"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happens to the scores, after they were scaled.
+
+    Attributes:
+        kind: What.
+        value: What is added, or the condition; None where there is none.
+        number: What the added is multiplied by, or what takes the place of scores.
+        groups: The axes of the scores' dimensions there, which the dimensions of `value` are aligned to.
+        keeps: Whether the condition says where scores stay.
+        capped: Whether the scores are capped after it.
+    """
+
+    kind: Kind
+    value: ir.Value | None
+    number: float
+    groups: tuple[Group, ...]
+    keeps: bool = True
+    capped: bool = False
+
+
+@dataclass(slots=True)
+class Scores:
+    """What is found on the way from the probabilities to the product.
+
+    Attributes:
+        view: Where the axes are in the value at hand.
+        queries: The axis along the queries.
+        keys: The axis along the keys.
+        nodes: The nodes passed.
+        scale: The product of all factors.
+        steps: What else happens, the last first.
+        cap: Above what number the scores are bent; 0 is nowhere.
+        guarded: Whether NaNs among the probabilities are set to 0.
+        pairs: Axes that are the same if the scores are not broadcast.
+        shapes: The dimensions of the scores that the softmax is of, by axis.
+        kinds: The element types on the way.
+    """
+
+    view: View
+    queries: Axis
+    keys: Axis
+    nodes: list[ir.Node] = field(default_factory=list)
+    scale: float = 1.0
+    steps: list[Step] = field(default_factory=list)
+    cap: float = 0.0
+    guarded: bool = False
+    pairs: list[tuple[Axis, Axis]] = field(default_factory=list)
+    softmax: View | None = None
+    kinds: set[ir.DataType] = field(default_factory=set)
+
+
+def leads_to(value: ir.Value, ops: Sequence[str], through: Sequence[str]) -> int | None:
+    """How many nodes above a value one of some ops is, through others; None where it is not."""
+    level = [value]
+    for distance in range(_MAX_NODES):
+        behind = [node for one in level if (node := one.producer()) is not None and not node.domain]
+        if any(node.op_type in ops for node in behind):
+            return distance
+        level = [one for node in behind if node.op_type in through for one in node.inputs if one is not None][:16]
+        if not level:
+            break
+    return None
+
+
+def leads_to_softmax(value: ir.Value) -> bool:
+    """Whether a value may be the probabilities of an attention."""
+    return leads_to(value, ("Softmax",), (*_SHAPES, "Where", "Cast")) is not None
+
+
+def scores(view: View, queries: Axis, keys: Axis) -> Scores:
+    """What happens to the scores between the product of queries and keys and the probabilities.
+
+    Args:
+        view: The probabilities, as the product with the values reads them.
+        queries: The axis along the queries.
+        keys: The axis along the keys.
+
+    Raises:
+        Refusal: If the probabilities are computed otherwise.
+    """
+    found = Scores(view, queries, keys)
+    _to_softmax(found)
+    while not is_op(found.view.value.producer(), *PRODUCTS):
+        need(len(found.nodes) < _MAX_NODES, "too much happens to the scores", found.view.value)
+        need(is_used_once(found.view.value), "the scores are used elsewhere", found.view.value)
+        _back(found)
+    need(is_used_once(found.view.value), "the scores are used elsewhere", found.view.value)
+    return found
+
+
+def _to_softmax(found: Scores) -> None:
+    while not is_op(found.view.value.producer(), "Softmax"):
+        value = found.view.value
+        node = value.producer()
+        if is_op(node, "Where"):
+            found.view = View(_unguarded(value, found), found.view.parts)
+        elif is_op(node, "Cast"):
+            _pass_cast(found)
+        elif node is not None and is_op(node, *_SHAPES):
+            need(is_used_once(value), "the probabilities are used elsewhere", value)
+            _pass_shape(found)
+        else:
+            raise Refusal("no Softmax comes before", value)
+    softmax = found.view.value.producer()
+    assert softmax is not None
+    if not found.guarded:
+        need(is_used_once(found.view.value), "the probabilities are used elsewhere", found.view.value)
+    found.nodes.append(softmax)
+    (logits,) = inputs(softmax, 1)
+    rank = len(dims(logits))
+    default = -1 if opset(softmax) >= _LAST_AXIS_FROM else 1
+    place = attribute(softmax, "axis", default) % rank
+    single = opset(softmax) >= _LAST_AXIS_FROM or place == rank - 1
+    need(single and found.view.groups[place] == leaves((found.keys,)), "the softmax is not over the keys", logits)
+    found.view = found.softmax = View(logits, found.view.parts)
+    _note_type(found)
+
+
+def _note_type(found: Scores) -> None:
+    kind = dtype(found.view.value)
+    need(kind in {FLOAT, FLOAT16}, "the scores are not single- or half-precision numbers", found.view.value)
+    found.kinds.add(kind)
+
+
+def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
+    """The probabilities before their NaNs were set to 0."""
+    guard = value.producer()
+    assert guard is not None
+    need(is_used_once(value), "the probabilities are used elsewhere", value)
+    condition, fill, kept = inputs(guard, 3)
+    test = condition.producer()
+    need(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
+    assert test is not None
+    need(test.inputs[0] is kept, "the guard tests another value", condition)
+    need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
+    need(use_count(kept) == 2 and not kept.is_graph_output(), "the probabilities are used elsewhere", kept)
+    found.nodes += [guard, test]
+    found.guarded = True
+    return kept
+
+
+def _pass_shape(found: Scores) -> None:
+    node = found.view.value.producer()
+    following = above(found.view) or _above_if_any(found)
+    if node is None or following is None:
+        raise Refusal("the scores are reshaped in a way that is not followed", found.view.value)
+    found.nodes.append(node)
+    found.view = following
+
+
+def _above_if_any(found: Scores) -> View | None:
+    """The view before a Reshape that keeps queries and keys in dimensions of their own, if these are as many as before.
+
+    That they are, is proven where these come from: where there are elements at all, only one size fits.
+    """
+    node = found.view.value.producer()
+    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
+        return None
+    shape, axes = shape_of(node.inputs[0]), found.view.axes
+    own = leaves((found.queries, found.keys))
+    if shape is None or len(own) != 2 or axes[-2:] != own or len(shape) < 2:
+        return None
+    rest = regrouped(axes[:-2], shape[:-2])
+    if rest is None or not all(map(symbolic.is_known, shape[-2:])):
+        return None
+    inner = tuple(one if one.is_size(dim) else Axis(dim) for one, dim in zip(own, shape[-2:], strict=True))
+    if any(dim == 1 for dim in shape[-2:]):
+        return None
+    found.pairs += [(a, b) for a, b in zip(own, inner, strict=True) if a is not b]
+    found.queries, found.keys = inner
+    return View(node.inputs[0], (*rest, (inner[0],), (inner[1],)))
+
+
+def _pass_cast(found: Scores) -> None:
+    node = found.view.value.producer()
+    assert node is not None
+    (source,) = inputs(node, 1)
+    for value in (source, found.view.value):
+        need(dtype(value) in {FLOAT, FLOAT16}, "the scores are not single- or half-precision numbers", value)
+    found.nodes.append(node)
+    found.view = View(source, found.view.parts)
+    found.kinds.add(dtype(source))
+
+
+def _back(found: Scores) -> None:
+    """Go one node up."""
+    node = found.view.value.producer()
+    if node is None or not is_op(node, *_ELEMENTWISE, *_SHAPES):
+        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
+    if node.op_type in _SHAPES:
+        _pass_shape(found)
+    elif node.op_type == "Cast":
+        _pass_cast(found)
+    else:
+        _HANDLERS[node.op_type](found, node)
+        found.nodes.append(node)
+
+
+def _continue(found: Scores, source: ir.Value) -> None:
+    """Go on with an operand, whose dimensions must be those of the result."""
+    own, result = dims(source), dims(found.view.value)
+    need(len(own) == len(result), "the scores are broadcast", source)
+    parts: list[Group] = []
+    for dim, outer, group in zip(own, result, found.view.groups, strict=True):
+        parts.append(_axes_of(found, source, dim, outer, group))
+    found.view = View(source, tuple(parts))
+
+
+def _axes_of(found: Scores, source: ir.Value, dim: Dim, outer: Dim, group: Group) -> Group:
+    if same_dim(dim, outer) or (not group and dim == 1):
+        return group
+    for place in ("queries", "keys"):
+        current: Axis = getattr(found, place)
+        if group == leaves((current,)):
+            need(dim != 1, "the scores are broadcast", source)
+            inner = Axis(dim)
+            found.pairs.append((current, inner))
+            setattr(found, place, inner)
+            return (inner,)
+    raise Refusal("the scores are broadcast", source)
+
+
+def _product_operand(node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
+    """The operand that leads to the product of queries and keys; if several may, the nearest first."""
+    distances = [(leads_to(value, PRODUCTS, (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
+    near = sorted(((d, i) for i, (d, _) in enumerate(distances) if d is not None))
+    if not near:
+        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
+    return values[choose([index for _, index in near])]
+
+
+def _add(found: Scores, node: ir.Node) -> None:
+    a, b = inputs(node, 2)
+    at = _product_operand(node, (a, b))
+    other = b if at is a else a
+    if not (is_constant(other) and is_zero(other)):
+        found.steps.append(Step(Kind.ADDED, other, found.scale, found.view.groups, capped=bool(found.cap)))
+    _continue(found, at)
+
+
+def _subtract(found: Scores, node: ir.Node) -> None:
+    a, b = inputs(node, 2)
+    if not (is_constant(b) and is_zero(b)):
+        found.steps.append(Step(Kind.ADDED, b, -found.scale, found.view.groups, capped=bool(found.cap)))
+    _continue(found, a)
+
+
+def _scale(found: Scores, node: ir.Node) -> None:
+    source, number = factor(node)
+    found.scale *= number
+    need(found.scale > 0, "the scale is not positive", source)
+    _continue(found, source)
+
+
+def _fill(found: Scores, node: ir.Node) -> None:
+    condition, yes, no = inputs(node, 3)
+    keeps = is_constant(no)
+    fill, source = (no, yes) if keeps else (yes, no)
+    number = _number(fill) * found.scale
+    need(number <= LOWEST, "what takes the place of masked scores is not the lowest number", fill)
+    found.steps.append(Step(Kind.FILLED, condition, _number(fill), found.view.groups, keeps, capped=bool(found.cap)))
+    need(found.scale == 1, "scores are scaled after they are masked", fill)
+    _continue(found, source)
+
+
+def _number(value: ir.Value) -> float:
+    return float(splat(value).item())
+
+
+def _raise(found: Scores, node: ir.Node) -> None:
+    a, b = inputs(node, 2)
+    source, least = (b, a) if is_constant(a) else (a, b)
+    need(is_constant(least) and _number(least) <= LOWEST, "the scores are clipped", node)
+    need(found.scale == 1 and not found.cap, "the scores are clipped", node)
+    found.steps.append(Step(Kind.RAISED, None, _number(least), found.view.groups))
+    _continue(found, source)
+
+
+def _cap(found: Scores, node: ir.Node) -> None:
+    need(not found.cap, "the scores are capped twice", node)
+    need(all(step.kind is not Kind.RAISED for step in found.steps), "the scores are clipped", node)
+    found.cap = found.scale
+    _continue(found, inputs(node, 1)[0])
+
+
+def factor(node: ir.Node) -> tuple[ir.Value, float]:
+    """The operand of a Mul or Div whose other operand is a number, and what it is multiplied by.
+
+    Raises:
+        Refusal: If there is none.
+    """
+    a, b = inputs(node, 2)
+    if is_constant(b):
+        number = scalar(b)
+        need(node.op_type == "Mul" or number != 0, "the scores are divided by 0", b)
+        return a, number if node.op_type == "Mul" else 1 / number
+    need(node.op_type == "Mul" and is_constant(a), "the factor is not a constant", node)
+    return b, scalar(a)
+
+
+_HANDLERS = {
+    "Add": _add,
+    "Div": _scale,
+    "Max": _raise,
+    "Mul": _scale,
+    "Sub": _subtract,
+    "Tanh": _cap,
+    "Where": _fill,
+}
+
+__all__ = ["Kind", "Scores", "Step", "factor", "leads_to_softmax", "scores"]

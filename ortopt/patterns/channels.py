@@ -1,0 +1,45 @@
+"""Constants with one number for each channel of a value, whose channels are its second dimension."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import facts, symbolic
+from ortopt.graph.match import Dim, array_of, need
+
+
+def of_channels(value: ir.Value, channels: int, rank: int) -> np.ndarray:
+    """A constant operand beside a value as one float64 for each of its channels.
+
+    Args:
+        value: The other operand of an elementwise node.
+        channels: The number of channels.
+        rank: The value's rank.
+
+    Raises:
+        Refusal: If it is no constant, differs along another axis, or would enlarge the result.
+    """
+    content = array_of(value)
+    need(content.ndim <= rank, "the constant enlarges the rank", value)
+    shape = (1,) * (rank - content.ndim) + content.shape
+    need(all(dim == 1 for axis, dim in enumerate(shape) if axis != 1), "it is not one number a channel", value)
+    need(shape[1] in (1, channels), "the constant enlarges the result", value)
+    numbers = np.broadcast_to(content.astype(np.float64).reshape(-1), (channels,))
+    need(bool(np.isfinite(numbers).all()), "a number is not finite", value)
+    return numbers
+
+
+def is_surely_positive(dim: Dim, node: ir.Node) -> bool:
+    """Whether a dimension is at least 1 wherever the model runs.
+
+    Args:
+        dim: A dimension.
+        node: A node of the graph that it is of.
+    """
+    graph = node.graph
+    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
+    return symbolic.is_positive(dim, positive)
+
+
+__all__ = ["is_surely_positive", "of_channels"]

@@ -1,0 +1,447 @@
+"""What each element along the last dimensions of a value is, in terms of other values: sums of signed products.
+
+Exporters take a head apart, negate one part, put the parts together, and multiply them by tables; each in another way.
+Here such nodes are carried out on *lanes*, the places along the last (one or more) dimensions, so that only what is
+computed is left, and not how: ``Concat(Neg(x₂), x₁)`` and ``x[[2, 3, 0, 1]] · [-1, -1, 1, 1]`` are the same.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    array_of,
+    attribute,
+    axis,
+    dims,
+    inputs,
+    integers,
+    is_constant,
+    is_op,
+    need,
+    optional,
+    same_dim,
+    small_array,
+)
+from ortopt.patterns.slice import cuts
+
+Lanes: TypeAlias = npt.NDArray[np.int64]
+"""Terms of each lane, [terms, 5, …lanes]: for each its sign, and two pairs of a source and a lane of it.
+
+A sign of 0 is no term; a source of -1 is no factor.
+"""
+
+SIGN, SOURCE, LANE, OTHER, OTHER_LANE = range(5)
+"""What a term holds: see `Lanes`."""
+
+NONE = -1
+MAX_LANES = 4096
+MAX_VALUES = 96
+MAX_TERMS = 4
+MAX_STEPS = 6
+
+
+class Depth(enum.Enum):
+    """How far below the result a value is: an embedding is a sum of products of moved elements."""
+
+    SUM = "sum"
+    PRODUCT = "product"
+    FACTOR = "factor"
+
+
+class Source(NamedTuple):
+    """A value that is not looked into, and how many of its last dimensions are lanes."""
+
+    value: ir.Value
+    rank: int
+
+
+class Tracer:
+    """Finds the lanes of values, and remembers them.
+
+    Args:
+        stops: Values that are not looked into.
+
+    Attributes:
+        sources: The values that lanes are of, by number.
+        widened: Whether dimensions in front of lanes were repeated.
+        known: The lanes of each value that was asked for, by value, number of last dimensions, and depth.
+        opened: Those of them that come from lanes of other values.
+        factors: The values that are not looked into, below a product.
+    """
+
+    def __init__(self, stops: frozenset[ir.Value] = frozenset()) -> None:
+        self.stops = stops
+        self.sources: list[Source] = []
+        self.known: dict[tuple[ir.Value, int, Depth], Lanes] = {}
+        self.opened: set[tuple[ir.Value, int, Depth]] = set()
+        self.factors: set[ir.Value] = set()
+        self.widened = False
+
+    def lanes(self, value: ir.Value, rank: int, depth: Depth = Depth.FACTOR) -> Lanes:
+        """The lanes of a value.
+
+        Args:
+            value: The value.
+            rank: How many of its last dimensions are lanes; the result has as many dimensions behind its first two.
+            depth: How far below the result the value is.
+
+        Raises:
+            Refusal: If these dimensions are no numbers.
+        """
+        key = (value, rank, depth)
+        if key not in self.known:
+            found = None if value in self.stops else self._opened(value, rank, depth)
+            if found is None:
+                found = self._source(value, rank)
+                if depth is Depth.FACTOR:
+                    self.factors.add(value)
+            else:
+                self.opened.add(key)
+            self.known[key] = found
+        return self.known[key]
+
+    def _opened(self, value: ir.Value, rank: int, depth: Depth) -> Lanes | None:
+        """The lanes of a value by the node that computes it; None where that is no matter of lanes."""
+        if is_constant(value):
+            return _signs(value, rank)
+        node = value.producer()
+        if node is None or node.domain or len(self.known) >= MAX_VALUES:
+            return None
+        move = _OPS.get(node.op_type)
+        if move is None:
+            return None
+        try:
+            lanes = move(_Step(self, node, value, rank, depth))
+            need(lanes.shape[2:] == inner(value, rank), "the lanes are broadcast", value)
+        except (Refusal, ValueError):  # numpy refuses dimensions that do not fit, in a model that does not run
+            return None
+        return lanes
+
+    def _source(self, value: ir.Value, rank: int) -> Lanes:
+        shape = inner(value, rank)
+        source = Source(value, rank)
+        if source not in self.sources:
+            self.sources.append(source)
+        lanes = np.full((1, 5, *shape), NONE, np.int64)
+        lanes[:, SIGN] = 1
+        lanes[:, SOURCE] = self.sources.index(source)
+        lanes[:, LANE] = np.arange(math.prod(shape)).reshape(shape)
+        return lanes
+
+
+def inner(value: ir.Value, rank: int) -> tuple[int, ...]:
+    """The last dimensions of a value, 1 where it has fewer.
+
+    Raises:
+        Refusal: If one is no number, or they are too many elements.
+    """
+    shape = dims(value)
+    last = ((1,) * rank + shape)[len(shape) :]
+    known = tuple(dim for dim in last if isinstance(dim, int))
+    need(len(known) == rank, "the size of a head is not known", value)
+    need(0 < math.prod(known) <= MAX_LANES, "a head has too many elements, or none", value)
+    return known
+
+
+def outer(value: ir.Value, rank: int) -> tuple[Dim, ...]:
+    """The dimensions in front of the last ones."""
+    shape = dims(value)
+    return shape[: max(len(shape) - rank, 0)]
+
+
+def _signs(value: ir.Value, rank: int) -> Lanes | None:
+    """The lanes of a constant vector of -1, 0 and 1: numbers, of no source."""
+    own = tuple(array_of(value).shape)
+    shape = ((1,) * rank + own)[len(own) :]
+    if math.prod(own) > MAX_LANES or math.prod(own) != math.prod(shape):
+        return None
+    try:
+        content = small_array(value).astype(np.float64).reshape(shape)
+    except (Refusal, TypeError, ValueError):
+        return None
+    if not np.isin(content, (-1.0, 0.0, 1.0)).all():
+        return None
+    lanes = np.full((1, 5, *shape), NONE, np.int64)
+    lanes[:, SIGN] = content
+    return lanes
+
+
+def _stacked(parts: list[Lanes], at: int) -> Lanes:
+    """Lanes side by side along one of their dimensions."""
+    terms = max(len(part) for part in parts)
+    return np.concatenate([_padded(part, terms) for part in parts], axis=2 + at)
+
+
+def _padded(lanes: Lanes, terms: int) -> Lanes:
+    missing = np.full((terms - len(lanes), *lanes.shape[1:]), NONE, np.int64)
+    missing[:, SIGN] = 0
+    return np.concatenate([lanes, missing])
+
+
+def _reduced(lanes: Lanes) -> Lanes:
+    """The same lanes without terms that are absent in all of them."""
+    present = lanes[:, SIGN] != 0
+    order = np.argsort(~present, axis=0, kind="stable")
+    terms = max(int(present.sum(axis=0).max()), 1)
+    need(terms <= MAX_TERMS, "an element is a sum of too many products")
+    return np.take_along_axis(lanes, order[:, None], axis=0)[:terms]
+
+
+def is_plain(lanes: Lanes) -> bool:
+    """Whether each lane is one element of one source, or its negative."""
+    return (
+        len(lanes) == 1
+        and bool((lanes[0, SIGN] != 0).all() and (lanes[0, SOURCE] != NONE).all())
+        and bool((lanes[0, OTHER] == NONE).all())
+    )
+
+
+# -- one function for each kind of op: the lanes of the result --------------------------------------------------------
+
+
+class _Step(NamedTuple):
+    """A node to carry out on lanes: the result, how many of its dimensions are lanes, how far below it is."""
+
+    tracer: Tracer
+    node: ir.Node
+    result: ir.Value
+    rank: int
+    depth: Depth
+
+    def lanes(self, value: ir.Value, rank: int | None = None, depth: Depth | None = None) -> Lanes:
+        """The lanes of an operand; rank and depth as they are of the result."""
+        return self.tracer.lanes(value, self.rank if rank is None else rank, depth or self.depth)
+
+    @property
+    def source(self) -> ir.Value:
+        """The first operand."""
+        (value,) = inputs(self.node, 1)
+        return value
+
+    @property
+    def around(self) -> int:
+        """How many dimensions of the result stand in front of its lanes."""
+        return len(dims(self.result)) - self.rank
+
+
+def _need_lanes(at: int) -> int:
+    """A place among the last dimensions, which is one.
+
+    Raises:
+        Refusal: If it is none.
+    """
+    if at < 0:
+        raise Refusal("it is no matter of lanes")
+    return at
+
+
+def _identity(step: _Step) -> Lanes:
+    return step.lanes(step.source)
+
+
+def _neg(step: _Step) -> Lanes:
+    return _negated(step.lanes(step.source))
+
+
+def _negated(lanes: Lanes) -> Lanes:
+    result = lanes.copy()
+    result[:, SIGN] *= -1
+    return result
+
+
+def _concat(step: _Step) -> Lanes:
+    parts = inputs(step.node, len(step.node.inputs))
+    at = _need_lanes(axis(step.node, len(dims(step.result)), 0) - step.around)
+    return _stacked([step.lanes(part) for part in parts], at)
+
+
+def _split(step: _Step) -> Lanes:
+    along = axis(step.node, len(dims(step.result)), 0)
+    at = _need_lanes(along - step.around)
+    before = 0
+    for result in step.node.outputs:
+        size = dims(result)[along]
+        if not isinstance(size, int):
+            raise Refusal("the size of a part is not known", result)
+        if result is step.result:
+            lanes = step.lanes(step.source)
+            return lanes[(slice(None),) * (2 + at) + (slice(before, before + size),)]
+        before += size
+    raise Refusal("it is no part", step.result)
+
+
+def _slice(step: _Step) -> Lanes:
+    lanes = step.lanes(step.source)
+    taken: list[slice] = [slice(None)] * lanes.ndim
+    for cut in cuts(step.node):
+        bounds = (cut.start, cut.end, cut.step)
+        need(all(isinstance(bound, int) for bound in bounds), "a bound is not known", step.node)
+        taken[2 + _need_lanes(cut.axis - step.around)] = slice(*bounds)
+    return lanes[tuple(taken)]
+
+
+def _gather(step: _Step) -> Lanes:
+    source, indices = inputs(step.node, 2)
+    chosen = small_array(indices)
+    within = step.rank + 1 - chosen.ndim
+    size = len(dims(source))
+    at = _need_lanes(axis(step.node, size, 0) - (size - within))
+    lanes = step.lanes(source, within)
+    count = lanes.shape[2 + at]
+    need(bool(((chosen >= -count) & (chosen < count)).all()), "an index is out of range", step.node)
+    return lanes.take(chosen, axis=2 + at)
+
+
+def _reshape(step: _Step) -> Lanes:
+    source = step.source
+    around, before = outer(step.result, step.rank), dims(source)
+    within = _need_lanes(len(before) - len(around))
+    need(all(map(same_dim, before[: len(around)], around)), "it is no matter of lanes", step.node)
+    lanes = step.lanes(source, within)
+    shape = inner(step.result, step.rank)
+    need(lanes[0, 0].size == math.prod(shape), "it is no matter of lanes", step.node)
+    return lanes.reshape(*lanes.shape[:2], *shape)
+
+
+def _transpose(step: _Step) -> Lanes:
+    size = step.around + step.rank
+    perm = attribute(step.node, "perm", tuple(reversed(range(size))))
+    around = _need_lanes(step.around)
+    need(tuple(perm[:around]) == tuple(range(around)), "it is no matter of lanes", step.node)
+    lanes = step.lanes(step.source)
+    return lanes.transpose(0, 1, *(2 + place - around for place in perm[around:]))
+
+
+def places(node: ir.Node, of: int) -> tuple[int, ...]:
+    """The axes of a Squeeze or Unsqueeze, counted from the front, in order.
+
+    Args:
+        node: The node.
+        of: The rank that they count in.
+
+    Raises:
+        Refusal: If they are not known.
+    """
+    given = optional(node, 1)
+    axes = attribute(node, "axes", ()) if given is None else integers(given)
+    need(bool(axes), "the axes are not known", node)
+    return tuple(sorted(one % of for one in axes))
+
+
+def _unsqueeze(step: _Step) -> Lanes:
+    new = places(step.node, step.around + step.rank)
+    within = [_need_lanes(place - step.around) for place in new]
+    lanes = step.lanes(step.source, step.rank - len(new))
+    return np.expand_dims(lanes, tuple(2 + place for place in within))
+
+
+def _squeeze(step: _Step) -> Lanes:
+    gone = places(step.node, len(dims(step.source)))
+    within = [_need_lanes(place - step.around) for place in gone]
+    lanes = step.lanes(step.source, step.rank + len(gone))
+    return np.squeeze(lanes, tuple(2 + place for place in within))
+
+
+def _expand(step: _Step) -> Lanes:
+    """Repeated lanes; dimensions in front may be repeated too, if what they meet has them in full (see `widened`)."""
+    lanes = step.lanes(step.source)
+    ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
+    if len(ahead) != len(before) or not all(map(same_dim, ahead, before)):
+        step.tracer.widened = True
+    return np.broadcast_to(lanes, (*lanes.shape[:2], *inner(step.result, step.rank)))
+
+
+def _tile(step: _Step) -> Lanes:
+    source, repeats = inputs(step.node, 2)
+    times = integers(repeats)
+    need(all(time == 1 for time in times[: step.around]), "it is no matter of lanes", step.node)
+    return np.tile(step.lanes(source), times[step.around :])
+
+
+def _mul(step: _Step) -> Lanes:
+    a, b = inputs(step.node, 2)
+    for number, other in ((a, b), (b, a)):
+        signs = _signs(number, step.rank) if is_constant(number) else None
+        if signs is not None:
+            return _products(signs, step.lanes(other))
+    need(step.depth is Depth.PRODUCT, "it is a product", step.node)
+    return _products(*(step.lanes(operand, depth=Depth.FACTOR) for operand in (a, b)))
+
+
+def _products(first: Lanes, second: Lanes) -> Lanes:
+    return _reduced(np.stack([_product(one, two) for one in first for two in second]))
+
+
+def _product(one: Lanes, two: Lanes) -> Lanes:
+    """The product of two terms."""
+    one, two = np.broadcast_arrays(one, two)
+    result = one.copy()
+    result[SIGN] = one[SIGN] * two[SIGN]
+    free, full = one[SOURCE] == NONE, one[OTHER] != NONE
+    extra = (two[SOURCE] != NONE) & (full | ((two[OTHER] != NONE) & ~free)) & (result[SIGN] != 0)
+    need(not bool(extra.any()), "an element is a product of more than two")
+    for first, second in ((SOURCE, OTHER), (LANE, OTHER_LANE)):
+        result[first] = np.where(free, two[first], one[first])
+        result[second] = np.where(free, two[second], np.where(full, one[second], two[first]))
+    return result
+
+
+def _sum(step: _Step) -> Lanes:
+    need(step.depth is Depth.SUM, "it is a sum", step.node)
+    operands = inputs(step.node, 2)
+    need(all(leads_to(operand, "Mul") for operand in operands), "no products are added", step.node)
+    first, second = (step.lanes(operand, depth=Depth.PRODUCT) for operand in operands)
+    if step.node.op_type == "Sub":
+        second = _negated(second)
+    shape = np.broadcast_shapes(first.shape[2:], second.shape[2:])
+    return _reduced(np.concatenate([np.broadcast_to(part, (*part.shape[:2], *shape)) for part in (first, second)]))
+
+
+MOVES: Final = frozenset(
+    {"Concat", "Expand", "Gather", "Identity", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"}
+    | {"Unsqueeze"}
+)
+"""The ops that only move, repeat or negate."""
+
+
+def leads_to(value: ir.Value, *ops: str) -> bool:
+    """Whether a value comes from one of some ops, through a few nodes that only move elements."""
+    at: ir.Value | None = value
+    for _ in range(MAX_STEPS):
+        node = None if at is None else at.producer()
+        if is_op(node, *ops):
+            return True
+        if not is_op(node, *MOVES):
+            return False
+        assert node is not None
+        at = node.inputs[0]
+    return False
+
+
+_OPS: Final[dict[str, Callable[[_Step], Lanes]]] = {
+    "Add": _sum,
+    "Concat": _concat,
+    "Expand": _expand,
+    "Gather": _gather,
+    "Identity": _identity,
+    "Mul": _mul,
+    "Neg": _neg,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Sub": _sum,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,262 @@
+"""A whole check: which models run, where, in which order, and what is said of each."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ortopt import api
+from ortopt.errors import OrtoptError
+from ortopt.regression import shards
+from ortopt.regression.baseline import Baseline
+from ortopt.regression.case import Case, possible_data
+from ortopt.regression.facts import hash_of, options_text, versions
+from ortopt.regression.journal import Journal
+from ortopt.regression.judgement import judge, skipped, unchanged
+from ortopt.regression.model_run import RESULT, Answer
+from ortopt.regression.pool import Job
+from ortopt.regression.results import Check, Result, Status, sorted_by_name, with_findings
+
+
+class Runner(Protocol):
+    """Runs jobs and tells of each: `ortopt.regression.pool.Pool`, or many machines."""
+
+    def run(self, jobs: Sequence[Job], done: Callable[[Job, Answer], None], begun: Callable[[Job], None]) -> None:
+        """Run all jobs; ``done`` and ``begun`` are called for each, in one thread at a time."""
+
+
+class Watcher(Protocol):
+    """Is told how a check goes on."""
+
+    def expect(self, models: int, seconds: float) -> None:
+        """So many models are going to run; they took so many seconds when the baseline was written."""
+
+    def begun(self, name: str) -> None:
+        """A model's turn has come."""
+
+    def done(self, result: Result) -> None:
+        """Something is known of a model."""
+
+
+class Silence:
+    """Is told, and says nothing."""
+
+    def expect(self, models: int, seconds: float) -> None:
+        """Nothing."""
+
+    def begun(self, name: str) -> None:
+        """Nothing."""
+
+    def done(self, result: Result) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """How a check goes about it.
+
+    Attributes:
+        runner: What runs the models.
+        baseline: What is compared with; None where nothing is.
+        changed_since: Models that are as here need not run.
+        accept: Whether what is worse is accepted: the baseline is going to be written anew.
+        strict: Whether a result that could not be verified, and a pass that failed, are failures.
+        shard: The number of this part and of all.
+        journal: Where what is done is written, and read again.
+        latency: Measures the result of an order against its original: given the order and the result's file.
+    """
+
+    runner: Runner
+    baseline: Baseline | None = None
+    changed_since: Baseline | None = None
+    accept: bool = False
+    strict: bool = False
+    shard: tuple[int, int] | None = None
+    journal: Path | None = None
+    latency: Callable[[dict[str, Any], Path], dict[str, Any] | None] | None = None
+    versions: dict[str, str] = field(default_factory=versions)
+
+
+class Running:
+    """One check.
+
+    Args:
+        cases: The models.
+        plan: How they are run.
+
+    Attributes:
+        results: What is known so far, by name.
+    """
+
+    def __init__(self, cases: Sequence[Case], plan: Plan) -> None:
+        self._plan = plan
+        self._watcher: Watcher = Silence()
+        self._all = list(cases)
+        self._cases = list(cases) if plan.shard is None else shards.part_of(cases, plan.shard, plan.baseline)
+        self._by_number: dict[int, Case] = {}
+        self._orders: dict[str, dict[str, Any]] = {}
+        self._results_of: dict[str, Path] = {}
+        self.results: dict[str, Result] = {}
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell somebody how it goes on.
+
+        Args:
+            watcher: Is told.
+        """
+        self._watcher = watcher
+
+    def run(self) -> Check:
+        """Run what has to run.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; `results` and `check` hold what is known.
+        """
+        started = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            journal = None
+            if self._plan.journal is not None:
+                journal = Journal(self._plan.journal, self._plan.versions)
+                stack.callback(journal.close)
+            folder = None
+            if self._plan.latency is not None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortopt-check-")))
+            self._run(journal, folder)
+        return self.check(time.perf_counter() - started)
+
+    def _run(self, journal: Journal | None, folder: Path | None) -> None:
+        pending = []
+        for case in shards.dearest_first(self._cases, self._plan.baseline):
+            known = self._known(case, journal)
+            if known is not None:
+                self._say(known)
+            else:
+                pending.append(case)
+        costs = [shards.cost_of(case, self._plan.baseline) or 0.0 for case in pending]
+        self._watcher.expect(len(pending), sum(costs))
+        jobs = []
+        for number, case in enumerate(pending):
+            order = case.order()
+            if folder is not None:
+                (folder / str(number)).mkdir()
+                self._results_of[case.name] = folder / str(number) / RESULT
+                order["result"] = str(self._results_of[case.name])
+            self._by_number[number], self._orders[case.name] = case, order
+            jobs.append(Job(number, order, case.nbytes))
+        answers: dict[str, Answer] = {}
+
+        def done(job: Job, answer: Answer) -> None:
+            case = self._by_number[job.key]
+            if self._plan.latency is not None and answer["error"] is None:
+                answers[case.name] = answer
+                return
+            if journal is not None:
+                journal.add(case.order(), answer)
+            self._judge(case, answer)
+
+        if jobs:
+            self._plan.runner.run(jobs, done, lambda job: self._watcher.begun(self._by_number[job.key].name))
+        for case in pending:
+            if case.name in answers:
+                self._measure(case, answers[case.name], journal)
+
+    def _measure(self, case: Case, answer: Answer, journal: Journal | None) -> None:
+        """Measure alone, when nothing else runs."""
+        assert self._plan.latency is not None
+        path = self._results_of[case.name]
+        self._watcher.begun(f"{case.name} (latency)")
+        latency = self._plan.latency(self._orders[case.name], path)
+        for file in path.parent.iterdir():
+            file.unlink()
+        if latency is not None:
+            answer["facts"]["latency"] = latency
+        if journal is not None:
+            journal.add(case.order(), answer)
+        self._judge(case, answer)
+
+    def _known(self, case: Case, journal: Journal | None) -> Result | None:
+        """The result of a case that need not run."""
+        if case.settings.skip:
+            return skipped(case)
+        since = self._plan.changed_since
+        if since is None and journal is None:
+            return None
+        model = _model_hash(case)
+        if model is None:
+            return None
+        answer = None if journal is None else journal.answer(case.order(), model)
+        if answer is not None and (self._plan.latency is None or "latency" in answer["facts"]):
+            return judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict)
+        facts = None if since is None else since.models.get(case.name)
+        if since is None or facts is None or dict(since.versions) != self._plan.versions:
+            return None
+        same = facts.get("model") == model and facts.get("options") == _options(case)
+        return unchanged(case, facts) if same else None
+
+    def _judge(self, case: Case, answer: Answer) -> None:
+        self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
+
+    def _say(self, result: Result) -> None:
+        if self._plan.accept and result.status is Status.WORSE:
+            result = with_findings(result, Status.ACCEPTED, result.findings)
+        self.results[result.name] = result
+        self._watcher.done(result)
+
+    def check(self, seconds: float, *, stopped: bool = False) -> Check:
+        """What is known.
+
+        Args:
+            seconds: How long it took.
+            stopped: Whether it was interrupted.
+        """
+        baseline = self._plan.baseline
+        named = {case.name for case in self._all}
+        missing = () if baseline is None else tuple(sorted(baseline.models.keys() - named))
+        return Check(
+            sorted_by_name(self.results.values()),
+            self._plan.versions,
+            missing=missing,
+            shard=self._plan.shard,
+            seconds=round(seconds, 3),
+            stopped=stopped,
+            notes=_notes(baseline, self._plan.versions),
+        )
+
+
+def _notes(baseline: Baseline | None, now: dict[str, str]) -> tuple[str, ...]:
+    if baseline is None or not baseline.models or dict(baseline.versions) == now:
+        return ()
+    changed = [
+        f"{name} {now.get(name, 'none')} (baseline {baseline.versions.get(name, 'none')})"
+        for name in {**baseline.versions, **now}
+        if now.get(name) != baseline.versions.get(name)
+    ]
+    return (f"other versions than the baseline's, so results may have other bytes: {', '.join(changed)}",)
+
+
+def _model_hash(case: Case) -> str | None:
+    """The hash of a case's model as `model_run` computes it; None where it cannot be told without loading it."""
+    try:
+        if case.path is None:
+            from ortopt import zoo
+
+            return hash_of([zoo.cached(case.model.partition(":")[2])])
+        if not possible_data(case.path):
+            return hash_of([case.path])
+        from ortopt.serialization.load import SOURCE_KEY, load
+
+        return hash_of([case.path, *map(Path, load(case.path).meta[SOURCE_KEY].data)])
+    except (OSError, OrtoptError):
+        return None
+
+
+def _options(case: Case) -> str:
+    return options_text(api.make_options(**case.settings.options))
+
+
+__all__ = ["Plan", "Runner", "Running", "Watcher"]

@@ -1,0 +1,148 @@
+"""What a run gives, as facts that can be compared: plain data, the same for the same model, options and versions.
+
+==============  ====================================================================================================
+``model``       SHA-256 of the model, external data included
+``options``     the options of the run that are no defaults, as flags
+``verified``    ``verified``, ``not shown``, ``impossible`` or ``not asked for`` (see docs/verification.md)
+``inputs``      name and type of each, in order; so ``outputs``
+``nodes``       nodes of the result in all; ``ops`` by op
+``fused``       ops of several nodes' work that the result has and the original has not, or has fewer of
+``size``        bytes of the result, external data included
+``error``       the worst error of an output, and the ``bound`` that it must keep to
+``rewrites``    by pass; ``repairs`` and ``failures``: how often a pass was left out because of numbers, or because it
+                raised
+``result``      SHA-256 of the result
+``seconds``     of optimizing and verifying; ``memory``: bytes at the worst moment
+``latency``     where it was measured: ``ratio`` of the result's time to the original's, ``low`` and ``high``
+==============  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.options import Options, as_arguments
+from ortopt.semantics import GROUP_DOMAIN
+from ortopt.terminal_text import one_line
+
+Facts: TypeAlias = dict[str, Any]
+
+_CHUNK: Final = 1 << 22
+_ROUNDED: Final = 3  # significant digits of what is measured
+_STANDARD: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
+
+
+def versions() -> dict[str, str]:
+    """The versions that results depend on, the table of costs among them."""
+    from ortopt.analysis import costs
+    from ortopt.reporting import reproducer_folder
+
+    known = reproducer_folder.versions()
+    packages = {"onnxruntime-gpu": "onnxruntime"}
+    kept = {packages.get(name, name): version for name, version in known.items()}
+    table = costs.shipped()
+    found: dict[str, str] = {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
+    return {**found, "costs": f"{table.name} {table.digest[:16]}"}
+
+
+def hash_of(paths: Iterable[Path]) -> str:
+    """SHA-256 of the contents of files, one after the other.
+
+    Args:
+        paths: The model's file, then those of its external data.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def options_text(options: Options) -> str:
+    """The options of a run that are no defaults, as flags."""
+    settings = [f"{name}{{{key}={value}}}" for name, some in options.settings.items() for key, value in some.items()]
+    return shlex.join((*as_arguments(options), *sorted(settings)))
+
+
+def facts_of(data: Mapping[str, Any], model: ir.Model, options: Options) -> Facts:
+    """The facts that stand in a report.
+
+    Args:
+        data: From `ortopt.reporting.report.as_dict`.
+        model: The result.
+        options: The options of the run.
+    """
+    outcome = data["verification"]
+    by_op = data["nodes"]["by_op"]
+    facts = {
+        "options": options_text(options),
+        "verified": "not asked for" if outcome is None else outcome["status"],
+        "inputs": [_signature(value) for value in model.graph.inputs],
+        "outputs": [_signature(value) for value in model.graph.outputs],
+        "nodes": data["nodes"]["after"],
+        "ops": {op: counts["after"] for op, counts in by_op.items() if counts["after"]},
+        "fused": fused({op: counts["after"] - counts["before"] for op, counts in by_op.items()}),
+        "rewrites": {row["pass"]: row["rewrites"] for row in data["passes"] if row["rewrites"]},
+        "repairs": dict(Counter(row["pass"] for row in data["repairs"])),
+        "failures": dict(Counter(row["pass"] for row in data["failures"])),
+        "seconds": rounded(sum(data["seconds"].values())),
+    }
+    if outcome is not None and outcome["outputs"]:
+        facts["error"] = measured(outcome["worst"])
+        row = next((row for row in outcome["outputs"] if row["name"] == outcome["worst_output"]), None)
+        facts["bound"] = None if row is None else measured(row["tolerance"])
+    return facts
+
+
+def measured(value: Any) -> Any:
+    """A number as JSON has it, rounded; infinities and NaN are texts."""
+    return rounded(value) if isinstance(value, int | float) and math.isfinite(value) else str(value)
+
+
+def rounded(value: float) -> float:
+    """A number with as many digits as a measurement has."""
+    return float(f"{value:.{_ROUNDED}g}")
+
+
+def fused(gained: Mapping[str, int]) -> dict[str, int]:
+    """Of the ops that a result has more of than its original, those that do the work of several nodes.
+
+    Args:
+        gained: How many more there are, by op as a report has it.
+    """
+    return {op: more for op, more in sorted(gained.items()) if more > 0 and is_composite(op)}
+
+
+@functools.cache
+def is_composite(op: str) -> bool:
+    """Whether an op does the work of several: one that is no standard op, or is defined by a function of others."""
+    domain, _, name = op.rpartition("::")
+    if domain == GROUP_DOMAIN:
+        return False
+    if domain not in _STANDARD:
+        return True
+    import onnx.defs
+
+    if not onnx.defs.has(name, domain):
+        return True
+    schema: Any = onnx.defs.get_schema(name, domain=domain)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _signature(value: ir.Value) -> str:
+    dims = None if value.shape is None else [d if isinstance(d, int) else d.value or "?" for d in value.shape.dims]
+    shape = "" if dims is None else f"[{','.join(map(str, dims))}]"
+    return one_line(f"{value.name}: {str(value.type).lower()}{shape}")
+
+
+__all__ = ["Facts", "facts_of", "fused", "hash_of", "is_composite", "measured", "options_text", "rounded", "versions"]

@@ -1,0 +1,79 @@
+"""The journal of a run: what has come of each model so far, so that an interrupted run can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortopt.errors import InvalidModelError, OutputError
+from ortopt.regression.model_run import Answer
+from ortopt.terminal_text import quoted
+
+
+class Journal:
+    """A file with a line for each model that is done; a line that was cut off is ignored.
+
+    Args:
+        path: The file; it need not exist.
+        versions: The versions of this run: what was found with others is not taken.
+
+    Raises:
+        InvalidModelError: The file is something else.
+        OutputError: It cannot be written.
+    """
+
+    def __init__(self, path: Path, versions: Mapping[str, str]) -> None:
+        self._path = path
+        self._versions = dict(versions)
+        self._known: dict[str, tuple[dict[str, Any], Answer]] = {}
+        self._read()
+        try:
+            self._file = path.open("a", encoding="utf-8")
+            if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+                self._file.write("\n")
+        except OSError as error:
+            raise OutputError(f"cannot write {quoted(str(path))}: {error.strerror or error}") from error
+
+    def _read(self) -> None:
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidModelError(f"{quoted(str(self._path))}: no journal of ortopt check ({error})") from error
+        for number, line in enumerate(lines):
+            try:
+                row = json.loads(line)
+                if row["versions"] == self._versions:
+                    self._known[row["order"]["name"]] = row["order"], row["answer"]
+            except (ValueError, KeyError, TypeError) as error:
+                if number == 0 and len(lines) > 1:
+                    text = f"{quoted(str(self._path))}: no journal of ortopt check"
+                    raise InvalidModelError(text) from error
+
+    def answer(self, order: Mapping[str, Any], model: str) -> Answer | None:
+        """What came of an order in an earlier run; None if it has not run, or was about another model.
+
+        Args:
+            order: As `ortopt.regression.case.Case.order` makes it.
+            model: The hash of the model.
+        """
+        known = self._known.get(order["name"])
+        if known is None or known[0] != dict(order) or known[1]["facts"].get("model") != model:
+            return None
+        return known[1]
+
+    def add(self, order: Mapping[str, Any], answer: Answer) -> None:
+        """Write what came of an order; it is in the file when this returns."""
+        row = {"versions": self._versions, "order": dict(order), "answer": answer}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+__all__ = ["Journal"]

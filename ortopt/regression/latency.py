@@ -1,0 +1,150 @@
+"""The speed of a result against its original of the same run: in turns, in fresh processes, with an interval."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ortopt import api
+from ortopt.benchmarking.benchmark import version_of
+from ortopt.errors import OrtoptError
+from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns
+from ortopt.regression.facts import rounded
+
+ROUNDS: Final = 9
+CONFIDENCE: Final = 0.95
+
+Measure = Callable[[Sequence[Version], Path, Effort], Sequence[float]]
+"""The ratios of the rounds, from the original and the result, and inputs; none where one of them does not run."""
+
+
+def interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """The median, and the ends of an interval that holds the true median with a confidence.
+
+    By order statistics: nothing is assumed of how times are distributed. Too few ratios give their whole range.
+
+    Args:
+        ratios: At least one.
+        confidence: The least probability.
+
+    Returns:
+        The lower end, the median, the upper end.
+    """
+    ordered, count = sorted(ratios), len(ratios)
+    cut = 0
+    while cut + 1 <= (count - 1) // 2 and _coverage(count, cut + 1) >= confidence:
+        cut += 1
+    return ordered[cut], statistics.median(ordered), ordered[count - 1 - cut]
+
+
+def _coverage(count: int, cut: int) -> float:
+    """The probability that the median lies between what is left of ordered samples when some are cut off each end."""
+    tail = sum(math.comb(count, index) for index in range(cut + 1))
+    return 1.0 - math.ldexp(2 * tail, -count)
+
+
+def in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) -> Sequence[float]:
+    """The ratio of the result's time to the original's in each round.
+
+    Args:
+        versions: The original and the result.
+        inputs: An .npz file.
+        effort: How much is measured.
+    """
+    first, second = measure_in_turns(versions, inputs, effort)
+    return () if first.error or second.error else second.ratios
+
+
+class Latency:
+    """Measures results against their originals.
+
+    Args:
+        rounds: Processes of each.
+        seconds: Seconds of calls in each process, about.
+        threads: Threads within an op.
+        measure: What measures.
+    """
+
+    def __init__(
+        self, rounds: int = ROUNDS, *, seconds: float = 0.5, threads: int = 1, measure: Measure = in_turns
+    ) -> None:
+        self._effort = Effort(rounds=rounds, seconds=seconds, threads=threads)
+        self._measure = measure
+
+    def __call__(self, order: Mapping[str, Any], result: Path) -> dict[str, Any] | None:
+        """The ratio with its interval; None where nothing can be measured.
+
+        Args:
+            order: What was optimized.
+            result: The result's file.
+        """
+        with tempfile.TemporaryDirectory(prefix="ortopt-check-") as folder:
+            inputs = Path(folder, "inputs.npz")
+            original = _original(order)
+            if not self._can_run(order, original, inputs):
+                return None
+            options = api.make_options(**order["options"])
+            effort = dataclasses.replace(self._effort, providers=options.providers)
+            ratios = self._measure((version_of(0, original), version_of(options.level, result)), inputs, effort)
+        if not ratios:
+            return None
+        low, median, high = map(rounded, interval(ratios))
+        return {"ratio": median, "low": low, "high": high, "rounds": len(ratios)}
+
+    def _can_run(self, order: Mapping[str, Any], original: Path, inputs: Path) -> bool:
+        """Write the first inputs that the original accepts."""
+        try:
+            for arrays in _candidates(order, original):
+                if "file" in arrays or not all(map(_is_plain, arrays.values())):  # numpy.savez knows no array "file"
+                    continue
+                np.savez(inputs, **arrays)
+                if attempt(version_of(0, original), inputs, self._effort) is None:
+                    return True
+        except OrtoptError:
+            return False
+        return False
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether an .npz file can hold it."""
+    return isinstance(array, np.ndarray) and array.dtype.kind in "biufcU"
+
+
+def _original(order: Mapping[str, Any]) -> Path:
+    if order["path"] is not None:
+        return Path(order["path"])
+    from ortopt import zoo
+
+    return zoo.cached(order["zoo"])
+
+
+def _candidates(order: Mapping[str, Any], original: Path) -> Iterator[dict[str, Any]]:
+    """Inputs to try: those that are given, the zoo's, or such as verification draws."""
+    from ortopt.serialization.load import load
+    from ortopt.verification.draws import initial_draws
+    from ortopt.verification.inputs import Interface
+
+    sizes = api.make_options(**order["options"]).dims
+    if order["inputs"] is not None:
+        from ortopt.verification.inputs_file import read_inputs
+
+        yield read_inputs(order["inputs"])
+        return
+    if order["zoo"] is not None:
+        from ortopt import zoo
+
+        yield dict(zoo.inputs(order["zoo"], sizes=sizes))
+        return
+    interface = Interface(load(original))
+    for how in initial_draws():
+        yield dict(interface.draw(sizes=sizes, how=how))
+
+
+__all__ = ["CONFIDENCE", "ROUNDS", "Latency", "Measure", "in_turns", "interval"]

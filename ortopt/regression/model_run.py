@@ -1,0 +1,187 @@
+"""One model optimized and verified: what comes of it, as an answer that json can write."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import hashlib
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias, cast
+
+from ortopt import api
+from ortopt.analysis.providers import usable
+from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
+from ortopt.measurement.child import memory as memory_of_process
+from ortopt.options import Options
+from ortopt.regression import facts as of_facts
+from ortopt.reporting import report
+from ortopt.serialization.load import SOURCE_KEY
+from ortopt.serialization.save import INLINE_LIMIT, save
+from ortopt.system import memory
+from ortopt.system.temporary_files import temporary_folder
+from ortopt.terminal_text import one_line
+from ortopt.verification import start
+
+Answer: TypeAlias = dict[str, Any]
+"""``facts`` as far as there are any; ``error`` and ``kind`` where the run ended without a result."""
+
+BROKEN: Final = "broken"
+DIFFERS: Final = "differs"
+NO_MEMORY: Final = "no memory"
+LATE: Final = "late"
+
+RESULT: Final = "result.onnx"
+"""The name of a result that is written: it stands in files of more than 2 GB."""
+
+
+class HashingStream:
+    """A stream that keeps the SHA-256 and the length of what is written, and nothing else."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.nbytes = 0
+
+    def write(self, data: Any) -> int:
+        """Take some bytes."""
+        self._digest.update(data)
+        length = memoryview(data).nbytes
+        self.nbytes += length
+        return length
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what was written."""
+        return self._digest.hexdigest()
+
+
+def run(order: Mapping[str, Any]) -> Answer:
+    """Optimize and verify one model; whatever goes wrong is an answer.
+
+    Args:
+        order: As `ortopt.regression.case.Case.order` makes it; ``memory`` is the limit in bytes, and ``result`` the
+            file that the result is written to, if any.
+    """
+    facts: of_facts.Facts = {}
+    started, before = time.perf_counter(), _quiet_memory()
+    try:
+        with memory.bounded(order.get("memory")):
+            _run(order, facts)
+    except MemoryError:
+        return {"facts": facts, "error": "out of memory (see --max-memory)", "kind": NO_MEMORY}
+    except VerificationError as error:
+        return {"facts": facts, "error": one_line(error), "kind": DIFFERS}
+    except OrtoptError as error:
+        return {"facts": facts, "error": one_line(error), "kind": BROKEN}
+    except Exception as error:  # a bug of ours, or of a plug-in's: it costs one model
+        text = f"internal error: {type(error).__name__}: {error}"
+        return {"facts": facts, "error": one_line(text), "kind": BROKEN}
+    facts["seconds"] = of_facts.rounded(time.perf_counter() - started)
+    after = memory_of_process()
+    if "VmHWM" in after and "VmRSS" in before:
+        facts["memory"] = int(of_facts.rounded(max(0, after["VmHWM"] - before["VmRSS"])))
+    return {"facts": facts, "error": None, "kind": ""}
+
+
+def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
+    options = api.make_options(**order["options"])
+    missing = [reason for works, reason in map(usable, options.providers) if not works]
+    with contextlib.ExitStack() as stack:
+        if not missing:
+            stack.enter_context(start.early())
+        source = _source(order)
+        run = stack.enter_context(contextlib.closing(api.Optimization(source, options)))
+        origin = run.model.meta[SOURCE_KEY]
+        facts["model"] = of_facts.hash_of([source, *map(Path, origin.data)])
+        if order.get("hash", facts["model"]) != facts["model"]:
+            raise InvalidModelError(f"{source}: it is not the model that was asked for")
+        facts["options"] = of_facts.options_text(options)
+        _optimize(run, order, facts, options, verify=not missing)
+        if missing:
+            facts |= {"verified": "impossible", "reasons": [f"it could not be verified: {missing[0]}"]}
+
+
+def _optimize(
+    run: api.Optimization, order: Mapping[str, Any], facts: of_facts.Facts, options: Options, *, verify: bool
+) -> None:
+    run.is_thorough = order["thorough"]
+    outcome = None
+    inputs = _inputs(order)
+    if verify:
+        run.begin_verification(inputs)
+    run.transform()
+    if verify:
+        outcome = run.verify(inputs)
+    data = report.as_dict(run.result(outcome), options=options)
+    facts |= of_facts.facts_of(data, run.model, options)
+    facts |= _written(run, order.get("result"))
+    facts["reasons"] = _reasons(data)
+
+
+def _reasons(data: Mapping[str, Any]) -> list[str]:
+    """What a reader wants to know beside the figures: why it could not be verified, what was repaired, what failed."""
+    reasons = [report.describe_repair(repair) for repair in data["repairs"]]
+    reasons += [f"{failure['pass']} failed: {failure['reason']}" for failure in data["failures"]]
+    outcome = data["verification"]
+    if outcome is not None and outcome["status"] != "verified":
+        reasons.append(f"it could not be verified: {outcome['reason']}")
+    return [one_line(reason) for reason in reasons]
+
+
+def _source(order: Mapping[str, Any]) -> Path:
+    if order["path"] is not None:
+        return Path(order["path"])
+    from ortopt import zoo
+
+    return zoo.cached(order["zoo"])
+
+
+def _inputs(order: Mapping[str, Any]) -> Any:
+    if order["inputs"] is not None:
+        from ortopt.verification.inputs_file import read_inputs
+
+        return read_inputs(order["inputs"])
+    if order["zoo"] is not None:
+        from ortopt import zoo
+
+        return zoo.inputs(order["zoo"], sizes=order["options"].get("dims") or {})
+    return None
+
+
+def _written(run: api.Optimization, path: str | None) -> of_facts.Facts:
+    """The hash and the size of the result, which is written to a file if one is asked for.
+
+    A result that fits into one file is hashed with its weights inside, wherever they go.
+    """
+    facts: of_facts.Facts = {}
+    if path is not None:
+        saved = save(run.model, Path(path))
+        facts = {"result": of_facts.hash_of([Path(path)]), "size": saved.nbytes}
+    if run.before.nbytes < INLINE_LIMIT // 2:
+        stream = HashingStream()
+        size = save(run.model, cast("BinaryIO", stream), external_data="inline").nbytes
+        return {"result": stream.digest, "size": size}
+    if path is not None:
+        return facts
+    with temporary_folder("ortopt-check-") as folder:
+        return _written(run, f"{folder}/{RESULT}")
+
+
+def _quiet_memory() -> dict[str, int]:
+    """The memory of this process before a run, whose highest level is forgotten where the system allows it."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # what the last model left
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return memory_of_process()
+
+
+__all__ = ["BROKEN", "DIFFERS", "LATE", "NO_MEMORY", "RESULT", "Answer", "HashingStream", "run"]

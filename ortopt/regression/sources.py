@@ -1,0 +1,126 @@
+"""Which models the arguments of a check name: files, folders, patterns, manifests, and models of the zoo."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ortopt import zoo
+from ortopt.errors import UsageError
+from ortopt.regression import manifest as manifests
+from ortopt.regression.case import Case
+from ortopt.regression.manifest import Manifest
+from ortopt.terminal_text import quoted
+
+ZOO: Final = "zoo:"
+SUFFIX: Final = ".onnx"
+
+
+def cases(arguments: Sequence[str], said: Mapping[str, Any]) -> tuple[list[Case], Path | None]:
+    """The cases that arguments name, sorted by name, and the baseline that a manifest names.
+
+    Args:
+        arguments: What the user named.
+        said: What the command line says of all models, as arguments of `Settings.merged`.
+
+    Raises:
+        UsageError: If there is no model, one is named twice, or a manifest makes no sense.
+        InvalidModelError: If a manifest cannot be read.
+    """
+    found: dict[str, Case] = {}
+    baselines = []
+    for argument in arguments:
+        manifest, root, models = _zoo_of(argument)
+        if manifest.baseline is not None:
+            baselines.append(manifest.baseline)
+        for name, path in _named(models, root):
+            for configuration in manifest.names:
+                case = Case(name, configuration, path, manifest.settings(name, configuration, said))
+                if found.setdefault(case.name, case).path != path:
+                    raise UsageError(
+                        f"two models are named {quoted(case.name)}: give the folder that holds both, or run it there"
+                    )
+    if not found:
+        raise UsageError(f"there is no model in {', '.join(map(quoted, arguments))}")
+    if len(set(baselines)) > 1:
+        raise UsageError("the manifests name different baselines: --baseline says which")
+    return [found[name] for name in sorted(found)], baselines[0] if baselines else None
+
+
+def _zoo_of(argument: str) -> tuple[Manifest, Path, list[str]]:
+    """The manifest of an argument, the root that names are relative to, and the models."""
+    if not argument:  # an unset variable of the shell
+        raise UsageError("a model is given an empty name")
+    path = Path(argument)
+    if path.suffix == ".toml":
+        manifest = manifests.read(path)
+    elif path.is_dir() and (path / manifests.NAME).is_file():
+        manifest = manifests.read(path / manifests.NAME)
+    else:
+        return Manifest(), Path.cwd(), [argument]
+    assert manifest.path is not None
+    folder = manifest.path.parent
+    models = [model if model.startswith(ZOO) else str(folder / model) for model in manifest.models]
+    return manifest, folder.absolute(), models
+
+
+def _named(models: Sequence[str], root: Path) -> Iterator[tuple[str, Path | None]]:
+    """The models with their names; the path of one of the zoo is None."""
+    for argument in models:
+        if argument.startswith(ZOO):
+            yield from ((f"{ZOO}{name}", None) for name in _of_zoo(argument.removeprefix(ZOO)))
+            continue
+        for path, base in files(argument):
+            yield _name(path, base, root), path
+
+
+def _of_zoo(pattern: str) -> list[str]:
+    names = [name for name in zoo.names() if fnmatch.fnmatchcase(name, pattern or "*")]
+    if not names:
+        zoo.skeleton(pattern)  # says which names are near
+    return names
+
+
+def files(argument: str) -> list[tuple[Path, Path]]:
+    """The models that a path or a pattern names, sorted, each with the folder that stands for the argument.
+
+    A path to which there is nothing is a model that cannot be read: whoever loads it says so.
+
+    Args:
+        argument: A file, a folder with models at any depth, or a pattern.
+    """
+    path = Path(argument)
+    if path.is_dir():
+        return [(model, path) for model in below(path)]
+    if path.exists() or not glob.has_magic(argument):
+        return [(path, path.parent)]
+    found = []
+    for match in sorted(map(Path, glob.glob(argument, recursive=True))):  # noqa: PTH207 -- it may be absolute
+        found += [(model, path.parent) for model in (below(match) if match.is_dir() else [match])]
+    return list(dict(found).items())
+
+
+def below(folder: Path) -> list[Path]:
+    """The models in a folder and those below it, sorted; hidden ones, and folders that are links, are left alone."""
+    found = []
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(at, name) for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
+    return sorted(path for path in found if path.is_file())
+
+
+def _name(path: Path, base: Path, root: Path) -> str:
+    """The path below the root; of what lies elsewhere, that below the folder above the argument."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps its name
+    above = Path(os.path.abspath(base))  # noqa: PTH100
+    for folder in (Path(os.path.abspath(root)), above.parent if base != path.parent else above):  # noqa: PTH100
+        if absolute.is_relative_to(folder):
+            return absolute.relative_to(folder).as_posix()
+    return absolute.name
+
+
+__all__ = ["SUFFIX", "ZOO", "below", "cases", "files"]

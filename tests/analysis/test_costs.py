@@ -1,0 +1,154 @@
+"""What forms cost: a table of verdicts, and questions to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ortopt.analysis import costs, kernels
+from ortopt.analysis.costs import Cost, CostTable, Form, Verdict
+from ortopt.analysis.kernels import CPU, CUDA
+from ortopt.testing import parse
+
+M = "com.microsoft"
+FAST, SLOW, OTHER = Form("", "Fast"), Form("", "Slow"), Form("", "Other")
+FILE = Path(costs.__file__).with_name("data") / "costs.json"
+
+
+def row(form: Form, speed: tuple[float, float] | None, verdict: Verdict | None = None, **at: tuple[int, float]) -> Cost:
+    known = verdict or (Verdict.UNKNOWN if speed is None else costs.verdict_of(speed))
+    return Cost(form, CPU, known, speed, "nodes", "", at, "made up")
+
+
+def table(*rows: Cost) -> CostTable:
+    return CostTable("test", "0", rows)
+
+
+@pytest.mark.parametrize("cost", costs.shipped().costs, ids=lambda cost: f"{cost.form}-{cost.provider}-{cost.sizes}")
+def test_rows_that_ship(cost: Cost) -> None:
+    form = cost.form
+    assert cost.speed is None or cost.verdict is costs.verdict_of(cost.speed)
+    assert cost.provider in (CPU, CUDA)
+    assert cost.instead_of
+    assert cost.source
+    assert kernels.schema(form.domain, form.op_type, 1000) is not None, "there is no such op"
+    if cost.provider == CUDA:
+        assert "not measured" in cost.source
+        assert cost.speed is None
+
+
+def test_no_two_rows_are_about_the_same() -> None:
+    keys = [(cost.form, cost.provider, tuple(cost.at.items())) for cost in costs.shipped().costs]
+    assert len(keys) == len(set(keys))
+
+
+def test_each_row_is_a_line_of_the_file() -> None:
+    rows = [json.loads(line.strip().rstrip(",")) for line in FILE.read_text().splitlines() if '"op"' in line]
+    assert len(rows) == len(costs.shipped().costs)
+
+
+def test_a_variant_without_a_row_costs_what_the_usual_form_does() -> None:
+    known = table(row(FAST, (1.5, 2.0)), row(FAST._replace(variant="odd"), (0.5, 0.6)))
+    assert known.find(FAST._replace(variant="odd"), CPU) is known.costs[1]
+    assert known.find(FAST._replace(variant="even"), CPU) is known.costs[0]
+    assert known.find(FAST, CUDA) is None
+    assert known.find(OTHER, CPU) is None
+
+
+def test_a_form_must_not_lose_at_any_size() -> None:
+    few, many = row(FAST, (1.2, 1.3), rows=(0, 1)), row(FAST, (0.8, 0.9), rows=(14, 100))
+    known = table(few, many)
+    assert known.find(FAST, CPU, {"rows": 1}) is few
+    assert known.find(FAST, CPU, {"rows": 14}) is many
+    assert known.find(FAST, CPU) is many
+    assert known.find(FAST, CPU, {"columns": 3}) is many
+    assert known.find(FAST, CPU, {"rows": 5}) is many  # nobody has measured five
+
+
+@pytest.mark.parametrize(
+    ("speed", "verdict"),
+    [
+        ((1.2, 3.0), Verdict.PAYS),
+        ((1.0, 1.3), Verdict.PAYS),
+        ((0.97, 1.03), Verdict.NEUTRAL),
+        ((0.7, 1.1), Verdict.LOSES),
+        ((0.4, 0.5), Verdict.LOSES),
+    ],
+)
+def test_verdicts(speed: tuple[float, float], verdict: Verdict) -> None:
+    assert costs.verdict_of(speed) is verdict
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "expected"),
+    [
+        ((2.0, 3.0), (1.0, 1.5), FAST),
+        ((1.5, 1.5), (1.5, 2.0), SLOW),
+        ((1.02, 1.02), (1.0, 1.0), SLOW),  # not clearly
+        ((2.0, 1.1), (1.0, 1.5), None),  # it depends
+        (None, (1.0, 1.5), None),
+    ],
+)
+def test_the_fastest(fast: tuple[float, float] | None, slow: tuple[float, float] | None, expected: Form | None) -> None:
+    assert table(row(FAST, fast), row(SLOW, slow)).fastest([SLOW, FAST], CPU) == expected
+
+
+def test_ops_that_can_only_lose() -> None:
+    loses = [row(FAST, (0.5, 0.6)), row(FAST._replace(variant="odd"), (0.7, 0.8))]
+    assert table(*loses).loser([("", "Fast")], CPU) is loses[0]
+    assert table(*loses).loser([("", "Fast")], CUDA) is None
+    assert table(*loses).loser([("", "Fast"), ("", "Other")], CPU) is None
+    assert table(*loses, row(FAST, (1.5, 1.6), rows=(0, 1))).loser([("", "Fast")], CPU) is None
+    assert table(*loses).loser([], CPU) is None
+
+
+def test_the_fastest_of_forms_without_a_row_is_not_known() -> None:
+    assert table(row(FAST, (2.0, 2.0))).fastest([FAST, OTHER], CPU) is None
+    assert table().fastest([], CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "form"),
+    [
+        ("y = com.microsoft.BiasGelu (x, b)", Form(M, "BiasGelu")),
+        ("y = com.microsoft.FastGelu (x)", Form(M, "FastGelu")),
+        ("y = com.microsoft.FastGelu (x, b)", Form(M, "FastGelu", "with bias")),
+        ("y = com.microsoft.FusedMatMul <alpha = 2.0, transB = 1> (x, x)", Form(M, "FusedMatMul")),
+        ("y = com.microsoft.FusedMatMul <transBatchA = 1> (x, x)", Form(M, "FusedMatMul", "transBatch")),
+        ("y = com.microsoft.FusedMatMul <transBatchA = 0> (x, x)", Form(M, "FusedMatMul")),
+        ("y = com.microsoft.MultiHeadAttention <num_heads = 1> (x, x, x)", Form(M, "MultiHeadAttention")),
+        (
+            "y = com.microsoft.MultiHeadAttention <num_heads = 1> (x, x, x, b)",
+            Form(M, "MultiHeadAttention", "with bias"),
+        ),
+        ("y = Attention <q_num_heads = 1, kv_num_heads = 1> (x, x, x)", Form("", "Attention")),
+        ("y = Attention (x, x, x)", Form("", "Attention", "with heads first")),
+    ],
+)
+def test_forms_of_nodes(statement: str, form: Form) -> None:
+    model = parse(f"main (float[2,8,8] x, float[24] b) => (float[a,b,c] y) {{ {statement} }}", 23)
+    assert costs.form_of(model.graph[0]) == form
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [("2,3,8", {"rows": 6}), ("2,3,K", {"rows": 6}), ("N,3,8", {}), ("", {})])
+def test_sizes_of_nodes(shape: str, sizes: dict[str, int]) -> None:
+    model = parse(f"main (float[{shape}] x) => (float[{shape}] y) {{ y = Neg (x) }}")
+    assert costs.sizes_of(model.graph[0]) == sizes
+
+
+@pytest.mark.parametrize(
+    ("keys", "variant"),
+    [
+        ("e = Expand (k, w) r = Reshape (e, s)", "with repeated heads"),
+        ("e = Tile (k, t) r = Reshape (e, s)", "with repeated heads"),
+        ("r = Reshape (k, s)", ""),
+    ],
+)
+def test_attention_of_heads_that_are_repeated_is_a_form_of_its_own(keys: str, variant: str) -> None:
+    text = f"""main (float[2,3,16] q, float[2,2,1,3,4] k, float[2,4,3,4] v) => (float[2,3,16] y)
+        <int64[5] w = {{2, 2, 2, 3, 4}}, int64[5] t = {{1, 1, 2, 1, 1}}, int64[4] s = {{2, -1, 3, 4}}> {{
+        {keys} y = com.microsoft.MultiHeadAttention <num_heads = 4> (q, r, v) }}"""
+    node = next(node for node in parse(text).graph if node.op_type == "MultiHeadAttention")
+    assert costs.form_of(node).variant == variant

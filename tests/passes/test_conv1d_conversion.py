@@ -1,0 +1,103 @@
+"""A convolution of signals becomes one of images of height 1, where ONNX Runtime's blocked kernel is faster."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortopt.options import Options
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "conv1d_conversion"
+
+
+def model(
+    attributes: str = "pads = [1, 1]",
+    *,
+    channels: int = 32,
+    weight: tuple[int, int, int] = (32, 32, 3),
+    length: str = "L",
+    bias: bool = True,
+    conv: str = "Conv",
+    dtype: str = "float",
+) -> str:
+    """A convolution of one node; its weights are computed from constants, so that they are short to write."""
+    outputs, inputs, kernel = weight
+    numbers = ",".join(str(0.25 * ((3 * place) % 7 - 3)) for place in range(outputs * inputs * kernel))
+    more = ", ".join(str(place % 5) for place in range(outputs))
+    declared = f"{dtype}[{outputs}] b = {{{more}}}"
+    return f"""main ({dtype}[N,{channels},{length}] x) => ({dtype}[N,{outputs},M] y)
+        <{dtype}[{outputs},{inputs},{kernel}] w = {{{numbers}}}{", " + declared if bias else ""}> {{
+            y = {conv} <{attributes}> (x, w{", b" if bias else ""})
+        }}"""
+
+
+IMAGE = {"Conv": 1, "Unsqueeze": 1, "Squeeze": 1}
+REWRITTEN = {
+    "pads": model(),
+    "a fixed length": model(length="100"),
+    "no attribute": model("group = 1"),
+    "no bias": model(bias=False),
+    "strides and dilations": model("strides = [2], dilations = [3], kernel_shape = [3], pads = [2, 1]"),
+    "automatic padding": model('auto_pad = "SAME_UPPER"'),
+    "automatic padding in front": model('auto_pad = "SAME_LOWER", strides = [2]'),
+    "groups": model("group = 2, pads = [1, 1]", weight=(32, 16, 3)),
+    "each channel by itself": model("group = 32, pads = [1, 1]", weight=(32, 1, 3)),
+    "fewer outputs": model(weight=(16, 32, 5)),
+    "as few inputs": model(channels=16, weight=(16, 16, 3)),
+}
+
+
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_rewrites(case: str) -> None:
+    check_rewrites(PASS, REWRITTEN[case], ops=IMAGE)
+
+
+@pytest.mark.parametrize("opset", [11, 12, 13, 21])
+def test_axes_are_attributes_or_inputs(opset: int) -> None:
+    check_rewrites(PASS, model(), ops=IMAGE, opset=opset)
+
+
+def test_a_convolution_with_its_activation() -> None:
+    text = model('activation = "Relu", pads = [1, 1]', conv="com.microsoft.FusedConv")
+    check_rewrites(PASS, text, ops={"com.microsoft::FusedConv": 1, "Unsqueeze": 1, "Squeeze": 1})
+
+
+KEPT = {
+    "the rank is not 3": model("pads = [1, 1, 0, 0]").replace("N,32,L", "N,32,L,1").replace("N,32,M", "N,32,M,1")
+    .replace("float[32,32,3]", "float[32,32,3,1]"),
+    "for single precision only": model(dtype="double"),
+    "the channels fill no blocks": model(channels=8, weight=(32, 8, 3)),
+    "the signals are short": model(length="64"),
+    "a matrix product is as fast": model("group = 1", weight=(32, 32, 1)),
+    "the input has too few channels": model(channels=16, weight=(64, 16, 3)),
+    "it is not a constant": "main (float[N,32,L] x, float[32,32,3] w) => (float[N,32,M] y) { y = Conv (x, w) }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_keeps(because: str) -> None:
+    check_keeps(PASS, KEPT[because], because)
+
+
+@pytest.mark.parametrize(
+    ("channels", "weight", "group"),
+    [(32, (8, 32, 3), 1), (24, (24, 1, 3), 24), (1, (32, 1, 3), 1), (32, (32, 4, 3), 8)],
+)
+def test_keeps_channels_that_fill_no_blocks(channels: int, weight: tuple[int, int, int], group: int) -> None:
+    text = model(f"group = {group}", channels=channels, weight=weight)
+    check_keeps(PASS, text, "the channels fill no blocks")
+
+
+def test_keeps_a_residual() -> None:
+    text = model('activation = "Relu", pads = [1, 1]', conv="com.microsoft.FusedConv", length="200")
+    text = text.replace("[N,32,200] x)", "[N,32,200] x, float[N,32,200] z)").replace("(x, w, b)", "(x, w, b, z)")
+    check_keeps(PASS, text, "it adds another value")
+
+
+def test_keeps_for_other_runtimes() -> None:
+    check_keeps(PASS, model(), "a form for ONNX Runtime", target="onnx")
+
+
+def test_keeps_for_other_providers() -> None:
+    options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
+    check_keeps(PASS, model(), "not placed on CPUExecutionProvider", options=options)

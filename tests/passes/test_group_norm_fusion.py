@@ -1,0 +1,153 @@
+"""A group normalization that is spelled out becomes one op."""
+
+import re
+
+import pytest
+
+from ortopt.options import Fusions, Options
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "group_norm_fusion"
+HEAD = "main (float[N,6,4,5] x) => (float[N,6,4,5] y)"
+CUDA = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"), fusions=Fusions.ALL)
+NUMBERS = {
+    "one": "float[3] one = {1.0, 1.0, 1.0}",
+    "nul": "float[3] nul = {0.0, 0.0, 0.0}",
+    "s": "int64[3] s = {0, 3, -1}",
+    "u": "int64[3] u = {-1, 3, 20}",
+    "v": "int64[4] v = {0, 6, 4, 5}",
+    "g": "float[6,1,1] g = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}",
+    "b": "float[1,6,1,1] b = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6}",
+    "c": "float[6] c = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}",
+    "ones": "float[40] ones = {" + ", ".join(["1.0"] * 40) + "}",
+    "eps": "float eps = {0.001}",
+    "two": "float two = {2.0}",
+    "axes": "int64[1] axes = {2}",
+}
+
+
+def model(nodes: str, head: str = HEAD, **numbers: str) -> str:
+    """A graph of some nodes, with the constants that they use."""
+    used = [numbers.get(name, text) for name, text in NUMBERS.items() if re.search(rf"\b{name}\b", nodes)]
+    return f"{head} <{', '.join(used)}> {{ {nodes} }}"
+
+
+BELOW = "q = Reshape (n, v) m = Mul (q, g) y = Add (m, b)"
+INSTANCE = f"r = Reshape (x, s) n = InstanceNormalization <epsilon = 0.001> (r, one, nul) {BELOW}"
+LAYER = f"r = Reshape (x, s) n = LayerNormalization <axis = -1, epsilon = 0.001> (r, ones) {BELOW}"
+SPELLED = f"""r = Reshape (x, s) a = ReduceMean (r, axes) d = Sub (r, a) p = Mul (d, d) w = ReduceMean (p, axes)
+    e = Add (w, eps) k = Sqrt (e) n = Div (d, k) {BELOW}"""
+GONE = {"Reshape": 0, "InstanceNormalization": 0, "LayerNormalization": 0, "Mul": 0, "Add": 0}
+
+
+@pytest.mark.parametrize("nodes", [INSTANCE, LAYER, SPELLED])
+def test_the_standard_op(nodes: str) -> None:
+    result = check_rewrites(PASS, model(nodes), ops={"GroupNormalization": 1, **GONE}, opset=21, target="onnx")
+    attributes = result.graph[0].attributes
+    assert attributes.get_int("num_groups") == 3
+    assert attributes.get_float("epsilon") == pytest.approx(0.001)
+
+
+def test_without_scale_and_bias() -> None:
+    nodes = "r = Reshape (x, s) n = InstanceNormalization (r, one, nul) y = Reshape (n, v)"
+    check_rewrites(PASS, model(nodes), ops={"GroupNormalization": 1, **GONE}, opset=21)
+
+
+@pytest.mark.parametrize("nodes", [INSTANCE, LAYER])
+def test_on_cuda(nodes: str) -> None:
+    fixed = HEAD.replace("N", "2")
+    ops = {"com.microsoft::GroupNorm": 1, "Transpose": 2, **GONE}
+    result = check_rewrites(PASS, model(nodes, fixed), ops=ops, opset=17, options=CUDA, numbers=False)
+    (norm,) = (node for node in result.graph if node.op_type == "GroupNorm")
+    assert norm.attributes.get_int("groups") == 3
+    assert norm.attributes.get_int("activation") == 0
+
+
+@pytest.mark.parametrize(
+    "silu",
+    [
+        "h = Sigmoid (z) y = Mul (z, h)",
+        "h = Sigmoid (z) y = Mul (h, z)",
+        "y = com.microsoft.QuickGelu <alpha = 1.0> (z)",
+    ],
+)
+def test_with_silu_on_cuda(silu: str) -> None:
+    nodes = INSTANCE.replace("y = Add", "z = Add") + " " + silu
+    ops = {"com.microsoft::GroupNorm": 1, "Sigmoid": 0, "com.microsoft::QuickGelu": 0, **GONE}
+    result = check_rewrites(PASS, model(nodes, HEAD.replace("N", "2")), ops=ops, opset=17, options=CUDA, numbers=False)
+    (norm,) = (node for node in result.graph if node.op_type == "GroupNorm")
+    assert norm.attributes.get_int("activation") == 1
+
+
+def test_the_cpu_keeps_it_by_default() -> None:
+    check_keeps(PASS, model(INSTANCE), "GroupNormalization runs at", opset=21, options=Options())
+
+
+KEPT = {
+    "a scale of the groups": ("the groups are scaled", model(INSTANCE, one="float[3] one = {2.0, 2.0, 2.0}")),
+    "a scale of each group": ("its elements differ", model(INSTANCE, one="float[3] one = {1.0, 2.0, 1.0}")),
+    "groups that mix images": ("the groups are of more than one image", model(INSTANCE, s="int64[3] s = {1, 3, -1}")),
+    "groups that do not divide": (
+        "the groups do not divide the channels",
+        model(
+            INSTANCE,
+            s="int64[3] s = {0, 4, 30}",
+            one="float[4] one = {1, 1, 1, 1}",
+            nul="float[4] nul = {0, 0, 0, 0}",
+        ),
+    ),
+    "another shape below": (
+        "the groups are not taken apart again",
+        model(
+            INSTANCE.replace("y = Add", "z = Add") + " y = Reshape (z, s)",
+            "main (float[N,6,4,5] x) => (float[N,3,40] y)",
+            v="int64[4] v = {0, 6, 5, 4}",
+        ),
+    ),
+    "channels that are not fixed": (
+        "the number of channels is not fixed",
+        model(
+            "r = Reshape (x, s) n = InstanceNormalization (r, one, nul) y = Reshape (n, k)",
+            "main (float[N,C,4,5] x, int64[4] k) => (float[N,C,4,5] y)",
+        ),
+    ),
+    "another axis": (
+        "it is not over all of a group",
+        model(LAYER.replace("axis = -1", "axis = 1"), ones="float[3,40] ones = {" + ", ".join(["1.0"] * 120) + "}"),
+    ),
+    "the normalized groups are needed": (
+        "the value is used elsewhere",
+        model(INSTANCE + " z = Neg (n)", "main (float[N,6,4,5] x) => (float[N,6,4,5] y, float[N,3,40] z)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_keeps(case: str) -> None:
+    because, text = KEPT[case]
+    check_keeps(PASS, text, because, opset=21)
+
+
+def test_keeps_before_there_is_an_op() -> None:
+    check_keeps(PASS, model(INSTANCE), "opset 18 has no GroupNormalization", opset=18)
+
+
+def test_keeps_what_may_be_empty_on_cuda() -> None:
+    text = model(INSTANCE, s="int64[3] s = {0, 3, 40}")  # with a -1, there could be no empty batch
+    check_keeps(PASS, text, "a dimension may be 0", opset=21, options=CUDA)
+
+
+def test_keeps_odd_groups_on_cuda() -> None:
+    nodes = "r = Reshape (x, s) n = InstanceNormalization (r, one, nul) y = Reshape (n, v)"
+    numbers = {"s": "int64[3] s = {0, 2, 60}", "one": "float[2] one = {1, 1}", "nul": "float[2] nul = {0, 0}"}
+    text = model(nodes, HEAD.replace("N", "2"), **numbers)
+    check_keeps(PASS, text, "there is no kernel for so many channels a group", options=CUDA)
+
+
+def test_a_scale_for_each_column_stays() -> None:
+    text = model(
+        INSTANCE.replace("Mul (q, g)", "Mul (q, c)"),
+        "main (float[N,6,4,6] x) => (float[N,6,4,6] y)",
+        v="int64[4] v = {0, 6, 4, 6}",
+    )
+    check_rewrites(PASS, text, ops={"GroupNormalization": 1, "Mul": 1, "Add": 1}, opset=21)

@@ -1,0 +1,105 @@
+"""A projection of points and an enlargement change places where that is less work."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "resize_projection_reordering"
+NUMBERS = ", ".join(str(((7 * i) % 11 - 5) / 8) for i in range(8 * 24))
+
+
+def head(inputs: str, channels: int = 24, constants: str = "") -> str:
+    numbers = ", ".join(NUMBERS.split(", ")[: 8 * channels])
+    return f"main ({inputs}) => (float[A,8,H,W] y) <float[8,{channels},1,1] w = {{{numbers}}}{constants}>"
+
+
+BIAS = ", float[8] b = {1, 2, 3, 4, 5, 6, 7, 8}"
+TWICE = ", float[4] s = {1, 1, 2, 2}"
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+def test_one_map(mode: str, coordinates: str) -> None:
+    attributes = f'<mode = "{mode}", coordinate_transformation_mode = "{coordinates}">'
+    start = head("float[N,24,5,6] x", constants=BIAS + TWICE)
+    check_rewrites(
+        PASS,
+        f"{start} {{ r = Resize {attributes} (x, , s) y = Conv (r, w, b) }}",
+        after=f"{start} {{ c = Conv (x, w, b) y = Resize {attributes} (c, , s) }}",
+    )
+
+
+def test_several_maps() -> None:
+    maps = "float[1,8,8,8] x, float[1,8,4,4] z, float[1,8,2,2] v"
+    text = (
+        f"{head(maps, constants=BIAS + ', int64[4] s = {1, 8, 8, 8}')}"
+        ' { p = Resize <mode = "linear"> (z, , , s) q = Resize <mode = "linear"> (v, , , s)'
+        " c = Concat <axis = 1> (x, p, q) y = Conv (c, w, b) }"
+    )
+    check_rewrites(PASS, text, ops={"Conv": 3, "Resize": 2, "Concat": 0, "Add": 2})
+
+
+def test_sizes_name_the_channels() -> None:
+    """They become those of the result."""
+    text = (
+        f"{head('float[1,24,4,4] x', constants=', int64[4] s = {1, 24, 8, 8}')}"
+        ' { r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }'
+    )
+    check_rewrites(
+        PASS,
+        text,
+        after=f"{head('float[1,24,4,4] x', constants=', int64[4] s = {1, 8, 8, 8}')}"
+        ' { c = Conv (x, w) y = Resize <mode = "linear"> (c, , , s) }',
+    )
+
+
+def test_sizes_of_some_axes() -> None:
+    text = (
+        f"{head('float[1,24,4,4] x', constants=', int64[2] s = {8, 8}')}"
+        ' { r = Resize <mode = "linear", axes = [2, 3]> (x, , , s) y = Conv (r, w) }'
+    )
+    check_rewrites(PASS, text, ops={"Conv": 1, "Resize": 1}, opset=18)
+
+
+LINEAR = 'r = Resize <mode = "linear"> (x, , s)'
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        (f"{head('float[N,24,5,6] x', constants=TWICE)} {{ {LINEAR} y = Conv <strides = [2, 2]> (r, w) }}", "strides"),
+        (f"{head('float[N,24,5,6] x', 24, TWICE)} {{ {LINEAR} y = Conv <pads = [1, 1, 1, 1]> (r, w) }}", "padding"),
+        (
+            f"{head('float[N,24,5,6] x', constants=', float[4] s = {1, 1, 0.5, 0.5}')} {{ {LINEAR} y = Conv (r, w) }}",
+            "it would be no less work",
+        ),
+        (
+            f"{head('float[1,24,H,W] x', constants=', int64[4] s = {1, 24, 8, 8}')}"
+            ' { r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }',
+            "it is not known how much it enlarges",
+        ),
+        (f"{head('float[N,12,5,6] x', 24, ', float[4] s = {1, 2, 1, 1}')} {{ {LINEAR} y = Conv (r, w) }}", "channels"),
+        (f"{head('float[N,24,5,6] x')} {{ y = Conv (x, w) }}", "nothing is enlarged before"),
+        (
+            f"{head('float[N,24,5,6] x', constants=TWICE + ', float[8] roi = {0, 0, 0, 0, 1, 1, 1, 1}')}"
+            ' { r = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, roi, s)'
+            " y = Conv (r, w) }",
+            "tf_crop_and_resize",
+        ),
+    ],
+)  # fmt: skip
+def test_it_stays(text: str, because: str) -> None:
+    check_keeps(PASS, text, because)
+
+
+def test_an_enlarged_map_that_is_used_elsewhere() -> None:
+    text = head("float[N,24,5,6] x", constants=TWICE).replace("y)", "y, float[N,24,10,12] r)")
+    check_keeps(PASS, f"{text} {{ {LINEAR} y = Conv (r, w) }}", "nothing is enlarged before")
+
+
+def test_a_larger_kernel() -> None:
+    numbers = ", ".join(["1"] * (24 * 9))
+    text = f"main (float[N,24,5,6] x) => (float[A,1,H,W] y) <float[1,24,3,3] w = {{{numbers}}}{TWICE}>"
+    check_keeps(PASS, f"{text} {{ {LINEAR} y = Conv (r, w) }}", "the kernel is larger than a point")

@@ -1,0 +1,132 @@
+"""docs/ci.md: what it shows works as it stands there; the action, the hook and the jobs call what exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from ortopt.cli.group import commands
+from ortopt.regression import manifest, thresholds
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+STEP = re.compile(r"^<!-- (run|exit): (.*?) -->$|^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MODELS_OF_GUIDE = {"gelu": "classifier", "abs": "detector", "relu": "tagger"}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def masked(text: str) -> set[str]:
+    """Lines without what is measured."""
+    return {re.sub(r"error [\d.e-]+|\d+(\.\d+)? s\b", "-", line).rstrip() for line in text.splitlines() if line.strip()}
+
+
+def test_the_walk_through(check: Any, zoo: Path) -> None:
+    zoo.rename("models")
+    for old, new in MODELS_OF_GUIDE.items():
+        Path(f"models/{old}.onnx").rename(f"models/{new}.onnx")
+    code = 0
+    for kind, what, block in STEP.findall(GUIDE):
+        if kind == "run":
+            subprocess.run(["/bin/sh", "-c", what], check=True)
+        elif kind == "exit":
+            code = int(what)
+        else:
+            walk(check, block, code)
+            code = 0
+
+
+def walk(check: Any, block: str, code: int) -> None:
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        line, _, expected = part.partition("\n")
+        words = shlex.split(line)
+        if words[:2] != ["ortopt", "check"]:
+            continue
+        done = check(*words[2:], code=code)
+        assert masked(done.stdout) == masked(expected), line
+
+
+def test_the_tables_are_the_codes() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \| (.*) \|$", GUIDE, re.MULTILINE)
+    told = {name: (value, meaning) for name, value, meaning in rows}
+    assert {name: value for name, (value, _) in told.items()} == {n: str(t) for n, t in thresholds.DEFAULTS.items()}
+    assert {name: meaning.replace(" (`--latency`)", "") for name, (_, meaning) in told.items()} == {
+        name: meaning.replace(" (`--latency`)", "") for name, meaning in thresholds.MEANINGS.items()
+    }
+
+
+def test_the_manifests_are_read(tmp_path: Path) -> None:
+    assert len(blocks("toml")) == 2
+    for block in blocks("toml"):
+        tomllib.loads(block)
+        (tmp_path / manifest.NAME).write_text(block)
+        assert manifest.read(tmp_path / manifest.NAME).rules
+
+
+def lines_of(data: Any) -> list[str]:
+    """All texts in a document."""
+    if isinstance(data, dict):
+        return [line for value in data.values() for line in lines_of(value)]
+    if isinstance(data, list):
+        return [line for value in data for line in lines_of(value)]
+    return str(data).splitlines()
+
+
+def test_the_jobs_call_what_exists() -> None:
+    documents = [yaml.safe_load(block) for block in blocks("yaml")]
+    called = [line for document in documents for line in lines_of(document) if line.startswith("ortopt ")]
+    assert len(called) == 3
+    for line in called:
+        words = shlex.split(re.sub(r"\$\{\{.*?\}\}", "1", line))
+        command = commands.get_command(click.Context(commands), words[1])
+        assert command is not None
+        command.make_context(words[1], words[2:])
+
+
+def test_the_hook() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert hook["entry"] == "ortopt check"
+    assert re.search(hook["files"], "models/a.onnx")
+    (told,) = (yaml.safe_load(block) for block in blocks("yaml") if "hooks:" in block)
+    assert told["repos"][0]["hooks"][0]["id"] == hook["id"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the action's steps are for bash")
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_action(tmp_path: Path, code: int) -> None:
+    """Its step passes words on, writes the summary, and ends as the check did."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    (step,) = (step for step in action["runs"]["steps"] if step.get("name") == "ortopt check")
+    assert all(step["shell"] == "bash" for step in action["runs"]["steps"] if "run" in step)
+    assert not any("${{" in step.get("run", "") for step in action["runs"]["steps"])  # what is a word stays one
+    fake = tmp_path / "ortopt"
+    fake.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > called\necho "## told" > ortopt-check.md\nexit {code}\n')
+    fake.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "ZOO": "models/*.onnx $(touch hacked)",
+        "BASELINE": "a b.json",
+        "ARGUMENTS": "--jobs 2",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+    }
+    done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == code
+    called = (tmp_path / "called").read_text().splitlines()
+    assert called[:7] == ["check", "models/*.onnx", "$(touch", "hacked)", "--jobs", "2", "--baseline"]
+    assert called[7] == "a b.json"
+    assert (tmp_path / "summary.md").read_text() == "## told\n"
+    assert not (tmp_path / "hacked").exists()
+    assert set(action["outputs"]) == {"junit", "json"}
+    assert action["outputs"]["json"]["value"] in called

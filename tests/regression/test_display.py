@@ -1,0 +1,100 @@
+"""What people see: a line per model in a log, a live table on a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ortopt.cli.check_display import Lines, Live, line_of, show, watcher
+from ortopt.regression.comparison import Finding
+from ortopt.regression.markdown import LIMIT, text
+from ortopt.regression.results import Check, Result, Status
+
+FACTS = {"nodes": 5, "error": 1.2e-6, "verified": "verified"}
+WORSE = Finding("worse", "nodes", 5, 4, 4.0, "nodes 5, baseline 4 (Add +1)")
+
+
+def result(name: str = "a.onnx", status: Status = Status.SAME, **more: Any) -> Result:
+    return Result(name, name, "", status, facts=FACTS, seconds=1.5, **more)
+
+
+def test_a_line_has_figures_and_reasons() -> None:
+    assert line_of(result()) == "a.onnx: same, 5 nodes, error 1.2e-06, 1.5 s"
+    worse = result(status=Status.WORSE, findings=(WORSE,))
+    assert line_of(worse).endswith("1.5 s: nodes 5, baseline 4 (Add +1)")
+    assert "\x1b" not in line_of(result("evil\x1b[31m.onnx"))
+
+
+def screen(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+
+
+def rendered(out: Console, shown: Any) -> str:
+    with out.capture() as captured:
+        out.print(shown)
+    return captured.get()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_shows_what_runs_and_how_long_it_will_take(width: int) -> None:
+    out = screen(width)
+    live = Live(out, 2)
+    live.expect(4, 60.0)
+    assert live.remaining(0.0) == 30.0  # by what is recorded, until something is known
+    live.begun("models/a_very_long_name_of_a_model_that_does_not_fit_into_a_narrow_terminal.onnx")
+    live.begun("b.onnx")
+    live.done(result("b.onnx"))
+    assert live.remaining(5.0) == 15.0
+    shown = rendered(out, live._table())
+    assert "1 of 4 models" in shown
+    assert "running" in shown
+    assert "same" in shown
+    assert max(map(len, shown.splitlines())) <= width
+
+
+def test_what_failed_stays_on_the_terminal() -> None:
+    out = screen()
+    with Live(out, 1) as live:
+        live.done(result(status=Status.WORSE, findings=(WORSE,)))
+        live.done(result("b.onnx"))
+    assert isinstance(out.file, io.StringIO)
+    assert "a.onnx: worse, 5 nodes" in out.file.getvalue()
+
+
+def test_a_log_gets_lines() -> None:
+    out = Console(file=io.StringIO(), width=200)
+    assert isinstance(watcher(out, 1, quiet=False), Lines)
+    assert isinstance(watcher(screen(), 1, quiet=False), Live)
+    quiet = watcher(out, 1, quiet=True)
+    quiet.done(result())
+    quiet.done(result("b.onnx", Status.BROKEN, error="it is empty"))
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue() == "b.onnx: broken, 5 nodes, error 1.2e-06, 1.5 s: it is empty\n"
+
+
+def test_the_last_lines() -> None:
+    out = Console(file=io.StringIO(), width=200)
+    check = Check((result(status=Status.BETTER), result("b.onnx")), {}, missing=("c.onnx",), seconds=3.2)
+    show(check, out)
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue().splitlines() == [
+        "note: 1 of the baseline were not checked: c.onnx",
+        "1 are better than the baseline: --update keeps that",
+        "2 models in 3 s: 1 better, 1 same",
+    ]
+
+
+def test_a_page_for_a_job_summary_is_not_too_long() -> None:
+    many = tuple(result(f"{number:06}{'x' * 100}.onnx", Status.WORSE, findings=(WORSE,)) for number in range(5000))
+    page = text(Check(many, {}))
+    assert len(page) < LIMIT + 200
+    assert "`--json` has all of it" in page
+
+
+def test_results_are_data_and_back() -> None:
+    check = Check((result(status=Status.WORSE, findings=(WORSE,)),), {"onnx": "1"}, "b.json", ("c",), (1, 2), 3.0)
+    assert Check.from_dict(check.as_dict()) == check
+    assert check.exit_code == 3

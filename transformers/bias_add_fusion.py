@@ -1,0 +1,64 @@
+"""A bias and a residual are added in one pass over memory."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CUDA
+from ortopt.graph.match import (
+    choose,
+    dims,
+    inputs,
+    is_vector_of,
+    need,
+    operand_from,
+    same_dim,
+    same_type,
+    users,
+)
+from ortopt.options import TransformerLevel
+from ortopt.patterns.channels import is_surely_positive
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MICROSOFT = "com.microsoft"
+NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+
+
+class Found(NamedTuple):
+    """The nodes, and the operands of the op."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    bias: ir.Value
+    skip: ir.Value
+
+
+class BiasAddFusion(RewriteRule[Found]):
+    """``(x + bias) + residual`` → ``com.microsoft.BiasAdd(x, bias, residual)``."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("attention_fusion", "bias_gelu_fusion", "skip_layer_norm_fusion", "skip_rms_norm_fusion")
+    roots = ("Add",)
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    looks_downstream = True
+    providers = (CUDA,)
+    produces = ((MICROSOFT, "BiasAdd"),)
+
+    def match(self, root: ir.Node) -> Found:
+        """Three dimensions; a bias for the last one; and a residual of the same shape."""
+        inner, skip = operand_from(root, "Add")
+        a, b = inputs(inner, 2)
+        x, bias = choose([(a, b), (b, a)])
+        shape, other = dims(x), dims(skip)
+        need(len(shape) == 3, "the rank is not 3", x)
+        need(is_vector_of(bias, shape[-1]), "it is no bias of the last dimension", bias)
+        need(len(other) == 3 and all(map(same_dim, shape, other)), "the residual has another shape", skip)
+        need(same_type(x, skip) and same_type(x, bias), "the types differ", skip)
+        need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", x)
+        normalized = any(user.op_type in NORMALIZATIONS for user in users(root.outputs[0]))
+        need(not normalized, "the normalization behind it takes all three", root)
+        return Found((inner, root), x, bias, skip)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the BiasAdd."""
+        return ir.node("BiasAdd", [found.x, found.bias, found.skip], domain=MICROSOFT)

@@ -1,0 +1,81 @@
+"""A gated GELU layer adds its bias, splits, activates one half and multiplies: in one pass over memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CUDA
+from ortopt.graph.match import (
+    attribute,
+    axis,
+    choose,
+    dims,
+    inputs,
+    is_used_once,
+    is_vector_of,
+    need,
+    only_user,
+    producer,
+    same_type,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.channels import is_surely_positive
+from ortopt.rule import RewriteRule
+
+MICROSOFT = "com.microsoft"
+HALVES = (1280, 2560, 3072, 5120, 6144)
+"""The sizes of a half that the kernel has code for."""
+
+
+class Found(NamedTuple):
+    """The nodes, what is split, its bias, and the result."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    bias: ir.Value
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The product, which stands below the root."""
+        return (self.y,)
+
+
+class BiasSplitGeluFusion(RewriteRule[Found]):
+    """``left · Gelu(right)`` of ``left, right = Split(x + bias)`` → ``com.microsoft.BiasSplitGelu(x, bias)``."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("gather_slice_to_split_fusion", "gelu_fusion")
+    roots = ("Gelu", f"{MICROSOFT}::Gelu")
+    lookback = 3
+    looks_downstream = True
+    providers = (CUDA,)
+    produces = ((MICROSOFT, "BiasSplitGelu"),)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """Two equal halves of the last of three dimensions, of a size that there is a kernel for."""
+        need(attribute(root, "approximate", "none") == "none", "the Gelu is approximate", root)
+        (right,) = inputs(root, 1)
+        product = only_user(root.outputs[0], "Mul")
+        a, b = inputs(product, 2)
+        left = b if a is root.outputs[0] else a
+        split = producer(left, "Split")
+        need(list(split.outputs) == [left, right], "it is no gate of two halves", split)
+        addition = producer(inputs(split, 1)[0], "Add")
+        need(all(map(is_used_once, (left, right))), "a half is used elsewhere", split)
+        c, d = inputs(addition, 2)
+        x, bias = choose([(c, d), (d, c)])
+        shape, half = dims(x), dims(left)
+        need(len(shape) == 3 and axis(split, 3, 0) == 2, "it is not split along the last of three dimensions", split)
+        need(half[-1] in HALVES, "there is no kernel for this size", left)
+        need(shape[-1] == 2 * int(str(half[-1])), "the halves are not equal", split)
+        need(is_vector_of(bias, shape[-1]) and same_type(x, bias), "it is no bias of the last dimension", bias)
+        need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", x)
+        return Found((addition, split, root, product), x, bias, product.outputs[0])
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the BiasSplitGelu."""
+        return {found.y: ir.node("BiasSplitGelu", [found.x, found.bias], domain=MICROSOFT).outputs[0]}

@@ -1,0 +1,86 @@
+"""A minimum of a maximum is a Clip, which other ops can take in."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    DOUBLE,
+    FLOATS,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    keeps_rank,
+    need,
+    operand_constant,
+    operand_from,
+    opset,
+    scalar,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.clamp import zeros_have_no_sign
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
+
+
+class Found(NamedTuple):
+    """The nodes, what is kept between the bounds, and the bounds as they are written."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    low: float
+    high: float
+
+
+class ClipFusion(RewriteRule[Found]):
+    """``Min(Max(x, a), b)`` → ``Clip(x, a, b)``; so for ``Max(Min(x, b), a)`` and ``Min(Relu(x), b)``.
+
+    A NaN stays one in all of them.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "relu_fusion")
+    roots = ("Max", "Min")
+    opsets = (8, NEWEST_OPSET)  # before, Max and Min did not broadcast
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """Two bounds, each one finite number, the lower one not above the other."""
+        other = "Max" if is_op(root, "Min") else "Min"
+        inner, outer = operand_from(root, *((other, "Relu") if other == "Max" else (other,)))
+        numbers = [_number(outer, inner.outputs[0])]
+        if is_op(inner, "Relu"):
+            (x,) = inputs(inner, 1)
+            numbers.append(0.0)
+        else:
+            bound, x = operand_constant(inner)
+            numbers.append(_number(bound, x))
+        low, high = numbers if other == "Min" else numbers[::-1]
+        need(dtype(x) in FLOATS, "it is no float", x)
+        need(dtype(x) != DOUBLE or opset(root) >= 12, "before opset 12, a Clip is of single precision", x)
+        need(not is_constant(x), "all operands are constants", x)
+        need(low <= high, "the bounds are out of order", root)
+        signed = 0.0 not in (low, high) or is_op(inner, "Relu") or zeros_have_no_sign(x)
+        need(signed, "a Clip would let -0.0 through", x)
+        return Found((inner, root), x, low, high)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the Clip."""
+        if opset(found.nodes[0]) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
+            return ir.node("Clip", [found.x], {"min": found.low, "max": found.high})
+        kind = dtype(found.x)
+        bounds = [constant(np.asarray(number, kind.numpy()), kind) for number in (found.low, found.high)]
+        return ir.node("Clip", [found.x, *bounds])
+
+
+def _number(bound: ir.Value, x: ir.Value) -> float:
+    number = scalar(bound)
+    need(math.isfinite(number), "a bound is not finite", bound)
+    need(keeps_rank(bound, x), "the constant would raise the rank", bound)
+    return number

@@ -1,0 +1,237 @@
+"""The embeddings of a language model, their sum and its normalization become one kernel that looks rows up itself."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    array_of,
+    attribute,
+    axis,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    is_vector_of,
+    need,
+    optional,
+    same_dim,
+    scalar,
+)
+from ortopt.onnx_ir_internals import use_count
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+
+MOVES = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+MAX_STEPS = 8
+
+
+class Lookup(NamedTuple):
+    """Rows of a table.
+
+    Attributes:
+        table: The table [rows, hidden].
+        rows: How many rows it has.
+        ids: The integers that say which, [batch, length] or [1, length].
+    """
+
+    table: ir.Value
+    rows: int
+    ids: ir.Value
+
+
+class Found(NamedTuple):
+    """The sums and the normalization, and what is added.
+
+    Attributes:
+        nodes: The additions and the normalization.
+        words: The rows of words.
+        positions: The rows of positions; or a value [length, hidden] or [1, length, hidden] that is added as it is.
+        segments: The rows of segments, or None.
+        root: The normalization.
+        total: The sum.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    words: Lookup
+    positions: Lookup | ir.Value
+    segments: Lookup | None
+    root: ir.Node
+    total: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The sum too: the kernel gives it as an output of its own."""
+        return (self.total,)
+
+
+class EmbedLayerNormFusion(RewriteRule[Found]):
+    """``LayerNormalization(words[ids] + positions + segments[…])`` → ``com.microsoft.EmbedLayerNormalization``."""
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("constant_folding", "layer_norm_fusion")
+    roots = ("LayerNormalization",)
+    lookback = 8
+    produces = (("com.microsoft", "EmbedLayerNormalization"),)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """Two or three embeddings that are normalized over the last of three dimensions."""
+        total, scale = inputs(root, 2)
+        shape = dims(total, 3)
+        need(axis(root, 3, -1) == 2, "it is not over the last axis alone", root)
+        need(
+            not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
+            "its statistics are used",
+            root,
+        )
+        need(attribute(root, "epsilon", 1e-5) >= 0, "the kernel wants an epsilon of at least 0", root)
+        for parameter in (scale, optional(root, 2)):
+            fits = parameter is None or is_vector_of(parameter, shape[2])
+            need(fits, "a parameter has not the last dimension", parameter)
+            # Else it could depend on the sum, which is about to come out of the normalization itself.
+            early = parameter is None or parameter.producer() is None or is_constant(parameter)
+            need(early, "a parameter is computed", parameter)
+        additions: list[ir.Node] = []
+        terms = _terms(total, additions)
+        need(len(terms) in {2, 3}, "it does not add two or three embeddings", total)
+        words, positions, segments = _assigned(terms, shape, total)
+        return Found((*additions, root), words, positions, segments, root, total)
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the kernel's node, with integers that count from the first row only."""
+        segments, positions = found.segments, found.positions
+        scale, bias = found.root.inputs[1], optional(found.root, 2)
+        assert scale is not None
+        operands = [
+            _ids(found.words),
+            None if segments is None else _ids(segments),
+            found.words.table,
+            positions.table if isinstance(positions, Lookup) else _rows(positions),
+            None if segments is None else segments.table,
+            scale,
+            _zeros(scale, found.words.table) if bias is None else bias,
+        ]
+        if isinstance(positions, Lookup):
+            operands += [None, _ids(positions)]
+        attributes = {"epsilon": attribute(found.root, "epsilon", 1e-5), "mask_index_type": 0}
+        outputs = [ir.Value()]
+        replaced = {found.root.outputs[0]: outputs[0]}
+        if not is_used_once(found.total):
+            outputs += [ir.Value(name=""), ir.Value()]
+            replaced[found.total] = outputs[2]
+        ir.node("EmbedLayerNormalization", operands, attributes, domain="com.microsoft", outputs=outputs)
+        return replaced
+
+
+def _terms(total: ir.Value, additions: list[ir.Node]) -> list[ir.Value]:
+    """What is added up to a sum; the additions are collected, the last one first."""
+    node = total.producer()
+    if not is_op(node, "Add") or (additions and not is_used_once(total)) or len(additions) > 2:
+        return [total]
+    assert node is not None
+    additions.append(node)
+    a, b = inputs(node, 2)
+    return [*_terms(a, additions), *_terms(b, additions)]
+
+
+def _assigned(
+    terms: list[ir.Value], shape: tuple[Dim, ...], about: ir.Value
+) -> tuple[Lookup, Lookup | ir.Value, Lookup | None]:
+    """Which term gives words, which positions, which segments: those alike for all sequences are positions."""
+    lookups = [_lookup(term, shape) for term in terms]
+    shared = [_shared(term, lookup, shape) for term, lookup in zip(terms, lookups, strict=True)]
+    each = [lookup is not None and same_dim(dims(lookup.ids)[0], shape[0]) for lookup in lookups]
+    orders = permutations(range(len(terms)))
+    for words, positions, *segments in sorted(orders, key=lambda order: shared[order[1]] is None):
+        position = shared[positions] or lookups[positions]
+        if each[words] and position is not None and all(each[one] for one in segments):
+            first, last = lookups[words], lookups[segments[0]] if segments else None
+            assert first is not None
+            return first, position, last
+    raise Refusal("it does not add rows of words and of positions", about)
+
+
+def _lookup(term: ir.Value, shape: tuple[Dim, ...]) -> Lookup | None:
+    """The rows that a Gather takes, if there is a row for each position of each sequence, or of one for all."""
+    node = term.producer()
+    if not is_op(node, "Gather"):
+        return None
+    assert node is not None
+    table, ids = inputs(node, 2)
+    try:
+        rows, hidden = dims(table, 2)
+        batch, length = dims(ids, 2)
+        along = axis(node, 2, 0)
+    except Refusal:
+        return None
+    fits = same_dim(hidden, shape[2]) and same_dim(length, shape[1]) and (batch == 1 or same_dim(batch, shape[0]))
+    if along or not fits or not isinstance(rows, int) or not rows:
+        return None
+    return Lookup(table, rows, ids)
+
+
+def _shared(term: ir.Value, lookup: Lookup | None, shape: tuple[Dim, ...]) -> Lookup | ir.Value | None:
+    """A term that is the same for all sequences: rows of a table if it is such, else the value itself."""
+    if lookup is not None:
+        return lookup if dims(lookup.ids)[0] == 1 else None
+    own = dims(term)
+    if len(own) < 2 or not all(map(same_dim, own[-2:], shape[-2:])) or own[:-2] not in {(), (1,)}:
+        return None
+    return term
+
+
+def _ids(lookup: Lookup) -> ir.Value:
+    """The integers of a lookup as the kernel takes them: of 32 bits, and none negative, which counts from the end."""
+    ids = lookup.ids
+    if is_constant(ids):
+        content = array_of(ids)
+        return constant(np.where(content < 0, content + lookup.rows, content).astype(np.int32))
+    if not _is_never_negative(ids):
+        rows = constant(np.asarray(lookup.rows, dtype(ids).numpy()))
+        ids = ir.node("Mod", [ids, rows]).outputs[0]
+    if lookup.ids.dtype == ir.DataType.INT32:
+        return ids
+    return ir.node("Cast", [ids], {"to": ir.DataType.INT32}).outputs[0]
+
+
+def _is_never_negative(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
+    """Whether no element of an integer value is negative: it goes back to constants and ranges that are not."""
+    if value is None or not steps:
+        return False
+    if is_constant(value):
+        return bool((array_of(value) >= 0).all())
+    node = value.producer()
+    if is_op(node, "Range"):
+        assert node is not None
+        start, delta = node.inputs[0], node.inputs[2]
+        return is_constant(start) and is_constant(delta) and scalar(start) >= 0 and scalar(delta) > 0
+    if not is_op(node, "Cast", *MOVES):
+        return False
+    assert node is not None
+    source = node.inputs[0]
+    widened = not is_op(node, "Cast") or (source is not None and source.dtype == ir.DataType.INT32)
+    return widened and _is_never_negative(source, steps - 1)
+
+
+def _rows(value: ir.Value) -> ir.Value:
+    """A value [length, hidden], out of one that may have a dimension of 1 before these."""
+    if len(dims(value)) == 2:
+        return value
+    return ir.node("Squeeze", [value, constant([0])]).outputs[0]
+
+
+def _zeros(scale: ir.Value, table: ir.Value) -> ir.Value:
+    """A bias that adds nothing, of as many elements as the scale."""
+    (width,) = dims(scale, 1)
+    assert isinstance(width, int)
+    return constant(np.zeros(width, dtype(table).numpy()))

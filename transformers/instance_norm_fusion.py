@@ -1,0 +1,91 @@
+"""An InstanceNormalization scales and shifts each channel: what comes after it need not do so again."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOATS,
+    array_of,
+    attribute,
+    dtype,
+    inputs,
+    is_op,
+    need,
+    only_user,
+    rank,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import LARGEST, SMALLEST
+from ortopt.patterns.channels import of_channels
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes, what is normalized, the new scale and bias of each channel, and the result."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    scale: np.ndarray
+    bias: np.ndarray
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The result, which stands below the root."""
+        return (self.y,)
+
+
+class InstanceNormFusion(RewriteRule[Found]):
+    """``InstanceNormalization(x, s, b) * c + d`` → ``InstanceNormalization(x, s * c, b * c + d)``.
+
+    So for a quotient and a difference.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "constant_reassociation")
+    roots = ("InstanceNormalization",)
+    looks_downstream = True
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A constant that differs along the channels only."""
+        x, scale, bias = inputs(root, 3)
+        user = only_user(root.outputs[0], "Add", "Div", "Mul", "Sub")
+        a, other = inputs(user, 2)
+        if is_op(user, "Add", "Mul") and a is not root.outputs[0]:
+            a, other = other, a
+        need(a is root.outputs[0], "it divides, or is subtracted", user)
+        need(dtype(x) in FLOATS, "it is no float", x)
+        s, b = array_of(scale).astype(np.float64), array_of(bias).astype(np.float64)
+        need(s.ndim == 1 and s.shape == b.shape, "its scale is no vector", scale)
+        c = of_channels(other, s.size, rank(x))
+        if is_op(user, "Add", "Sub"):
+            d = c if is_op(user, "Add") else -c
+            need(bool((b * d >= 0).all()), "the summands differ in sign: the first may round", other)
+            return Found((root, user), x, s, _rounded(b + d, dtype(x), other), user.outputs[0])
+        if is_op(user, "Div"):
+            need(bool((c != 0).all()), "it divides by 0", other)
+            c = 1 / c
+        need(bool(((np.abs(c) >= SMALLEST) & (np.abs(c) <= LARGEST)).all()), "the factor is out of range", other)
+        new = _rounded(s * c, dtype(x), other), _rounded(b * c, dtype(x), other)
+        return Found((root, user), x, *new, user.outputs[0])
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the InstanceNormalization."""
+        kind = dtype(found.x)
+        attributes = {"epsilon": attribute(found.nodes[0], "epsilon", 1e-5)}
+        operands = [found.x, constant(found.scale, kind), constant(found.bias, kind)]
+        return {found.y: ir.node("InstanceNormalization", operands, attributes).outputs[0]}
+
+
+def _rounded(numbers: np.ndarray, kind: ir.DataType, about: ir.Value) -> np.ndarray:
+    """Numbers in an element type, if none of them overflows or vanishes there."""
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(numbers.astype(kind.numpy()))
+    wide = rounded.astype(np.float64)
+    need(bool((np.isfinite(wide) & ((wide != 0) | (numbers == 0))).all()), "a number would overflow or vanish", about)
+    return rounded

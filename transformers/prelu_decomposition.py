@@ -1,0 +1,55 @@
+"""The CPU's kernel for a PRelu takes its elements one by one; a product and a maximum take many at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph import scope
+from ortopt.graph.match import FLOAT, array_of, dims, dtype, inputs, need
+from ortopt.options import Fusions, Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+FEWEST = 2048
+"""With fewer elements an image, two kernels cost more than they save."""
+
+
+class Found(NamedTuple):
+    """The PRelu, and its operands."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    slope: ir.Value
+
+
+class PreluDecomposition(RewriteRule[Found]):
+    """``PRelu(x, A)`` → ``Max(x, A · x)`` for constants A between 0 and 1, on the CPU.
+
+    The same bits for every x, NaN, infinities and zeros with their signs among them.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("PRelu",)
+    opsets = (9, NEWEST_OPSET)
+    providers = (CPU,)
+
+    def match(self, root: ir.Node) -> Found:
+        """Slopes above 0, as 0 times an infinity is NaN, and up to 1; and enough elements."""
+        options = scope.of(scope.graph_of(root)).options
+        need(options.target is Target.ORT, "other runtimes have other kernels", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        x, slope = inputs(root, 2)
+        need(dtype(x) == FLOAT, "it is not of single precision", x)
+        content = array_of(slope)
+        need(bool(((content > 0) & (content <= 1)).all()), "a slope is not between 0 and 1", slope)
+        known = math.prod(dim for dim in dims(x)[1:] if isinstance(dim, int))
+        need(known >= FEWEST, "it has few elements", x)
+        return Found((root,), x, slope)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the product and the maximum."""
+        product = ir.node("Mul", [found.x, found.slope])
+        return ir.node("Max", [found.x, product.outputs[0]])

@@ -1,0 +1,53 @@
+"""A scaled Elu is one kernel."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import FLOATS, attribute, dtype, inputs, need
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import LARGEST, SMALLEST, need_single, scaled_below
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes, x, the parameters of the Selu, and the result."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    alpha: float
+    gamma: float
+    y: ir.Value
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The product, which stands below the root."""
+        return (self.y,)
+
+
+class SeluFusion(RewriteRule[Found]):
+    """``g · Elu<alpha = a>(x)`` → ``Selu<alpha = a, gamma = g>(x)``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "constant_reassociation", "elu_fusion")
+    roots = ("Elu",)
+    looks_downstream = True
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """One number, by which an Elu's result is multiplied or divided."""
+        scaled = scaled_below(root.outputs[0])
+        need(scaled is not None, "it is not multiplied by one number", root)
+        assert scaled is not None
+        (x,) = inputs(root, 1)
+        need(dtype(x) in FLOATS, "it is no float", x)
+        need(SMALLEST <= scaled.factor <= LARGEST, "the factor is out of range", root)
+        alpha = attribute(root, "alpha", 1.0)
+        need_single(x)
+        return Found((root, *scaled.nodes), x, alpha, scaled.factor, scaled.value)
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the Selu."""
+        node = ir.node("Selu", [found.x], {"alpha": found.alpha, "gamma": found.gamma})
+        return {found.y: node.outputs[0]}

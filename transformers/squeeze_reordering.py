@@ -1,0 +1,181 @@
+"""Between two convolutions of images of height 1 the activation is one of images too, and the axis stays."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    Refusal,
+    array_of,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    need,
+    opset,
+    optional,
+    plain_attributes,
+    rank,
+    users,
+)
+from ortopt.options import TransformerLevel
+from ortopt.patterns.convolution import CONVOLUTIONS
+from ortopt.rule import RewriteRule
+from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BROADCASTS_FROM
+
+MICROSOFT = "com.microsoft"
+OWN_UNARY = frozenset({"Gelu", "QuickGelu"})
+"""Ops of ONNX Runtime of one operand: each element of the result is a function of the operand's element there."""
+
+CONVOLVING = (*CONVOLUTIONS, "FusedConv")
+FURTHEST = 32
+"""How many nodes below are looked at for an Unsqueeze."""
+
+
+class Found(NamedTuple):
+    """The elementwise op, its operands before they were squeezed, and the axis; None for operands that were not."""
+
+    nodes: tuple[ir.Node, ...]
+    sources: tuple[ir.Value | None, ...]
+    axis: int
+
+
+class SqueezeReordering(RewriteRule[Found]):
+    """``Relu(Squeeze(x))`` → ``Squeeze(Relu(x))`` on the way from a convolution to an ``Unsqueeze`` of the same axis.
+
+    And so each elementwise op, until the pair cancels. Constant operands, and residuals, get the axis.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("conv1d_conversion",)
+    roots = tuple(sorted((UNARY - {"Cast"}) | (BROADCASTING - {"Where"}))) + tuple(
+        f"{MICROSOFT}::{op}" for op in sorted(OWN_UNARY)
+    )
+    looks_downstream = True
+
+    def match(self, root: ir.Node) -> Found:
+        """An elementwise op one of whose operands is squeezed; the others are so too, or constants, or as large."""
+        values = inputs(root, len(root.inputs))
+        squeezed = [_squeezed(value) for value in values]
+        axes = [each[1] for each in squeezed if each is not None]
+        need(bool(axes), "no operand is squeezed", root)
+        plain_attributes(root)
+        axis = axes[0]
+        need(all(each == axis for each in axes), "the operands are squeezed at different axes", root)
+        _check_form(root)
+        of = rank(root.outputs[0])
+        sources = []
+        for value, before in zip(values, squeezed, strict=True):
+            sources.append(None if before is None else before[0])
+            fits = rank(value) == of or (before is None and rank(value) < of and is_constant(value))
+            need(fits, "an operand has fewer axes, and is no constant", value)
+        need(any(source is not None and _is_of_convolution(source) for source in sources), "it is of no image", root)
+        joins = len(set(sources) - {None}) > 1
+        need(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
+        return Found((root,), tuple(sources), axis)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the op on operands that have the axis."""
+        (old,) = found.nodes
+        of = rank(old.outputs[0])
+        operands = [
+            source or _with_axis(value, found.axis, of, old)
+            for source, value in zip(found.sources, inputs(old, len(old.inputs)), strict=True)
+        ]
+        node = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values()))
+        return _node("Squeeze", node.outputs[0], found.axis, old)
+
+
+def _check_form(root: ir.Node) -> None:
+    if root.domain:
+        need(len(root.inputs) == 1, "it has a bias", root)
+    elif root.op_type in BROADCASTING and root.op_type not in VARIADIC:
+        need(opset(root) >= BROADCASTS_FROM, "an attribute says how its operands broadcast", root)
+
+
+def _squeezed(value: ir.Value) -> tuple[ir.Value, int] | None:
+    """What one axis was squeezed from, and the axis; None if it comes from no such Squeeze."""
+    node = value.producer()
+    if node is None or not is_op(node, "Squeeze") or node.inputs[0] is None:
+        return None
+    axes = _axes(node)
+    if axes is None or len(axes) != 1:
+        return None
+    try:
+        return node.inputs[0], axes[0] % rank(node.inputs[0])
+    except Refusal:
+        return None
+
+
+def _axes(node: ir.Node) -> tuple[int, ...] | None:
+    """The axes of a Squeeze or Unsqueeze, if they are known."""
+    if "axes" in node.attributes:
+        entry = node.attributes["axes"]
+        return None if entry.is_ref() else tuple(entry.as_ints())
+    given = optional(node, 1)
+    known = None if given is None else contents(given)
+    if known is None or not all(isinstance(each, int) for each in known):
+        return None
+    return tuple(each for each in known if isinstance(each, int))
+
+
+def _is_of_convolution(value: ir.Value) -> bool:
+    """Whether a convolution gives a value, or an op of its result's elements."""
+    for _ in range(FURTHEST):
+        node = value.producer()
+        if node is None:
+            return False
+        if node.op_type in CONVOLVING:
+            return True
+        if not _is_elementwise(node):
+            return False
+        value = next((each for each in node.inputs if each is not None and each.producer() is not None), value)
+    return False
+
+
+def _meets(value: ir.Value, axis: int) -> bool:
+    """Whether elementwise ops lead from a value to an Unsqueeze of this axis, or to another operand squeezed there."""
+    pending, seen = deque([value]), {value}
+    while pending and len(seen) < FURTHEST:
+        for node in users(pending.popleft()):
+            if is_op(node, "Unsqueeze"):
+                axes = _axes(node)
+                if axes is not None and len(axes) == 1 and axes[0] % rank(node.outputs[0]) == axis:
+                    return True
+            elif _is_elementwise(node) and node.outputs[0] not in seen:
+                if any(each is not None and (_squeezed(each) or (None, -1))[1] == axis for each in node.inputs):
+                    return True
+                seen.add(node.outputs[0])
+                pending.append(node.outputs[0])
+    return False
+
+
+def _is_elementwise(node: ir.Node) -> bool:
+    if node.domain:
+        return node.domain == MICROSOFT and node.op_type in OWN_UNARY
+    return node.op_type in UNARY or node.op_type in BROADCASTING
+
+
+def _with_axis(value: ir.Value, axis: int, of: int, at: ir.Node) -> ir.Value:
+    """An operand that broadcasts beside those that have the axis, counted in the rank of the result."""
+    if not is_constant(value):
+        return _node("Unsqueeze", value, axis, at).outputs[0]
+    place = axis - (of - len(dims(value)))
+    if place <= 0:
+        return value  # it has no axis in front of that one
+    content = array_of(value)
+    return constant(np.expand_dims(content, place), dtype(value))
+
+
+def _node(op: str, value: ir.Value, axis: int, at: ir.Node) -> ir.Node:
+    if opset(at, "") < AXES_ARE_AN_INPUT_FROM[op]:
+        return ir.node(op, [value], {"axes": [axis]})
+    return ir.node(op, [value, constant(np.array([axis], np.int64))])

@@ -1,0 +1,47 @@
+"""What keeps x above a threshold and is 0 elsewhere is one kernel."""
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import FLOATS, dtype, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer, scalar
+from ortopt.options import TransformerLevel
+from ortopt.patterns.affine import need_single
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The nodes, x and the threshold."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    threshold: float
+
+
+class ThresholdedReluFusion(RewriteRule[Found]):
+    """``Where(x > a, x, 0)`` → ``ThresholdedRelu<alpha = a>(x)``; a NaN is 0 in both."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "not_where_fusion")
+    roots = ("Where",)
+    opsets = (10, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Found:
+        """The comparison is strict: at the threshold itself the result is 0."""
+        condition, x, zero = inputs(root, 3)
+        comparison = producer(condition, "Greater", "Less")
+        left, right = inputs(comparison, 2)
+        if is_op(comparison, "Less"):
+            left, right = right, left
+        need(left is x and is_constant(right), "the condition is not that x is above a number", condition)
+        threshold = scalar(right)
+        need(is_scalar(zero, 0.0), "it is not 0 elsewhere", zero)
+        need(keeps_rank(right, x) and keeps_rank(zero, x), "the constant would raise the rank", zero)
+        need(dtype(x) in FLOATS, "it is no float", x)
+        need(abs(threshold) < float("inf"), "the threshold is not finite", right)
+        need_single(x)
+        return Found((comparison, root), x, threshold)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the ThresholdedRelu."""
+        return ir.node("ThresholdedRelu", [found.x], {"alpha": found.threshold})
