@@ -337,6 +337,24 @@ def test_a_mask_that_makes_a_batch() -> None:
     check_keeps(PASS, text, "the scores are broadcast", opset=23)
 
 
+@pytest.mark.parametrize("shape", ["5", "2,1,1,5", "3,5"])
+@pytest.mark.parametrize("opset", [11, 13, 14])
+def test_the_own_op_with_a_mask_in_the_words_of_an_old_opset(shape: str, opset: int) -> None:
+    text = model(ADDED.replace("axis = -1", "axis = 3"), inputs=f"{STATIC}, float[{shape}] m")
+    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=opset)
+    check_rows(text, result, np.zeros([int(size) for size in shape.split(",")], np.float32))
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_one_head_in_an_old_opset(opset: int) -> None:
+    text = """main (float[2,3,4] q, float[2,5,4] k, float[2,5,4] v) => (float[2,1,3,4] y) <int64[4] s = {2, 1, 3, 4},
+        int64[4] t = {2, 1, 5, 4}> { qh = Reshape (q, s) kh = Reshape (k, t) vh = Reshape (v, t)
+        kt = Transpose <perm = [0, 1, 3, 2]> (kh) z = MatMul (qh, kt) p = Softmax <axis = 3> (z)
+        y = MatMul (p, vh) }"""
+    result = check_rewrites(PASS, text, ops={"Softmax": 0}, opset=opset)
+    ort.InferenceSession(to_bytes(result))
+
+
 @pytest.mark.parametrize("mask", ["2,1,1,5", "2,3,1,5", "2,1,2,5", "5"])
 def test_heads_beside_positions_in_one_dimension_and_a_mask_that_is_not_for_each_query(mask: str) -> None:
     text = f"""main (float[2,6,4] q, float[2,5,4] k, float[2,5,4] v, float[{mask}] m) => (float[2,6,4] y)

@@ -14,7 +14,7 @@ from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.heads import Heads
-from ortopt.patterns.attention.layouts import Plan, build, plan
+from ortopt.patterns.attention.layouts import Plan, build, plan, size_along, with_axes
 from ortopt.patterns.attention.scores import Kind, Step
 
 
@@ -118,10 +118,10 @@ class Bias:
         if not self.whole:
             keys.check_positions()
 
-    def of_rank_4(self, value: ir.Value) -> ir.Value:
-        """The sum with as many dimensions as the scores; one for each query has two already."""
+    def of_rank_4(self, value: ir.Value, version: int) -> ir.Value:
+        """The sum with as many dimensions as the scores, in words of an opset; one for each query has two already."""
         missing = 4 - max(2, *(term.rank for term in self.terms))
-        return ir.node("Unsqueeze", [value, constant(list(range(missing)))]).outputs[0] if missing else value
+        return with_axes("Unsqueeze", value, list(range(missing)), version) if missing else value
 
     def build(self) -> ir.Value:
         """The sum as a value of rank 4, or as the original has it."""
@@ -130,10 +130,6 @@ class Bias:
             total = _applied(term, total, self.kind)
         assert total is not None
         return total
-
-
-def _length(value: ir.Value, axis: int) -> ir.Value:
-    return ir.node("Shape", [value], {"start": axis, "end": axis + 1}).outputs[0]
 
 
 def _bounded(step: Step, total: float, infinite: float) -> float | None:
@@ -170,7 +166,7 @@ def _value(term: Term) -> ir.Value:
         rank = len(dims(value))
         ones = [constant([1])] * rank
         for place, view, at, divisor in term.repeated:
-            times = _length(view.value, at)
+            times = size_along(view.value, at)
             ones[place] = times if divisor == 1 else ir.node("Div", [times, constant([divisor])]).outputs[0]
         value = ir.node("Expand", [value, ir.node("Concat", ones, {"axis": 0}).outputs[0]]).outputs[0]
     if term.plan is None:

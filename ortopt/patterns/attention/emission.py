@@ -47,7 +47,7 @@ def bias_of_rank_4(block: Attention) -> ir.Value:
     """What is added to the scores of a block that adds something, with a row for each query: as kernels want it."""
     assert block.bias is not None
     total = block.bias.full(block.bias.build(), block.queries, block.read_keys)
-    return block.bias.of_rank_4(total)
+    return block.bias.of_rank_4(total, opset(block.core[0], ""))
 
 
 def replacements(block: Attention, results: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:

@@ -11,7 +11,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, integers, is_op, need, optional, same_dim
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves
-from ortopt.patterns.attention.layouts import Plan, build, plan
+from ortopt.patterns.attention.layouts import Plan, build, plan, size_along
 
 HEADS_FIRST = (0, 2, 1, 3)
 """The permutation between [batch, length, heads, size] and [batch, heads, length, size], both ways."""
@@ -145,7 +145,7 @@ class Heads:
             assert isinstance(self.length, int)
             return constant([self.length])
         value, place = measured
-        return ir.node("Shape", [value], {"start": place, "end": place + 1}).outputs[0]
+        return size_along(value, place)
 
     def check_positions(self) -> None:
         """Refuse heads whose positions cannot be counted.

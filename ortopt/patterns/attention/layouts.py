@@ -8,10 +8,14 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from ortopt.graph import facts, symbolic
+from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+
+ALLOWZERO_FROM = 14
+"""From here on a Reshape can name a size of 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class Plan:
         perm: How these are transposed, or None.
         joined: The dimensions that these are joined to, or None.
         measures: Other values, which have sizes that the value does not have alone.
+        graph: The graph of the value that it was made for; one that is put in its place has none yet.
     """
 
     view: View
@@ -31,6 +36,13 @@ class Plan:
     perm: tuple[int, ...] | None
     joined: tuple[Group, ...] | None
     measures: tuple[View, ...] = ()
+    graph: ir.Graph | None = None
+
+    @property
+    def version(self) -> int:
+        """The opset of ai.onnx where the nodes will stand."""
+        assert self.graph is not None
+        return scope.of(self.graph).opset_imports[""]
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -51,18 +63,20 @@ def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = ()) -> 
     """
     wanted = tuple(leaves(group) for group in layout)
     have = view.groups
+    graph = view.value.graph if isinstance(view.value.graph, ir.Graph) else None
     if have == wanted:
-        return Plan(view, None, None, None)
+        return Plan(view, None, None, None, graph=graph)
+    need(graph is not None, "the value is in no graph", view.value)
     flat = [one for group in wanted for one in group]
     need(set(view.axes) == set(flat), "the axes are others", view.value)
     if list(view.axes) == flat:
-        return _checked(Plan(view, None, None, wanted, tuple(measures)))
+        return _checked(Plan(view, None, None, wanted, tuple(measures), graph))
     units = _units(have, wanted)
     order = sorted(range(len(units)), key=lambda index: flat.index(units[index][0]))
     moved = tuple(units[index] for index in order)
     split = None if tuple(units) == have else tuple(units)
     joined = None if moved == wanted else wanted
-    return _checked(Plan(view, split, tuple(order), joined, tuple(measures)))
+    return _checked(Plan(view, split, tuple(order), joined, tuple(measures), graph))
 
 
 def _units(have: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
@@ -85,7 +99,8 @@ def _checked(made: Plan) -> Plan:
     for before, after in _reshapes(made):
         if _without_ones(before) != _without_ones(after):
             target = _recipe(made.view, before, after)
-            if not _is_certain(made.view, target, after):
+            if not _is_certain(made, target, after):
+                need(made.version >= ALLOWZERO_FROM, "a size may be 0, which a Reshape cannot name", made.view.value)
                 _sizes(made, target, after)
     return made
 
@@ -123,20 +138,34 @@ def build(made: Plan) -> ir.Value:
 
 def _reshaped(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
     if _without_ones(before) == _without_ones(after):
-        return _with_ones(value, before, after)
+        return _with_ones(value, made, before, after)
     target = _recipe(made.view, before, after)
-    if _is_certain(made.view, target, after):
+    if _is_certain(made, target, after):
         return ir.node("Reshape", [value, constant(target)]).outputs[0]
     return ir.node("Reshape", [value, _computed(made, target, after)], {"allowzero": 1}).outputs[0]
 
 
-def _with_ones(value: ir.Value, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
+def _with_ones(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
     """Dimensions of 1 go, and others come; all the rest stays."""
     gone = [place for place, group in enumerate(before) if not group]
     come = [place for place, group in enumerate(after) if not group]
     if gone:
-        value = ir.node("Squeeze", [value, constant(gone)]).outputs[0]
-    return ir.node("Unsqueeze", [value, constant(come)]).outputs[0] if come else value
+        value = with_axes("Squeeze", value, gone, made.version)
+    return with_axes("Unsqueeze", value, come, made.version) if come else value
+
+
+def with_axes(op: str, value: ir.Value, axes: list[int], version: int) -> ir.Value:
+    """A value squeezed or unsqueezed.
+
+    Args:
+        op: Squeeze or Unsqueeze.
+        value: The value.
+        axes: Along what.
+        version: The opset of ai.onnx where the node will stand.
+    """
+    if version < AXES_ARE_AN_INPUT_FROM[op]:
+        return ir.node(op, [value], {"axes": axes}).outputs[0]
+    return ir.node(op, [value, constant(axes)]).outputs[0]
 
 
 def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> list[int]:
@@ -158,12 +187,11 @@ def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -
     return target
 
 
-def _is_certain(source: View, target: list[int], after: tuple[Group, ...]) -> bool:
+def _is_certain(made: Plan, target: list[int], after: tuple[Group, ...]) -> bool:
     """Whether a target names the sizes whatever they are: it infers one at most, and none beside a 0."""
     if -1 not in target:
         return True
-    graph = source.value.graph
-    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
+    positive = () if made.graph is None else made.graph.meta.get(facts.POSITIVE) or ()
     others = [one for place, group in enumerate(after) if target[place] == 0 for one in group]
     known = all(any(symbolic.is_positive(size, positive) for size in one.sizes) for one in others)
     return target.count(-1) == 1 and known
@@ -211,7 +239,13 @@ def _factor(one: int | tuple[View, int]) -> ir.Value:
     if isinstance(one, int):
         return constant([one])
     view, at = one
-    return ir.node("Shape", [view.value], {"start": at, "end": at + 1}).outputs[0]
+    return size_along(view.value, at)
 
 
-__all__ = ["Plan", "build", "plan"]
+def size_along(value: ir.Value, axis: int) -> ir.Value:
+    """A dimension of a value, as a vector of one element, in the words of all opsets."""
+    shape = ir.node("Shape", [value]).outputs[0]
+    return ir.node("Gather", [shape, constant([axis])]).outputs[0]
+
+
+__all__ = ["Plan", "build", "plan", "size_along", "with_axes"]
