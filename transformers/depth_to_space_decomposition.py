@@ -45,6 +45,7 @@ class DepthToSpaceDecomposition(RewriteRule[Found]):
         need(1 < block <= MAX_BLOCK, "the kernel is as fast for such blocks", root)
         need(dtype(x) == FLOAT, "the kernel was measured for single precision only", x)
         batch, depth, height, width = static_dims(x, 4)
+        need(height > 0 and width > 0, "the image has no elements: Reshape would copy another dimension for 0", x)
         mode = attribute(root, "mode", "DCR") if opset(root) >= MODES_FROM else "DCR"
         need(depth > 0 and depth % block**2 == 0, "the channels are no whole blocks", x)
         return Found((root,), mode, block, (batch, depth // block**2, height, width))

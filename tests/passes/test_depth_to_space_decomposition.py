@@ -24,6 +24,8 @@ def test_it_is_two_transpositions(mode: str, block: int, batch: int) -> None:
     [
         ("main (float[1,16,4,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 4> (x) }", "as fast"),
         ("main (float[N,16,4,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", ""),
+        ("main (float[1,16,0,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "no elements"),
+        ("main (float[1,16,4,0] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "no elements"),
         ("main (double[1,16,4,5] x) => (double[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "measured"),
     ],
 )
