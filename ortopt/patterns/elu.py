@@ -23,6 +23,7 @@ from ortopt.graph.match import (
 )
 from ortopt.patterns.affine import affine_forms, is_near
 from ortopt.patterns.clamp import zeros_have_no_sign
+from ortopt.patterns.threshold import threshold
 
 NOT_ELU = "it is not x where x is positive, and a · (exp(x) - 1) elsewhere"
 
@@ -69,14 +70,8 @@ def elu(root: ir.Node) -> Elu:
 
 def _chosen(root: ir.Node) -> Elu:
     """``Where(x > 0, x, a · (Exp(x) - 1))``, the comparison in any form."""
-    condition, yes, no = inputs(root, 3)
-    comparison = producer(condition, "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-    left, right = inputs(comparison, 2)
-    positive = is_op(comparison, "Greater", "GreaterOrEqual")
-    if is_constant(left):
-        left, right, positive = right, left, not positive
-    x, rest = (yes, no) if positive else (no, yes)
-    need(left is x and is_scalar(right, 0.0) and keeps_rank(right, x), NOT_ELU, condition)
+    comparison, left, right, x, rest = threshold(root)
+    need(left is x and is_scalar(right, 0.0) and keeps_rank(right, x), NOT_ELU, comparison)
     nodes, alpha, rate = _falling(rest, x)
     return Elu((*nodes, comparison, root), x, alpha, rate, root.outputs[0])
 

@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.patterns.clamp import zeros_have_no_sign
+from ortopt.patterns.threshold import threshold
 
 ROOTS = ("Max", "Min", "Relu", "Where")
 """What one that is spelled out is found by."""
@@ -112,14 +113,8 @@ def _larger(root: ir.Node) -> Sloped:
 
 def _chosen(root: ir.Node) -> Sloped:
     """``Where(x > 0, x, a · x)``, the comparison in any form; a NaN makes one in any case."""
-    condition, yes, no = inputs(root, 3)
-    comparison = producer(condition, "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-    left, right = inputs(comparison, 2)
-    positive = is_op(comparison, "Greater", "GreaterOrEqual")
-    if is_constant(left):
-        left, right, positive = right, left, not positive
-    x, sloped = (yes, no) if positive else (no, yes)
-    need(left is x and is_scalar(right, 0.0) and keeps_rank(right, x), NOT_SLOPED, condition)
+    comparison, left, right, x, sloped = threshold(root)
+    need(left is x and is_scalar(right, 0.0) and keeps_rank(right, x), NOT_SLOPED, comparison)
     product = producer(sloped, "Mul")
     same, slope = _times(product)
     need(same is x, NOT_SLOPED, sloped)

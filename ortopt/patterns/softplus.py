@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
+from ortopt.patterns.threshold import threshold
 
 NOT_SOFTPLUS = "it is not log(1 + exp(x))"
 LARGEST_ARGUMENTS = {FLOAT: 88.0, BFLOAT16: 88.0, DOUBLE: 709.0, FLOAT16: 11.0}
@@ -96,19 +97,13 @@ def _all_at_most(bound: ir.Value, most: float) -> bool:
 
 def _guarded(root: ir.Node) -> Softplus:
     """``Where(x > 20, x, Log(Exp(x) + 1))``, as PyTorch defines it."""
-    condition, yes, no = inputs(root, 3)
-    comparison = producer(condition, "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-    left, right = inputs(comparison, 2)
-    above = is_op(comparison, "Greater", "GreaterOrEqual")
-    if is_constant(left):
-        left, right, above = right, left, not above
-    x, rest = (yes, no) if above else (no, yes)
+    comparison, left, right, x, rest = threshold(root)
     nodes, same = _logarithm(producer(rest, "Log"))
     need(same is x and left is x, NOT_SOFTPLUS, root)
-    kind, threshold = dtype(x), scalar(right)
+    kind, limit = dtype(x), scalar(right)
     need(keeps_rank(right, x), "the constant would raise the rank", right)
     need(
-        SMALLEST_ARGUMENTS[kind] <= threshold <= LARGEST_ARGUMENTS[kind],
+        SMALLEST_ARGUMENTS[kind] <= limit <= LARGEST_ARGUMENTS[kind],
         "the threshold is not where exp(x) is far above 1, and finite",
         right,
     )
