@@ -11,7 +11,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 class ConvAddFusion(RewriteRule[Folded]):
     """``Conv(x, W, b) + c`` → ``Conv(x, W, b + c)``, ``- c`` and ``ConvTranspose`` too."""
 
-    levels = (TransformerLevel.LEVEL1,)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     roots = ("Add", "Sub")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED

@@ -12,7 +12,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 class ConvMulFusion(RewriteRule[Folded]):
     """``Conv(x, W, b) * c`` → ``Conv(x, W * c, b * c)``, ``/ c`` and ``ConvTranspose`` too."""
 
-    levels = (TransformerLevel.LEVEL1,)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     roots = ("Mul", "Div")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED
