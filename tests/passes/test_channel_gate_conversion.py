@@ -1,0 +1,88 @@
+"""A gate of one number a channel becomes an image of that number, where convolutions stand around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "channel_gate_conversion"
+
+
+def weights(name: str, outputs: int, inputs: int) -> str:
+    numbers = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(outputs * inputs))
+    return f"float[{outputs},{inputs},1,1] {name} = {{{numbers}}}"
+
+
+def model(
+    between: str = "m = Mul (h, g)",
+    *,
+    image: str = "2,16,3,5",
+    gate: str = "g = Sigmoid (e)",
+    activation: str = "h = Relu (c)",
+    end: str = "y = Conv (m, w)",
+) -> str:
+    """An image that a convolution computes, gated by what a convolution makes of its means."""
+    batch, _, height, width = image.split(",")
+    return f"""main (float[{image}] x) => (float[{batch},16,{height},{width}] y)
+        <{weights("w", 16, 16)}> {{
+            c = Conv (x, w) {activation} p = GlobalAveragePool (h) e = Conv (p, w) {gate} {between} {end}
+        }}"""
+
+
+OPS = {"Conv": 3, "Relu": 1, "GlobalAveragePool": 1, "Sigmoid": 1, "Resize": 1, "Mul": 1}
+REWRITTEN = {
+    "the image first": (model(), OPS),
+    "the gate first": (model("m = Mul (g, h)"), OPS),
+    "a HardSigmoid": (model(gate="g = HardSigmoid (e)"), OPS | {"Sigmoid": 0, "HardSigmoid": 1}),
+    "one row": (model(image="1,16,1,4"), OPS),
+    "a SiLU before": (model(activation="s = Sigmoid (c) h = Mul (c, s)"), OPS | {"Relu": 0, "Sigmoid": 2, "Mul": 2}),
+    "ONNX Runtime's own activation": (
+        model(activation="h = com.microsoft.QuickGelu <alpha = 1.0> (c)"),
+        OPS | {"Relu": 0, "com.microsoft::QuickGelu": 1},
+    ),
+    "a fused convolution before": (
+        model(gate='g = com.microsoft.FusedConv <activation = "Sigmoid"> (p, w)').replace("e = Conv (p, w)", ""),
+        OPS | {"Conv": 2, "Sigmoid": 0, "com.microsoft::FusedConv": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_rewrites(case: str) -> None:
+    text, ops = REWRITTEN[case]
+    check_rewrites(PASS, text, ops={op: count for op, count in ops.items() if count})
+
+
+def test_opset_before_an_optional_region_of_interest() -> None:
+    check_keeps(PASS, model(), None, opset=12)
+
+
+KEPT = {
+    "a dimension is not fixed": model(image="2,16,H,5"),
+    "the batch is not fixed": model(image="N,16,3,5"),
+    "the image is a point": model(image="2,16,1,1"),
+    "neither operand is one number a channel": model("m = Mul (h, c)"),
+    "no convolution reads the product": model(end="y = Neg (m)"),
+    "an operand is not in the blocked layout": model(gate="f = Exp (e) g = Sigmoid (f)"),
+    "the gate is not one number for each channel": model("r = ReduceMax <keepdims = 1> (g, a) m = Mul (h, r)").replace(
+        "> {", ", int64[1] a = {1}> {"
+    ),
+}
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_keeps(because: str) -> None:
+    check_keeps(PASS, KEPT[because], because, opset=18)
+
+
+def test_keeps_channels_that_fill_no_blocks() -> None:
+    text = """main (float[1,4,3,5] x, float[1,4,1,1] p) => (float[1,4,3,5] y) <float[4,4,1,1] w = {
+        1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1}> {
+            c = Conv (x, w) e = Conv (p, w) g = Sigmoid (e) m = Mul (c, g) y = Conv (m, w) }"""
+    check_keeps(PASS, text, "the channels fill no blocks")
+
+
+def test_keeps_double_precision() -> None:
+    text = """main (double[1,4,3,5] x, double[1,4,1,1] p) => (double[1,4,3,5] y) { m = Mul (x, p) y = Neg (m) }"""
+    check_keeps(PASS, text, "the blocked kernels are for single precision only")

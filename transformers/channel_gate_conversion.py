@@ -1,0 +1,117 @@
+"""ONNX Runtime's blocked layout ends where an image is multiplied by one number a channel; of two images it goes on.
+
+Mobile networks gate their channels so (squeeze and excitation): EfficientNet, MobileNetV3 and many for text in images.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, same_dim, users
+from ortopt.options import Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MICROSOFT = "com.microsoft"
+RANK = 4
+
+BLOCK = 16
+"""Channels that the widest kernel takes at once; others take 8."""
+
+IN_BLOCKS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu")
+"""Activations that the blocked layout passes through, or that become part of the convolution before them."""
+
+MAX_STEPS = 3
+
+
+class Found(NamedTuple):
+    """The product, and its operands.
+
+    Attributes:
+        nodes: The product.
+        image: What is gated.
+        gate: The number for each channel.
+        size: The height and width of the image.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    image: ir.Value
+    gate: ir.Value
+    size: tuple[int, int]
+
+
+class ChannelGateConversion(RewriteRule[Found]):
+    """``Mul(x, gate)`` → ``Mul(x, Resize(gate))`` between convolutions, for a gate with one number a channel.
+
+    The same bits. 1.03 to 1.04 times as fast from the convolution before to the one after it, from images of 7x7 to
+    112x112 and from 32 to 1152 channels.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Mul",)
+    opsets = (13, NEWEST_OPSET)  # before, Resize asks for a region of interest
+    providers = (CPU,)
+    targets = (Target.ORT,)
+
+    def match(self, root: ir.Node) -> Found:
+        """An image of fixed size in whole blocks of channels, and a gate, both out of convolutions."""
+        image, gate = inputs(root, 2)
+        if dims(image, RANK)[2:] == (1, 1):
+            image, gate = gate, image
+        batch, channels, height, width = dims(image, RANK)
+        need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+        need(dims(gate, RANK)[2:] == (1, 1), "neither operand is one number a channel", gate)
+        both = zip(dims(gate)[:2], (batch, channels), strict=True)
+        need(all(same_dim(*pair) for pair in both), "the gate is not one number for each channel", gate)
+        need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", image)
+        if not isinstance(height, int) or not isinstance(width, int):
+            raise Refusal("a dimension is not fixed", image)
+        need(height * width > 1, "the image is a point", image)
+        # ONNX Runtime infers no symbolic dimension of what is resized, and sums of two images that it cannot prove
+        # equally large leave the blocked layout.
+        need(isinstance(batch, int), "the batch is not fixed, and the shape would be lost", image)
+        need(_is_in_blocks(image) and _is_in_blocks(gate), "an operand is not in the blocked layout", root)
+        readers = users(root.outputs[0])
+        need(bool(readers) and all(map(_is_convolution, readers)), "no convolution reads the product", root)
+        return Found((root,), image, gate, (height, width))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the image of the gate, and the product."""
+        scales = constant(np.array([1, 1, *found.size], np.float32))
+        copy = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        gates = ir.node("Resize", [found.gate, None, scales], copy)
+        return ir.node("Mul", [found.image, gates.outputs[0]])
+
+
+def _is_in_blocks(value: ir.Value) -> bool:
+    """Whether a value comes out of a convolution, through activations only."""
+    for _ in range(MAX_STEPS):
+        node = value.producer()
+        if node is None or _is_convolution(node):
+            break
+        operand = _activated(node)
+        if operand is None:
+            return False
+        value = operand
+    return _is_convolution(value.producer())
+
+
+def _is_convolution(node: ir.Node | None) -> bool:
+    return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)
+
+
+def _activated(node: ir.Node) -> ir.Value | None:
+    """What an activation is applied to: ``x · Sigmoid(x)`` and ``x · HardSigmoid(x)`` are ones too."""
+    if is_op(node, *IN_BLOCKS) or is_op(node, "QuickGelu", domain=MICROSOFT):
+        return node.inputs[0]
+    if not is_op(node, "Mul"):
+        return None
+    for x, factor in zip(node.inputs, reversed(node.inputs), strict=True):
+        gate = None if factor is None else factor.producer()
+        if gate is not None and is_op(gate, "Sigmoid", "HardSigmoid") and gate.inputs[0] is x:
+            return x
+    return None
