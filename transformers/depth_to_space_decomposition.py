@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, attribute, dtype, inputs, need, opset, static_dims
+from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, need, opset
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -22,12 +22,16 @@ MODES_FROM = 11
 
 
 class Found(NamedTuple):
-    """The node, its mode, the size of a block, and the result's batch, channels, and the input's height and width."""
+    """The node, its mode, the size of a block, and sizes.
+
+    Attributes:
+        sizes: The batch, or None where it is not fixed; the channels of the result; the input's height and width.
+    """
 
     nodes: tuple[ir.Node, ...]
     mode: str
     block: int
-    sizes: tuple[int, int, int, int]
+    sizes: tuple[int | None, int, int, int]
 
 
 class DepthToSpaceDecomposition(RewriteRule[Found]):
@@ -39,28 +43,37 @@ class DepthToSpaceDecomposition(RewriteRule[Found]):
     targets = (Target.ORT,)
 
     def match(self, root: ir.Node) -> Found:
-        """A small block, and fixed dimensions."""
+        """A small block, and fixed dimensions besides the batch."""
         (x,) = inputs(root, 1)
         block = attribute(root, "blocksize", 0)
         need(1 < block <= MAX_BLOCK, "the kernel is as fast for such blocks", root)
         need(dtype(x) == FLOAT, "the kernel was measured for single precision only", x)
-        batch, depth, height, width = static_dims(x, 4)
+        batch, *image = dims(x, 4)
+        if not all(isinstance(dim, int) for dim in image):
+            raise Refusal("a dimension is not fixed", x)
+        depth, height, width = (dim for dim in image if isinstance(dim, int))
         need(height > 0 and width > 0, "the image has no elements: Reshape would copy another dimension for 0", x)
         mode = attribute(root, "mode", "DCR") if opset(root) >= MODES_FROM else "DCR"
         need(depth > 0 and depth % block**2 == 0, "the channels are no whole blocks", x)
-        return Found((root,), mode, block, (batch, depth // block**2, height, width))
+        fixed = batch if isinstance(batch, int) else None
+        return Found((root,), mode, block, (fixed, depth // block**2, height, width))
 
     def rewrite(self, found: Found) -> ir.Value:
         """Bring the columns of a block behind the columns of the image, then its rows behind the image's rows."""
         batch, channels, height, width = found.sizes
         block = found.block
         if found.mode == "CRD":  # [batch, channels, rows, columns of a block, height, width]
-            first, second = (batch * channels * block, block, height, width), (batch * channels, block, height)
+            first, second = (channels * block, block, height, width), (channels, block, height)
         else:  # [batch, rows, columns of a block, channels, height, width]
-            first, second = (batch * block, block, channels * height, width), (batch, block, channels * height)
-        blocks = ir.node("Reshape", [found.nodes[0].inputs[0], constant(first)])
+            first, second = (block, block, channels * height, width), (1, block, channels * height)
+        blocks = ir.node("Reshape", [found.nodes[0].inputs[0], _times(batch, first)])
         columns = ir.node("Transpose", blocks.outputs, {"perm": (0, 2, 3, 1)})
-        rows = ir.node("Reshape", [columns.outputs[0], constant((*second, width * block))])
+        rows = ir.node("Reshape", [columns.outputs[0], _times(batch, (*second, width * block))])
         image = ir.node("Transpose", rows.outputs, {"perm": (0, 2, 1, 3)})
-        whole = (batch, channels, height * block, width * block)
-        return ir.node("Reshape", [image.outputs[0], constant(whole)]).outputs[0]
+        whole = (1, channels, height * block, width * block)
+        return ir.node("Reshape", [image.outputs[0], _times(batch, whole)]).outputs[0]
+
+
+def _times(batch: int | None, shape: tuple[int, ...]) -> ir.Value:
+    """The shape for Reshape of a batch of what has this shape; where that is not fixed, Reshape finds it."""
+    return constant((-1 if batch is None else batch * shape[0], *shape[1:]))

@@ -69,6 +69,7 @@ ENDS_THE_PATH = {
     "selu_fusion": "Elu is transcendental",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
+    "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "transpose_optimizer": "it keeps elementwise arithmetic",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
