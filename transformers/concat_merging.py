@@ -22,7 +22,7 @@ class Found(NamedTuple):
 class ConcatMerging(RewriteRule[Found]):
     """``Concat(Concat(a, b), c)`` along one axis → ``Concat(a, b, c)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)  # before, the axis could be left out
     lookback = 1

@@ -45,6 +45,7 @@ ENDS_THE_PATH = {
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
     "conv_mul_fusion": "what it scales comes out of a convolution",
+    "conv_split_decomposition": "what it takes comes out of a convolution",
     "conv1d_conversion": "what it gives comes out of a convolution",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "matmul_conv_conversion": "what it gives comes out of matrix products",
