@@ -16,6 +16,9 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 FEWEST = 2048
 """With fewer elements an image, two kernels cost more than they save."""
 
+REPRESENTATIVE = 16
+"""The length of an axis that is not fixed: fewer rows and columns of an image are rare."""
+
 
 class Found(NamedTuple):
     """The PRelu, and its operands."""
@@ -45,7 +48,7 @@ class PreluDecomposition(RewriteRule[Found]):
         need(dtype(x) == FLOAT, "it is not of single precision", x)
         content = array_of(slope)
         need(bool(((content > 0) & (content <= 1)).all()), "a slope is not between 0 and 1", slope)
-        known = math.prod(dim for dim in dims(x)[1:] if isinstance(dim, int))
+        known = math.prod(dim if isinstance(dim, int) else REPRESENTATIVE for dim in dims(x)[1:])
         need(known >= FEWEST, "it has few elements", x)
         return Found((root,), x, slope)
 

@@ -50,3 +50,8 @@ def test_keeps_for_other_runtimes_and_providers() -> None:
     check_keeps(PASS, model(), "other runtimes have other kernels", options=Options(target=Target.ONNX))
     options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
     check_keeps(PASS, model(), "not placed on CPUExecutionProvider", options=options)
+
+
+def test_an_image_of_any_size_with_more_channels() -> None:
+    text = "main (float[N,16,H,W] x) => (float[N,16,H,W] y) <float[1] a = {0.25}> { y = PRelu (x, a) }"
+    check_rewrites(PASS, text, ops={"Mul": 1, "Max": 1}, options=DEFAULT)
