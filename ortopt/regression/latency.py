@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,38 +14,13 @@ from ortopt import api
 from ortopt.benchmarking.benchmark import version_of
 from ortopt.errors import OrtoptError
 from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns
+from ortopt.measurement.intervals import CONFIDENCE, interval
 from ortopt.regression.facts import rounded
 
 ROUNDS: Final = 9
-CONFIDENCE: Final = 0.95
 
 Measure = Callable[[Sequence[Version], Path, Effort], Sequence[float]]
 """The ratios of the rounds, from the original and the result, and inputs; none where one of them does not run."""
-
-
-def interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """The median, and the ends of an interval that holds the true median with a confidence.
-
-    By order statistics: nothing is assumed of how times are distributed. Too few ratios give their whole range.
-
-    Args:
-        ratios: At least one.
-        confidence: The least probability.
-
-    Returns:
-        The lower end, the median, the upper end.
-    """
-    ordered, count = sorted(ratios), len(ratios)
-    cut = 0
-    while cut + 1 <= (count - 1) // 2 and _coverage(count, cut + 1) >= confidence:
-        cut += 1
-    return ordered[cut], statistics.median(ordered), ordered[count - 1 - cut]
-
-
-def _coverage(count: int, cut: int) -> float:
-    """The probability that the median lies between what is left of ordered samples when some are cut off each end."""
-    tail = sum(math.comb(count, index) for index in range(cut + 1))
-    return 1.0 - math.ldexp(2 * tail, -count)
 
 
 def in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) -> Sequence[float]:

@@ -1,0 +1,73 @@
+"""The process that times two models against each other: on each set of inputs, one call of each in turns.
+
+``python -m ortopt.measurement.pair_child PARENT`` reads one JSON object from standard input and answers with one. With a single
+thread on the CPU, the time is that of the thread, which other processes do not disturb; else it is the clock's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ortopt._deferred_sympy import defer_sympy
+from ortopt.measurement.child import Order, serve
+
+WARM_UP = 2
+
+
+def compare(order: Order) -> dict[str, Any]:
+    """Time two models in turns.
+
+    Args:
+        order: ``models`` are two paths, ``inputs`` folders of stored inputs, ``providers`` full names, ``threads`` is 0
+            for ONNX Runtime's default, ``seconds`` and ``pairs`` bound the timed calls on each of the inputs.
+
+    Returns:
+        For each of the inputs the ratios of the first model's time to the second's, and the median of the first's, in
+        seconds; or ``error``.
+    """
+    import onnxruntime
+
+    from ortopt.analysis.providers import CPU, usable
+    from ortopt.evaluation.sessions import quiet_options
+    from ortopt.verification.input_sets import inputs_from
+
+    options, quiet = quiet_options(order["threads"])
+    for provider in order["providers"]:
+        usable(provider)  # loads the libraries that the provider looks for
+    sessions = [
+        onnxruntime.InferenceSession(path, options, order["providers"], enable_fallback=0) for path in order["models"]
+    ]
+    alone = order["threads"] == 1 and order["providers"] == [CPU]
+    clock = time.thread_time if alone else time.perf_counter
+
+    def pairs(feeds: dict[str, Any]) -> dict[str, Any]:
+        def timed(which: int) -> float:
+            started = clock()
+            sessions[which].run(None, feeds, quiet)
+            return clock() - started
+
+        return _pairs(timed, order)
+
+    return {"inputs": [pairs(inputs_from(Path(folder))) for folder in order["inputs"]]}
+
+
+def _pairs(timed: Callable[[int], float], order: Order) -> dict[str, Any]:
+    for which in (0, 1) * WARM_UP:
+        timed(which)
+    ratios: list[float] = []
+    times: list[float] = []
+    end = time.monotonic() + order["seconds"]
+    while len(ratios) < order["pairs"] and (time.monotonic() < end or not ratios):
+        turn = len(ratios) % 2
+        both = {which: timed(which) for which in ((0, 1) if turn == 0 else (1, 0))}
+        times.append(both[0])
+        ratios.append(both[0] / max(both[1], 1e-9))
+    return {"ratios": ratios, "seconds": sorted(times)[len(times) // 2]}
+
+
+if __name__ == "__main__":
+    defer_sympy()
+    serve(compare)

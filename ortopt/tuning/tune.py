@@ -1,0 +1,303 @@
+"""`tune`: which passes and fused forms make a model faster here, measured until that is clear or time is over."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ortopt import registry
+from ortopt.analysis.costs import HYSTERESIS
+from ortopt.analysis.providers import CPU
+from ortopt.cancellation import CancellationToken
+from ortopt.errors import OptimizationCancelled, OrtoptError
+from ortopt.measurement.pairs import Contest, Speed, compare
+from ortopt.optimization.run import Optimization, Source
+from ortopt.options import Fusions, Options, TransformerLevel
+from ortopt.tuning.choices import Choices
+from ortopt.tuning.sizes import representative_sizes
+from ortopt.verification.draws import Draw, initial_draws
+from ortopt.verification.input_sets import store_inputs
+from ortopt.verification.inputs import Interface
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortopt.optimization.result import OptimizeResult
+
+SECONDS: Final = 60.0
+"""How long tuning may take unless the caller says otherwise."""
+
+SLOWER: Final = 0.98
+"""A choice whose interval ends below this on one of the inputs loses there, and is not taken."""
+
+_MOST_DRAWS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A choice that was measured.
+
+    Attributes:
+        choice: What was chosen, in words.
+        speeds: How fast the model is with it, compared with the best one before; one for each of the inputs.
+        kept: Whether it was taken.
+    """
+
+    choice: str
+    speeds: tuple[Speed, ...]
+    kept: bool
+
+    @property
+    def gain(self) -> float:
+        """The geometric mean of the medians."""
+        return math.exp(statistics.fmean(math.log(max(speed.median, 1e-9)) for speed in self.speeds))
+
+
+@dataclass(slots=True)
+class Tuning:
+    """What tuning found.
+
+    Attributes:
+        choices: What is best.
+        sizes: The sizes of the symbolic dimensions of each of the inputs.
+        steps: What was measured, in order.
+        against_original: The speed of the best model compared with the original; None where that was not measured.
+        unmeasured: Choices that there was no time for.
+        reason: Why nothing could be measured; empty if something was.
+        seconds: How long it took.
+    """
+
+    choices: Choices
+    sizes: tuple[Mapping[str, int], ...] = ()
+    steps: list[Step] = field(default_factory=list)
+    against_original: tuple[Speed, ...] | None = None
+    unmeasured: list[str] = field(default_factory=list)
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def tune(
+    source: Source,
+    options: Options,
+    *,
+    seconds: float = SECONDS,
+    threads: int = 1,
+    inputs: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    cancellation: CancellationToken | None = None,
+) -> Tuning:
+    """Find the choices with which a model is fastest on this machine.
+
+    Each is measured against the best so far, in processes that hold both models and call them in turns; it is taken
+    where it is faster by more than 3 % over all inputs, and slower on none. What is best at the end is compared with
+    the original; where that is faster, level 1 is tried, and then the original's form stays.
+
+    Args:
+        source: The model; a stream must be read before.
+        options: Options of the run; what they disable stays disabled.
+        seconds: When no further choice is tried.
+        threads: Threads within an op; 0 leaves ONNX Runtime's default.
+        inputs: Inputs to time with; else some are drawn, at representative sizes.
+        cancellation: Ends tuning with the best choices so far.
+
+    Returns:
+        The choices, and what was measured.
+    """
+    started = time.monotonic()
+    tuning = Tuning(Choices.of(options))
+    with tempfile.TemporaryDirectory(prefix="ortopt-tune-") as folder:
+        contest = Contest(options.providers, threads if tuple(options.providers) == (CPU,) else 0)
+        token = cancellation or CancellationToken()
+        tuner = _Tuner(source, options, Path(folder), contest, started + seconds, token, tuning)
+        try:
+            tuner.run(inputs)
+        except OptimizationCancelled:
+            tuning.reason = tuning.reason or ("" if tuning.steps else "it was interrupted")
+    tuning.seconds = time.monotonic() - started
+    return tuning
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A model that was optimized with some choices."""
+
+    choices: Choices
+    path: Path
+    digest: str
+    result: OptimizeResult
+
+
+class _Tuner:
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        folder: Path,
+        contest: Contest,
+        deadline: float,
+        token: CancellationToken,
+        tuning: Tuning,
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._folder = folder
+        self._contest = contest
+        self._deadline = deadline
+        self._token = token
+        self._tuning = tuning
+        self._inputs: list[Path] = []
+        self._count = 0
+
+    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
+        tuning = self._tuning
+        original = self._made(replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=()))
+        if original is None:
+            tuning.reason = "the original could not be loaded"
+            return
+        self._draw(original, inputs)
+        if not self._inputs:
+            tuning.reason = "the original does not run here on any inputs that were drawn"
+            return
+        best = self._made(tuning.choices)
+        if best is None:
+            tuning.reason = "the model could not be optimized"
+            return
+        for name, choices in _variants(best):
+            if time.monotonic() > self._deadline:
+                tuning.unmeasured.append(name)
+                continue
+            best = self._tried(name, _merged(best.choices, choices), best)
+            tuning.choices = best.choices
+        self._against(original, best)
+
+    def _tried(self, name: str, choices: Choices, best: _Candidate) -> _Candidate:
+        """The better one of the best so far and another one."""
+        other = self._made(choices)
+        if other is None or other.digest == best.digest:
+            return best
+        speeds = self._compared(best, other)
+        if speeds is None:
+            return best
+        step = Step(name, speeds, kept=False)
+        kept = step.gain > 1 + HYSTERESIS and all(speed.high >= SLOWER for speed in speeds)
+        self._tuning.steps.append(replace(step, kept=kept))
+        return other if kept else best
+
+    def _against(self, original: _Candidate, best: _Candidate) -> None:
+        """Compare the best with the original; what is slower is not taken."""
+        simpler = [replace(best.choices, level=1), original.choices]
+        while True:
+            speeds = self._compared(original, best)
+            self._tuning.against_original = speeds
+            self._tuning.choices = best.choices
+            if speeds is None or all(speed.high >= SLOWER for speed in speeds) or best.digest == original.digest:
+                return
+            other = self._made(simpler.pop(0)) if simpler else None
+            if other is None:
+                return
+            self._tuning.steps.append(Step("the original was faster: less is done", speeds, kept=True))
+            best = other
+
+    def _compared(self, first: _Candidate, second: _Candidate) -> tuple[Speed, ...] | None:
+        return compare(first.path, second.path, self._inputs, self._contest, deadline=self._deadline, token=self._token)
+
+    def _made(self, choices: Choices) -> _Candidate | None:
+        """The model with some choices, or None where that fails."""
+        path = self._folder / f"{self._count}" / "model.onnx"
+        self._count += 1
+        path.parent.mkdir()
+        options = choices.applied_to(self._options)
+        try:
+            run = Optimization(self._source, options, cancellation=self._token)
+            result = run.run(verify=False)
+            result.save(path)
+        except OptimizationCancelled:
+            raise
+        except OrtoptError:
+            return None
+        return _Candidate(choices, path, _digest(path.parent), result)
+
+    def _draw(self, original: _Candidate, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
+        """Write inputs that the original runs on, at each of the sizes."""
+        if inputs is not None:
+            self._keep(original, dict(inputs), {})
+            return
+        model: ir.Model = original.result.model
+        interface = Interface(model)
+        for sizes in representative_sizes(model, self._options.dims):
+            self._draw_at(original, interface, sizes, (Draw(), Draw(integers="binary"), Draw(integers="one")))
+        if not self._inputs:
+            draws = tuple(draw for draw, _ in zip(initial_draws(), range(_MOST_DRAWS), strict=False))
+            self._draw_at(original, interface, dict(self._options.dims), draws)
+
+    def _draw_at(
+        self, original: _Candidate, interface: Interface, sizes: Mapping[str, int], draws: Sequence[Draw]
+    ) -> None:
+        for how in draws:
+            try:
+                drawn = interface.draw(sizes=sizes, how=how)
+            except OrtoptError:
+                continue
+            if self._keep(original, drawn, sizes):
+                return
+
+    def _keep(self, original: _Candidate, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
+        folder = self._folder / f"inputs-{self._count}"
+        self._count += 1
+        store_inputs(dict(inputs), folder)
+        brief = replace(self._contest, rounds=1, pairs=1, seconds=0.0)
+        if compare(original.path, original.path, [folder], brief, token=self._token) is None:
+            return False
+        self._inputs.append(folder)
+        self._tuning.sizes = (*self._tuning.sizes, sizes)
+        return True
+
+
+def _variants(best: _Candidate) -> Iterator[tuple[str, Choices]]:
+    """Single changes to try, those that may matter most first; of the lists, what they add."""
+    summary = best.result.summary
+    nothing = replace(best.choices, disable=(), enable=())
+    if summary.declined and best.choices.fusions == Fusions.DEFAULT.value:
+        yield "every fused op (--fusions all)", replace(nothing, fusions=Fusions.ALL.value)
+    levels = {kind.name: kind.levels for kind in registry.installed()}
+    for total in summary.passes:
+        if total.transformer in levels and _is_choice(levels[total.transformer]):
+            yield f"without {total.transformer}", replace(nothing, disable=(total.transformer,))
+
+
+def _is_choice(levels: Sequence[TransformerLevel]) -> bool:
+    """Whether a pass chooses between forms for the sake of a provider's kernels."""
+    return min(levels) in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
+
+
+def _merged(best: Choices, other: Choices) -> Choices:
+    """Another choice on top of the best ones."""
+    fusions = other.fusions if other.fusions != Fusions.DEFAULT.value else best.fusions
+    return replace(
+        best,
+        fusions=fusions,
+        disable=(*best.disable, *other.disable),
+        enable=(*best.enable, *other.enable),
+    )
+
+
+def _digest(folder: Path) -> str:
+    """The hash of all files of a model."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        digest.update(os.fsencode(path.name))
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+__all__ = ["SECONDS", "Step", "Tuning", "tune"]
