@@ -26,10 +26,12 @@ from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.reporting import report
+from ortopt.reporting.tuning import tuning_fields, tuning_lines
 from ortopt.serialization.save import Saved, save
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
+    from ortopt.tuning.tune import Tuning
     from ortopt.verification.verify import Verification
 
 
@@ -59,6 +61,10 @@ class Run:
             raise UsageError("--thorough says how to verify: leave out --no-verify")
         if flags["thorough"] and flags["inputs"] is not None:
             raise UsageError("--thorough draws inputs: leave out --inputs")
+        if flags["tune_seconds"] is not None and not flags["tune"]:
+            raise UsageError("--tune-seconds says how long --tune may take: add --tune")
+        if flags["tune"] and flags["choices_file"] is not None:
+            raise UsageError("--choices are what --tune finds: leave out one of them")
         if flags["dump_dir"] == "":
             raise UsageError("--dump-dir is given an empty name")
         self._options = options
@@ -84,6 +90,7 @@ class Run:
             self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
         self._report_stream = sys.stderr if streams else sys.stdout
         self._seconds: dict[str, float] = {}
+        self._tuning: Tuning | None = None
         self.data: dict[str, Any] | None = None
 
     def all(self) -> None:
@@ -114,6 +121,7 @@ class Run:
             seconds=self._seconds,
             error=None if error is None else str(error),
         )
+        data |= tuning_fields(self._options, self._tuning)
         self.data = data
         if self._flags["json_file"]:
             files.write_text(self._flags["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
@@ -124,6 +132,8 @@ class Run:
         self._show(result, data)
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
+        if self._flags["tune"]:
+            self._tune(progress)
         token = CancellationToken()
         observers: list[Observer] = [observer for observer in (progress, self._trace) if observer is not None]
         if self._flags["dump_dir"]:
@@ -133,6 +143,23 @@ class Run:
         with contextlib.closing(run):
             self._check_external_data(models.external_data(run.model))
             return self._finish(run, token, progress)
+
+    def _tune(self, progress: Progress | None) -> None:
+        """Choose between forms by their speed here; Ctrl-C keeps the best so far."""
+        from ortopt.tuning.tune import SECONDS, tune
+
+        seconds = self._flags["tune_seconds"]
+        token = CancellationToken()
+        with self._span("tune", progress), contextlib.suppress(OptimizationCancelled), cancels(token):
+            self._tuning = tune(
+                self._argument.source,
+                self._options,
+                seconds=SECONDS if seconds is None else seconds,
+                inputs=self._inputs if self._flags["inputs"] is not None else None,
+                cancellation=token,
+            )
+        if self._tuning is not None:
+            self._options = self._tuning.choices.applied_to(self._options)
 
     def _check_external_data(self, data: tuple[str, ...]) -> None:
         """Refuse to write over the weights of the model."""
@@ -200,7 +227,10 @@ class Run:
         if result.stopped:
             warn("stopped by the time limit; what was reached has been written")
         if not self._flags["quiet"]:
-            report.show(data, report.console(self._report_stream), everything=self._flags["verbose"])
+            out = report.console(self._report_stream)
+            report.show(data, out, everything=self._flags["verbose"])
+            for line in tuning_lines(data["tuning"]):
+                out.print(line, soft_wrap=True)
 
     def _write_trace(self) -> None:
         if self._trace is not None:

@@ -28,6 +28,11 @@ from ortopt.cli.run_options import make_options, run_option, run_options
     show_default=True,
     help="Weights in the model's file, copied beside it, or left in the original's files.",
 )
+@click.option(
+    "--tune", is_flag=True, help="Measure on this machine which passes and fused ops pay off, and take those."
+)
+@click.option("--tune-seconds", type=click.FloatRange(min=0), help="Time to measure in, about.  [default: 60]")
+@click.option("--choices", "choices_file", metavar="FILE", help="Choices that --tune has made: a report of --json.")
 @run_option("provenance")
 @click.option("--json", "json_file", metavar="FILE", help="The report as data.")
 @click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")
@@ -44,10 +49,15 @@ def command(models: tuple[str, ...], **flags: Any) -> None:
     from ortopt.cli import arguments
 
     overwrite = flags.pop("overwrite")
+    options = make_options(**flags)
+    if flags["choices_file"] is not None:
+        from ortopt.tuning.choices import read_choices
+
+        options = read_choices(flags["choices_file"]).applied_to(options)
     if arguments.are_several(models, flags["output"]):
         from ortopt.cli.several import optimize
 
-        raise click.exceptions.Exit(optimize(models, make_options(**flags), **flags))
+        raise click.exceptions.Exit(optimize(models, options, **flags))
     model, flags["output"] = arguments.one(models, flags["output"], overwrite=overwrite)
     if flags["verify"]:
         from ortopt.verification import start
@@ -55,4 +65,4 @@ def command(models: tuple[str, ...], **flags: Any) -> None:
         click.get_current_context().with_resource(start.early())
     from ortopt.cli.optimization import Run
 
-    Run(model, make_options(**flags), **flags).all()
+    Run(model, options, **flags).all()

@@ -1,7 +1,7 @@
 """The process that times two models against each other: on each set of inputs, one call of each in turns.
 
-``python -m ortopt.measurement.pair_child PARENT`` reads one JSON object from standard input and answers with one. With a single
-thread on the CPU, the time is that of the thread, which other processes do not disturb; else it is the clock's.
+``python -m ortopt.measurement.pair_child PARENT`` reads one JSON object from standard input and answers with one. With
+a single thread on the CPU, the time is that of the thread, which other processes hardly disturb; else the clock's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,88 @@
+"""What tuning measured, as data and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortopt.options import Options
+from ortopt.tuning.choices import Choices
+
+if TYPE_CHECKING:
+    from ortopt.measurement.pairs import Speed
+    from ortopt.tuning.tune import Tuning
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def tuning_fields(options: Options, tuning: Tuning | None) -> dict[str, Any]:
+    """The fields of a report that say what was chosen between equivalent forms, and what was measured for it.
+
+    Args:
+        options: The options of the run, with the choices.
+        tuning: What was measured, or None.
+    """
+    return {"choices": Choices.of(options).as_dict(), "tuning": None if tuning is None else _measured(tuning)}
+
+
+def _measured(tuning: Tuning) -> dict[str, Any]:
+    return {
+        "sizes": [dict(sizes) for sizes in tuning.sizes],
+        "steps": [{"choice": step.choice, "kept": step.kept, "speeds": _speeds(step.speeds)} for step in tuning.steps],
+        "against_original": None if tuning.against_original is None else _speeds(tuning.against_original),
+        "unmeasured": list(tuning.unmeasured),
+        "reason": tuning.reason,
+        "seconds": tuning.seconds,
+    }
+
+
+def _speeds(speeds: Sequence[Speed]) -> list[dict[str, float]]:
+    return [
+        {"low": speed.low, "median": speed.median, "high": speed.high, "seconds": speed.seconds} for speed in speeds
+    ]
+
+
+def tuning_lines(data: Mapping[str, Any] | None) -> Iterator[str]:
+    """What tuning found, in sentences.
+
+    Args:
+        data: The field ``tuning`` of a report.
+    """
+    if data is None:
+        return
+    if data["reason"]:
+        yield f"not tuned: {data['reason']}"
+        return
+    kept = [step for step in data["steps"] if step["kept"]]
+    for step in kept:
+        yield f"tuned: {step['choice']} ({_said(step['speeds'], data['sizes'])})"
+    if not kept:
+        yield f"tuned: none of {len(data['steps'])} other choices was faster"
+    if data["against_original"] is not None:
+        yield f"measured against the original: {_said(data['against_original'], data['sizes'])}"
+    if data["unmeasured"]:
+        yield f"not measured, for lack of time (--tune-seconds): {', '.join(data['unmeasured'])}"
+
+
+def _said(speeds: Sequence[Mapping[str, float]], sizes: Sequence[Mapping[str, int]]) -> str:
+    rows = []
+    for speed, size in zip(speeds, sizes, strict=True):
+        at = ", ".join(f"{name} {count}" for name, count in size.items())
+        rows.append(f"{how_fast(speed['median'])}{f' at {at}' if at else ''}")
+    return "; ".join(rows)
+
+
+def how_fast(speed: float) -> str:
+    """A speed in words, as "1.20 times faster" with a multiplication sign.
+
+    Args:
+        speed: The other time over this one.
+    """
+    if speed >= 1.005:
+        return f"{speed:.2f}{TIMES} faster"
+    if speed <= 0.995:
+        return f"{1 / speed:.2f}{TIMES} slower"
+    return "as fast"
+
+
+__all__ = ["how_fast", "tuning_fields", "tuning_lines"]

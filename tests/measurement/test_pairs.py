@@ -1,0 +1,87 @@
+"""One model is timed against another one: what is asked of the processes, and what is made of their answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortopt.measurement import pairs
+from ortopt.measurement.intervals import interval
+from ortopt.measurement.pairs import Contest, compare
+from ortopt.serialization.save import save
+from ortopt.system.child_processes import Outcome
+from ortopt.testing import parse
+from ortopt.verification.input_sets import store_inputs
+
+
+class Answers:
+    """Child processes that answer with the same ratios, and the orders that they were given."""
+
+    def __init__(self, *ratios: list[float]) -> None:
+        self.ratios = ratios
+        self.orders: list[dict[str, Any]] = []
+
+    def run(self, module: str, *, request: bytes, **_: Any) -> Outcome:
+        assert module == "ortopt.measurement.pair_child"
+        order = json.loads(request)
+        self.orders.append(order)
+        first = order["models"][0] == "a"
+        rows = [{"ratios": [ratio if first else 1 / ratio for ratio in own], "seconds": 0.5} for own in self.ratios]
+        return Outcome(json.dumps({"inputs": rows}).encode(), 0)
+
+
+def contest_of(monkeypatch: pytest.MonkeyPatch, answers: Answers, **more: Any) -> Any:
+    monkeypatch.setattr(pairs.child_processes, "run", answers.run)
+    return compare(Path("a"), Path("b"), [Path("i")] * len(answers.ratios), Contest(**more))
+
+
+def test_it_ends_early_where_it_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers([1.2] * 10, [0.9] * 10)
+    faster, slower = contest_of(monkeypatch, answers, rounds=7)
+    assert len(answers.orders) == 2
+    assert (faster.low, faster.median, faster.high) == pytest.approx((1.2, 1.2, 1.2))
+    assert slower.median == pytest.approx(0.9)
+    assert faster.seconds == 0.5
+
+
+def test_the_models_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers([1.0, 1.3, 0.8, 1.1])
+    (speed,) = contest_of(monkeypatch, answers, rounds=4)
+    assert [order["models"] for order in answers.orders] == [["a", "b"], ["b", "a"]] * 2
+    assert speed.low < speed.median < speed.high
+
+
+def test_no_process_is_started_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers([1.0, 1.5])
+    monkeypatch.setattr(pairs.child_processes, "run", answers.run)
+    assert compare(Path("a"), Path("b"), [Path("i")], Contest(), deadline=0.0) is not None
+    assert len(answers.orders) == 1
+
+
+def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs.child_processes, "run", lambda *_, **__: Outcome(b"", -9))
+    assert compare(Path("a"), Path("b"), [Path("i")], Contest()) is None
+
+
+def test_two_models_that_run(tmp_path: Path) -> None:
+    small = tmp_path / "small.onnx"
+    save(parse("main (float[N,4] x) => (float[N,4] y) { y = Neg (x) }"), small)
+    store_inputs({"x": np.ones((2, 4), np.float32)}, tmp_path / "inputs")
+    brief = Contest(rounds=2, pairs=3)
+    (speed,) = compare(small, small, [tmp_path / "inputs"], brief) or ()
+    assert 0 < speed.low <= speed.median <= speed.high
+    assert speed.seconds > 0
+    store_inputs({"other": np.ones((2, 4), np.float32)}, tmp_path / "wrong")
+    assert compare(small, small, [tmp_path / "wrong"], brief) is None
+
+
+def test_an_interval_holds_the_median_and_leaves_extremes_out() -> None:
+    low, median, high = interval([float(sample) for sample in range(101)])
+    assert median == 50
+    assert 35 < low < 45
+    assert 55 < high < 65
+    assert interval([2.0]) == (2.0, 2.0, 2.0)

@@ -1,0 +1,194 @@
+"""Tuning takes what is measured to be faster, on no inputs slower, and never more than the original's speed away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from ortopt import api
+from ortopt.cli.group import commands
+from ortopt.errors import OptimizationCancelled, UsageError
+from ortopt.measurement.pairs import Speed
+from ortopt.serialization.save import save
+from ortopt.testing import parse
+from ortopt.tuning import tune as tuning_module
+from ortopt.tuning.choices import Choices, read_choices
+from ortopt.tuning.sizes import representative_sizes
+from ortopt.tuning.tune import Tuning, tune
+
+WEIGHTS = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(32))
+MODEL = f"""
+main (float[N,8] x) => (float[N,4] y) <float[8,4] w = {{{WEIGHTS}}}, float[4] b = {{1, 2, 3, 4}}> {{
+    m = MatMul (x, w) g = Gemm (x, w, b) r = Relu (g) s = Sigmoid (m) p = Mul (m, s) y = Add (p, r) }}"""
+"""With a quick_gelu_fusion of level 2, and a fused Gemm that is not known to pay."""
+
+Counter = dict[str, int]
+Judge = Callable[[Counter, Counter], float]
+
+
+def ops(path: Path) -> Counter:
+    counts: Counter = {}
+    for node in onnx.load(path).graph.node:
+        counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    return counts
+
+
+def tuned(monkeypatch: pytest.MonkeyPatch, judge: Judge, **more: Any) -> Tuning:
+    """Tuning of `MODEL`, timed by a judge that sees the ops of both models."""
+
+    def compare(first: Path, second: Path, inputs: Sequence[Path], *_: Any, **__: Any) -> tuple[Speed, ...]:
+        speed = judge(ops(first), ops(second))
+        return tuple(Speed(speed - 0.001, speed, speed + 0.001, 1.0) for _ in inputs)
+
+    monkeypatch.setattr(tuning_module, "compare", compare)
+    return tune(parse(MODEL), api.make_options(level=3), **more)
+
+
+def test_nothing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = tuned(monkeypatch, lambda _, __: 1.0)
+    assert tuning.choices == Choices(3, "default")
+    assert tuning.steps
+    assert not any(step.kept for step in tuning.steps)
+    assert [speed.median for speed in tuning.against_original or ()] == [1.0] * len(tuning.sizes)
+
+
+def test_a_pass_that_makes_it_slower_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = tuned(
+        monkeypatch, lambda first, second: 1.2 if first.get("QuickGelu", 0) > second.get("QuickGelu", 0) else 1.0
+    )
+    assert tuning.choices == Choices(3, "default", ("quick_gelu_fusion",))
+    assert [step.choice for step in tuning.steps if step.kept] == ["without quick_gelu_fusion"]
+
+
+def test_less_than_hysteresis_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = tuned(
+        monkeypatch, lambda first, second: 1.02 if "QuickGelu" in first and "QuickGelu" not in second else 1.0
+    )
+    assert tuning.choices.disable == ()
+
+
+def test_a_result_slower_than_the_original_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = tuned(monkeypatch, lambda _, __: 0.5)
+    assert tuning.choices.level == 0
+    assert [step.choice for step in tuning.steps if step.kept] == ["the original was faster: less is done"] * 2
+
+
+def test_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = tuned(monkeypatch, lambda _, __: 2.0, seconds=0.0)
+    assert not tuning.steps
+    assert "without quick_gelu_fusion" in tuning.unmeasured
+    assert tuning.choices == Choices(3, "default")
+
+
+def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Counter] = []
+
+    def judge(first: Counter, second: Counter) -> float:
+        if kept:
+            raise OptimizationCancelled("stopped")
+        if "QuickGelu" in first and "QuickGelu" not in second:
+            kept.append(second)
+            return 1.5
+        return 1.0
+
+    tuning = tuned(monkeypatch, judge)
+    assert tuning.choices.disable == ("quick_gelu_fusion",)
+    assert tuning.against_original is None
+    assert tuning.reason == ""
+
+
+def test_an_original_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_module, "compare", lambda *_, **__: None)
+    tuning = tune(parse(MODEL), api.make_options(level=3))
+    assert "does not run here" in tuning.reason
+    assert tuning.choices == Choices(3, "default")
+
+
+SIZES = {
+    "an encoder": (
+        "main (int64[batch,seq] ids, int64[batch,seq] mask) => (int64[batch,seq] y) { y = Add (ids, mask) }",
+        [{"batch": 1, "seq": 16}, {"batch": 1, "seq": 128}],
+    ),
+    "a decoder with its cache": (
+        """main (int64[batch,seq] ids, int64[batch,past_plus_seq] mask, float[batch,2,past,4] k)
+            => (float[batch,2,past,4] y) { y = Neg (k) }""",
+        [{"batch": 1, "seq": 1, "past": 128}, {"batch": 1, "seq": 128, "past": 0}],
+    ),
+    "an image": ("main (float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Neg (x) }", [{"N": 1, "H": 224, "W": 224}]),
+    "a signal": ("main (float[B,T] x) => (float[B,T] y) { y = Neg (x) }", [{"B": 1, "T": 16000}]),
+    "fixed sizes": ("main (float[1,3] x) => (float[1,3] y) { y = Neg (x) }", [{}]),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_representative_sizes(case: str) -> None:
+    text, sizes = SIZES[case]
+    assert representative_sizes(parse(text), {}) == sizes
+
+
+def test_sizes_that_were_chosen_stay() -> None:
+    text = "main (int64[batch,seq] ids) => (int64[batch,seq] y) { y = Neg (ids) }"
+    assert representative_sizes(parse(text), {"seq": 7}) == [{"batch": 1, "seq": 7}]
+
+
+def test_choices_of_a_report_and_of_their_own(tmp_path: Path) -> None:
+    choices = Choices(2, "all", ("gelu_fusion",), ("ensure_unique_dq",))
+    for name, data in {"report.json": {"choices": choices.as_dict(), "more": 1}, "own.json": choices.as_dict()}.items():
+        (tmp_path / name).write_text(json.dumps(data))
+        assert read_choices(tmp_path / name) == choices
+    assert Choices.of(choices.applied_to(api.make_options())) == choices
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "has no choices"),
+        ('{"choices": {"level": 9, "fusions": "all", "disable": [], "enable": []}}', "has no choices"),
+        ('{"level": 2, "fusions": "some", "disable": [], "enable": []}', "has no choices"),
+        ('{"level": 2, "fusions": "all", "disable": [1], "enable": []}', "has no choices"),
+    ],
+)
+def test_files_that_have_no_choices(tmp_path: Path, text: str, because: str) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(UsageError, match=because):
+        read_choices(tmp_path / "file.json")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_choices(tmp_path / "missing.json")
+
+
+def test_the_command_tunes_and_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(parse(MODEL), tmp_path / "model.onnx")
+    runner = CliRunner()
+    done = runner.invoke(
+        commands,
+        ["optimize", "model.onnx", "-o", "a.onnx", "--tune", "--tune-seconds", "0", "--json", "report.json"],
+    )
+    assert done.exit_code == 0, done.output
+    assert "measured against the original: " in done.output
+    assert "not measured, for lack of time (--tune-seconds): " in done.output
+    replayed = runner.invoke(commands, ["optimize", "model.onnx", "-o", "b.onnx", "--choices", "report.json"])
+    assert replayed.exit_code == 0, replayed.output
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "because"),
+    [(["--tune-seconds", "3"], "add --tune"), (["--tune", "--choices", "c.json"], "leave out one of them")],
+)
+def test_options_that_make_no_sense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], because: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.json").write_text(json.dumps(Choices(3, "default").as_dict()))
+    save(parse(MODEL), tmp_path / "model.onnx")
+    done = CliRunner().invoke(commands, ["optimize", "model.onnx", *arguments])
+    assert done.exit_code == 1
+    assert because in done.output
