@@ -28,6 +28,8 @@ from ortopt.cli.run_options import make_options, run_option, run_options
     show_default=True,
     help="Weights in the model's file, copied beside it, or left in the original's files.",
 )
+@run_option("rename")
+@run_option("value_info")
 @run_option("provenance")
 @click.option("--json", "json_file", metavar="FILE", help="The report as data.")
 @click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")

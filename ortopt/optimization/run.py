@@ -93,6 +93,7 @@ class Optimization:
         self.verification: Verification | None = None
         self.repairs: list[Repair] = []
         self._prepared: Reference | None = None
+        self._inputs: Mapping[str, np.ndarray] | None = None
         self.is_thorough = False
 
     @property
@@ -131,8 +132,10 @@ class Optimization:
         Args:
             inputs: As `verify` takes them.
         """
+        self._inputs = inputs
         usable = all(execution.usable(provider)[0] for provider in self.options.providers)
-        if self.options.dims or not isinstance(self._original, str | os.PathLike) or not usable:
+        fixed = self.options.dims or self.options.input_shapes
+        if fixed or not isinstance(self._original, str | os.PathLike) or not usable:
             return
         self._prepared = self.reference(inputs)
         self._prepared.begin(self.model)
@@ -165,11 +168,26 @@ class Optimization:
         """Apply the levels, in place.
 
         Raises:
+            InvalidModelError: If the original does not run in the sizes that are asked for.
             TransformerError: If a transformer raised, with `Options.strict`.
             OptimizationCancelled: If it was stopped; `model` is valid and holds what was completed.
         """
+        if self._transformation.pipeline.resized:
+            self._require_running()
         with self._timed("optimize"):
             self._transformation.execute(self.token)
+
+    def _require_running(self) -> None:
+        """Refuse sizes with which the original does not run although it does with its own.
+
+        The original in the new sizes, once it has run, is what `verify` compares with.
+        """
+        from ortopt.optimization.resizing import check_sizes
+
+        if self._prepared is None and all(execution.usable(provider)[0] for provider in self.options.providers):
+            with self._timed("verify"):
+                self._prepared = self.reference(self._inputs)
+                check_sizes(self._prepared, self._transformation.pipeline, self.token)
 
     def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
@@ -224,6 +242,7 @@ class Optimization:
         Args:
             inputs: Inputs by name; seeded ones if None.
         """
+        from ortopt.optimization.resizing import name_nodes
         from ortopt.verification.inputs import Interface
         from ortopt.verification.verify import Reference
 
@@ -233,10 +252,15 @@ class Optimization:
         original = self._original
         source: Path | ir.Model
         interface: Interface | None = None
-        if self.options.dims or not isinstance(original, str | os.PathLike):
-            source = self._transformation.pipeline.load(self.token.with_timeout(None))
-            interface = Interface(source, self.token.with_timeout(None)) if self.options.dims else None
-            dimensions.override(source, self.options.dims)
+        dims, shapes = self.options.dims, self.options.input_shapes
+        sizes = dict(dims)
+        if dims or shapes or not isinstance(original, str | os.PathLike):
+            source = self._transformation.pipeline.original(self.token.with_timeout(None))
+            if dims or shapes:
+                interface = Interface(source, self.token.with_timeout(None), shapes)
+                sizes = dimensions.sizes_of_symbols(source, dims, shapes)
+                if dimensions.override(source, dims, shapes):
+                    name_nodes(source)
         elif Path(original).is_file():
             source = Path(original)
         else:
@@ -244,7 +268,7 @@ class Optimization:
         return Reference(
             source,
             inputs=inputs,
-            sizes=self.options.dims,
+            sizes=sizes,
             interface=interface,
             thorough=self.is_thorough,
             providers=self.options.providers,
