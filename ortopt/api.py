@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -128,9 +129,11 @@ def optimize(
     if verify not in (True, False, "thorough"):
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
-    return Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation).run(
-        verify=verify, inputs=inputs
-    )
+    run = Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation)
+    result = run.run(verify=verify, inputs=inputs)
+    for text in run.warnings:
+        warnings.warn(text, stacklevel=2)
+    return result
 
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import typing
 
 import click
@@ -69,8 +70,8 @@ def test_the_docstring_describes_each_parameter_once_in_the_order_of_the_signatu
     ("command", "without"),
     [
         (optimize_command, set()),
-        (bisect_command, {"strict", "repair", "keep_pass", "provenance"}),
-        (explain_command, {"repair", "keep_pass", "provenance"}),
+        (bisect_command, {"strict", "repair", "keep_pass", "provenance", "value_info", "rename"}),
+        (explain_command, {"repair", "keep_pass", "provenance", "value_info", "rename"}),
     ],
     ids=["optimize", "bisect", "explain"],
 )
@@ -98,7 +99,10 @@ OPTIONS = Options(
     native=True,
     opset=21,
     min_onnxruntime=(1, 20),
-    dims={"batch": 1, "a b": 2},
+    dims={"batch": 1, "a b": 2, "max(a, b)": 3},
+    input_shapes={"x": (1, None, 224), "s": (), "t:0": (2,)},
+    value_info=True,
+    rename={"x": "pixels", "a=b": "c"},
     disable=("cast_elimination@1",),
     enable=("matmul_add_fusion",),
     only=("matmul_add_fusion", "cast_elimination"),
@@ -139,14 +143,46 @@ WRONG: dict[str, object] = {
     "opset": 0,
     "min_onnxruntime": "new",
     "dims": ["batch"],
+    "input_shapes": {"x": 3},
+    "rename": {"x": "z", "y": "z"},
     "disable": "a",
     "enable": "a",
     "only": "a",
     "limit": -1,
-    "max_growth": "1MB",
+    "max_growth": "1 furlong",
     "steps": 0,
     "timeout": 0,
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("dims", "batch=1,seq=128", {"batch": 1, "seq": 128}),
+        ("dims", "max(a, b) = 3 , c=0", {"max(a, b)": 3, "c": 0}),
+        ("input_shapes", "x=1,_,3", {"x": (1, None, 3)}),
+        ("input_shapes", {"x": "1,_,3", "y": [2]}, {"x": (1, None, 3), "y": (2,)}),
+        ("input_shapes", "x=", {"x": ()}),
+        ("rename", "x=y", {"x": "y"}),
+        ("max_growth", "10MB", 10**7),
+        ("max_growth", "unlimited", sys.maxsize),
+    ],
+)
+def test_values_may_be_given_as_text(name: str, text: object, value: object) -> None:
+    assert getattr(make_options(**{name: text}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("dims", text) for text in ("", "batch", "batch=", "=1", "batch=one", "batch=1,seq", "batch=-1", "a=1,a=2")),
+        *(("input_shapes", text) for text in ("", "x", "=1", "x=1,", "x=1,two", "x=-1", "x=?")),
+        *(("rename", text) for text in ("", "x", "x=", "=y")),
+    ],
+)
+def test_texts_that_make_no_sense_are_refused(name: str, text: str) -> None:
+    with pytest.raises(UsageError):
+        make_options(**{name: text})
 
 
 @pytest.mark.parametrize("name", WRONG)

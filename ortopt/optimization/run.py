@@ -15,9 +15,11 @@ from ortopt import registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
+from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
 from ortopt.graph import scope
+from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.observers import Observer
@@ -89,11 +91,13 @@ class Optimization:
             self._transformation = Transformation(pipeline, self.observers, self.token)
             self.before = figures(self.model, self.token.with_timeout(None))
             self.required = releases.requirement(self.model, self.token.with_timeout(None))
+        check_names(self.model, options.rename, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
         self.repairs: list[Repair] = []
         self._prepared: Reference | None = None
         self._inputs: Mapping[str, np.ndarray] | None = None
+        self._named = False
         self.is_thorough = False
 
     @property
@@ -275,6 +279,28 @@ class Optimization:
             token=self.token,
         )
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the caller should know of the result: what was asked for has a price."""
+        if not self.options.value_info or execution.CPU not in self.options.providers:
+            return ()
+        joined = sum(1 for _ in slow_residuals(self.model, self.token.with_timeout(None)))
+        if not joined:
+            return ()
+        return (
+            f"ONNX Runtime joins {joined} Add with the LayerNormalization behind it when it loads the model, for it now"
+            " knows their shapes: that kernel is slower on the CPU (leave out --value-info)",
+        )
+
+    def name_interface(self) -> None:
+        """Give inputs and outputs the names that `Options.rename` asks for: the last thing before the model is used.
+
+        All that comes before, inputs to verify with among it, speaks of them as the original does.
+        """
+        if self.options.rename and not self._named:
+            rename(self.model, self.options.rename, self.token.with_timeout(None))
+        self._named = True
+
     def model_before(self, failure: TransformerError) -> ir.Model:
         """The model as a transformer that failed found it.
 
@@ -292,6 +318,7 @@ class Optimization:
             verification: How it compares with the original.
             token: Cancellation token.
         """
+        self.name_interface()
         run = self._transformation.run
         totals: dict[str, list[float]] = {}
         for entry in run.manager.history:

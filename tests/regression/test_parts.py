@@ -74,7 +74,7 @@ def test_a_manifest_is_read_in_order(tmp_path: Path) -> None:
     first, second = (
         read.settings(name, "", {"options": {"level": 3, "steps": 2}}) for name in ("a/a.onnx", "a/b.onnx")
     )
-    assert first.options == {"level": 3, "providers": ["cpu"], "dims": {"batch": 1}, "max_growth": 10**6, "steps": 2}
+    assert first.options == {"level": 3, "providers": ["cpu"], "dims": {"batch": 1}, "max_growth": "1MB", "steps": 2}
     assert second.options["level"] == 1  # what is said of a model beats the command line, which beats the defaults
     assert second.options["disable"] == ["cast_elimination", "reshape_merging"]
     assert (second.inputs, second.skip, first.skip) == (str(tmp_path / "b.npz"), "too large", "")
