@@ -100,7 +100,7 @@ def extract(
     ]
     names = Renames().checked("rename", rename)
     if inputs is None and outputs is None:
-        raise UsageError("inputs or outputs say which part of the model is meant")
+        raise UsageError("say by inputs or outputs which part of the model is meant")
     loaded = load(model, cancellation)
     scope.attach(loaded, Options(), cancellation)
     infer_model(loaded, cancellation)
@@ -205,7 +205,12 @@ class _Cut:
         if missing:
             named = ", ".join(map(quoted, missing[:_MAX_NAMED]))
             more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-            raise UsageError(f"{self._needing(missing[0])} needs the model's input {named}{more}: add it to the inputs")
+            needing = f"{self._needing(missing[0])} needs the model's"
+            raise UsageError(
+                f"{needing} input {named}: add it to the inputs"
+                if len(missing) == 1
+                else f"{needing} inputs {named}{more}: add them to the inputs"
+            )
 
     def _needing(self, name: str | None) -> str:
         """The first output that needs a value, in words."""

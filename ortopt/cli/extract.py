@@ -98,9 +98,8 @@ def _show(data: dict[str, Any], *, to_stdout: bool) -> None:
     from ortopt.terminal_text import one_line
 
     out = report.console(sys.stderr if to_stdout else sys.stdout)
-    for table in interface.tables(data):
-        out.print(table)
-        out.print()
+    interface.show(out, data)
+    out.print()
     nodes = f"{data['nodes']['part']} of {data['nodes']['model']} nodes"
     beside = f" with {one_line(data['data'])}" if data["data"] else ""
     path = one_line(data["output"] or "stdout")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
 from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import is_invented, is_known
 from ortopt.reporting.report import table
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
+
+_GAP: Final = 3
+"""Spaces between two columns."""
 
 Dims = list[int | str | None]
 
@@ -53,15 +58,52 @@ def shape_text(dims: Dims | None) -> str:
     return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
-def tables(data: Mapping[str, Any]) -> Iterator[Table]:
-    """A table of the inputs and one of the outputs.
+def show(out: Console, data: Mapping[str, Any]) -> None:
+    """Print a table of the inputs and one of the outputs, an empty line before each.
 
     Args:
-        data: ``inputs`` and ``outputs``, each a list from `described`.
+        out: The console.
+        data: ``inputs`` and ``outputs``, each a list from `described`; where a value has ``inferred``, that is shown.
     """
     for kind in ("inputs", "outputs"):
-        rows = ((value["name"], value["type"] or "unknown", shape_text(value["shape"])) for value in data[kind])
-        yield table((kind, "type", "shape"), rows, text=3)
+        rows = [
+            (value["name"], value["type"] or "unknown", shape_text(value.get("inferred", value["shape"])))
+            for value in data[kind]
+        ]
+        out.print()
+        print_table(out, (kind, "type", "shape"), rows, text=3)
 
 
-__all__ = ["described", "inferred_shape", "shape_text", "tables"]
+def print_table(
+    out: Console, headers: Sequence[str], rows: Sequence[Sequence[object]], *, text: int = 1, headless: bool = False
+) -> None:
+    """Print a table; where the console is too narrow for it, each row on lines of its own: names stay whole.
+
+    Args:
+        out: The console.
+        headers: Headers of the columns.
+        rows: The cells.
+        text: Number of columns that hold text; the columns after them hold numbers.
+        headless: Whether the headers are left out, and the last column may be folded between words.
+    """
+    cells = [tuple(one_line(cell) for cell in row) for row in rows]
+    every = [*cells, *([] if headless else [tuple(headers)])]
+    if headless or sum(max(map(len, column)) + _GAP for column in zip(*every, strict=True)) - _GAP <= out.width:
+        out.print(table(headers, cells, text=text, headless=headless))
+        return
+    from rich.padding import Padding
+
+    out.print(", ".join(headers), style="bold")
+    for first, *others in cells:
+        out.print(first, soft_wrap=True)
+        out.print(Padding("   ".join(filter(None, others)), (0, 0, 0, 4)))
+
+
+def number(count: int | str | None) -> str:
+    """A number, or a formula, with commas between thousands."""
+    if isinstance(count, int):
+        return f"{count:,}"
+    return "unknown" if count is None else re.sub(r"(?<![\w.])\d{4,}(?!\w)", lambda found: f"{int(found[0]):,}", count)
+
+
+__all__ = ["described", "inferred_shape", "number", "print_table", "shape_text", "show"]
