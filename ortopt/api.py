@@ -22,6 +22,7 @@ from ortopt.optimization.result import (
 )
 from ortopt.optimization.run import Optimization, Source
 from ortopt.options import declarations
+from ortopt.system import memory
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def optimize(
     keep_functions: bool = False,
     transformers: Iterable[GraphTransformer] = (),
     observers: Iterable[Observer] = (),
+    max_memory: int | str | None = None,
     cancellation: CancellationToken | None = None,
 ) -> OptimizeResult:
     """Optimize a model; the argument itself is never changed.
@@ -112,6 +114,8 @@ def optimize(
         keep_functions: Do not inline local functions.
         transformers: Transformers of your own, instances, beside the installed ones.
         observers: Observers of the run.
+        max_memory: Bytes of memory that this process and its children may use meanwhile, mapped files apart, or a text
+            such as ``"2GB"``; above it, MemoryError is raised. None is no limit; only Linux enforces one.
         cancellation: Cancellation token.
 
     Returns:
@@ -129,8 +133,9 @@ def optimize(
     if verify not in (True, False, "thorough"):
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
-    run = Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation)
-    result = run.run(verify=verify, inputs=inputs)
+    with memory.bounded(None if max_memory is None else memory.parse_limit("max_memory", max_memory)):
+        run = Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation)
+        result = run.run(verify=verify, inputs=inputs)
     for text in run.warnings:
         warnings.warn(text, stacklevel=2)
     return result

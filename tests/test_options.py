@@ -18,13 +18,16 @@ from ortopt.cli.groups import command as groups_command
 from ortopt.cli.optimize import command as optimize_command
 from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
+from ortopt.observers import Observer
 from ortopt.option_kinds import parse_size
 from ortopt.options import Options, Target, as_arguments, declarations
 from ortopt.partition.settings import PartitionOptions
+from ortopt.system import memory
+from ortopt.testing import parse
 from tools import document_options
 
 SIGNATURE = inspect.signature(optimize).parameters
-OTHERS = {"model", "verify", "inputs", "transformers", "observers", "cancellation"}
+OTHERS = {"model", "verify", "inputs", "transformers", "observers", "max_memory", "cancellation"}
 """Parameters of `optimize` that are no options of a run: what is optimized, and with what and whom."""
 
 WITHOUT_FLAG = {"enforce_timeout", "settings"}
@@ -206,3 +209,29 @@ def test_the_documented_table_is_the_generated_one() -> None:
     assert document_options.PAGE.read_text(encoding="utf-8") == document_options.page(), (
         "run: python -m tools.document_options"
     )
+
+
+@pytest.mark.parametrize("limit", ["1 furlong", "1MB", 1, -1, 0.5, "0"])
+def test_a_limit_of_memory_that_makes_no_sense_is_refused(limit: typing.Any) -> None:
+    with pytest.raises(UsageError):
+        optimize(b"", max_memory=limit)
+
+
+@pytest.mark.parametrize(
+    ("given", "held"), [("2GB", 2 * 10**9), (3 * 10**9, 3 * 10**9), ("unlimited", None), (None, None)]
+)
+def test_memory_is_limited_while_a_run_lasts(given: typing.Any, held: int | None) -> None:
+    seen: list[int | None] = []
+
+    class Look(Observer):
+        def before(self, *where: object) -> None:
+            seen.append(memory.limit())
+
+    optimize(
+        parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"),
+        max_memory=given,
+        verify=False,
+        observers=[Look()],
+    )
+    assert set(seen) == {held}
+    assert memory.limit() is None

@@ -252,7 +252,9 @@ class Optimization:
 
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            return prepared
+            if inputs is None or inputs is self._inputs:
+                return prepared
+            prepared.close()
         original = self._original
         source: Path | ir.Model
         interface: Interface | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import ortopt
+from ortopt.api import Optimization, make_options
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
@@ -179,3 +181,12 @@ def test_what_is_fused_well_has_no_price(tmp_path: Path) -> None:
     result = ortopt.optimize(parse(RESIDUAL), value_info=True)
     assert "Sum" in [node.op_type for node in result.model.graph]
     assert infos(result, tmp_path / "m.onnx")
+
+
+def test_inputs_that_verification_is_given_later_are_the_ones_that_count() -> None:
+    run = Optimization(parse(NETWORK), make_options(input_shapes="x=2,3,5,5"))
+    wrong = {"x": np.zeros((2, 3, 8, 8), np.float32)}
+    with contextlib.closing(run):
+        run.transform()
+        assert "do not fit" not in run.verify().reason
+        assert run.verify(wrong).status == "impossible"
