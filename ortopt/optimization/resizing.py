@@ -36,23 +36,25 @@ def name_nodes(model: ir.Model) -> None:
         node.name = node.name or next((value.name for value in node.outputs if value.name), None)
 
 
-def check_sizes(reference: Reference, pipeline: Pipeline, token: CancellationToken) -> None:
+def check_sizes(reference: Reference, pipeline: Pipeline, providers: Sequence[str], token: CancellationToken) -> None:
     """Refuse sizes with which an original does not run although it runs with its own.
 
     Args:
         reference: The original in the new sizes; it runs here.
         pipeline: Loads the original.
+        providers: What runs it.
         token: Cancellation token.
 
     Raises:
         InvalidModelError: If it does not run in them; the message names the node that holds the old size.
+        UsageError: If inputs to verify with are given that have other sizes.
     """
     from ortopt.verification.verify import Reference
 
     failure = reference.run()
     if failure is None:
         return
-    with Reference(pipeline.original(token), providers=pipeline.options.providers, token=token) as original:
+    with Reference(pipeline.original(token), providers=providers, token=token) as original:
         if original.run() is not None:  # it does not run here at all, as verification will say
             return
     shapes = pipeline.options.input_shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
@@ -188,10 +188,13 @@ class Optimization:
         """
         from ortopt.optimization.resizing import check_sizes
 
-        if self._prepared is None and all(execution.usable(provider)[0] for provider in self.options.providers):
-            with self._timed("verify"):
+        with self._timed("verify"):
+            if all(execution.usable(provider)[0] for provider in self.options.providers):
                 self._prepared = self.reference(self._inputs)
-                check_sizes(self._prepared, self._transformation.pipeline, self.token)
+                check_sizes(self._prepared, self._transformation.pipeline, self.options.providers, self.token)
+                return
+            with self.reference(self._inputs, (execution.CPU,)) as reference:
+                check_sizes(reference, self._transformation.pipeline, (execution.CPU,), self.token)
 
     def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
@@ -240,11 +243,14 @@ class Optimization:
             self.verification = repairer.compared()
             return repairer.blame(self.verification) if self.verification.status == "differs" else None
 
-    def reference(self, inputs: Mapping[str, np.ndarray] | None = None) -> Reference:
+    def reference(
+        self, inputs: Mapping[str, np.ndarray] | None = None, providers: Sequence[str] | None = None
+    ) -> Reference:
         """The original to compare results with, which the caller closes; the one of `begin_verification`, once.
 
         Args:
             inputs: Inputs by name; seeded ones if None.
+            providers: What runs it; those of the options if None.
         """
         from ortopt.optimization.resizing import name_nodes
         from ortopt.verification.inputs import Interface
@@ -277,7 +283,7 @@ class Optimization:
             sizes=sizes,
             interface=interface,
             thorough=self.is_thorough,
-            providers=self.options.providers,
+            providers=self.options.providers if providers is None else providers,
             token=self.token,
         )
 

@@ -60,8 +60,9 @@ class Interface:
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER, shapes: Shapes | None = None) -> None:
         nodes = (node for graph in scope.graphs(model, token) for node in token.checked(graph))
         self.takes_empty = not any(is_undefined_without_elements(node) for node in nodes)
+        self._shapes = shapes or {}
         self._inputs = [
-            ModelInput.of(value, (shapes or {}).get(value.name or ""))
+            ModelInput.of(value, self._shapes.get(value.name or ""))
             for value in model.graph.inputs
             if not value.is_initializer()
         ]
@@ -200,6 +201,13 @@ class Interface:
             UsageError: They contradict each other.
         """
         shapes = {name: np.shape(value) for name, value in inputs.items() if not isinstance(value, list)}
+        for name, shape in shapes.items():
+            wanted = self._shapes.get(name, shape)
+            if len(wanted) != len(shape) or any(
+                size not in (None, own) for size, own in zip(wanted, shape, strict=True)
+            ):
+                asked = ", ".join("_" if size is None else str(size) for size in wanted)
+                raise UsageError(f"input {quoted(name)} has the shape {list(shape)}, but [{asked}] is asked for")
         for name, shape in self.resized(shapes, sizes).items():
             if shape != shapes[name]:
                 chosen = ", ".join(f"{key}={size}" for key, size in sizes.items())

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import ortopt
+from ortopt.analysis.providers import usable
 from ortopt.api import Optimization, make_options
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.serialization.save import save
@@ -188,5 +189,23 @@ def test_inputs_that_verification_is_given_later_are_the_ones_that_count() -> No
     wrong = {"x": np.zeros((2, 3, 8, 8), np.float32)}
     with contextlib.closing(run):
         run.transform()
-        assert "do not fit" not in run.verify().reason
-        assert run.verify(wrong).status == "impossible"
+        assert run.verify().status == "verified"
+        with pytest.raises(
+            UsageError, match=r"input 'x' has the shape \[2, 3, 8, 8\], but \[2, 3, 5, 5\] is asked for"
+        ):
+            run.verify(wrong)
+
+
+def test_inputs_of_another_size_are_refused_before_the_work_begins() -> None:
+    wrong = {"x": np.zeros((2, 3, 8, 8), np.float32)}
+    with pytest.raises(UsageError, match=r"but \[_, 3, 5, 5\] is asked for"):
+        ortopt.optimize(parse(NETWORK), input_shapes="x=_,3,5,5", inputs=wrong)
+
+
+def test_a_provider_that_is_not_here_does_not_hide_that_a_size_is_held() -> None:
+    if usable("CUDAExecutionProvider")[0]:
+        pytest.skip("the provider is here")
+    with pytest.raises(InvalidModelError, match="Add 'y' holds the old size"):
+        ortopt.optimize(parse(POSITIONS), providers=["cuda"], input_shapes="x=1,5,2", verify=False)
+    result = ortopt.optimize(parse(NETWORK), providers=["cuda"], input_shapes="x=1,3,5,5", verify=False)
+    assert declared(result.model)["y"] == [1, 4, 1, 1]
