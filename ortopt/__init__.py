@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from ortopt.extraction import extract
     from ortopt.manager import GraphTransformerManager
     from ortopt.observers import HistoryEntry, Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
@@ -61,6 +62,7 @@ _HOMES = {
     "UsageError": "errors",
     "VerificationError": "errors",
     "defer_sympy": "_deferred_sympy",
+    "extract": "extraction",
     "optimize": "api",
 }
 
@@ -105,5 +107,6 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "defer_sympy",
+    "extract",
     "optimize",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,7 @@ from ortopt.optimization.result import (
 )
 from ortopt.optimization.run import Optimization, Source
 from ortopt.options import declarations
+from ortopt.system import memory
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -37,14 +39,17 @@ def optimize(
     native: bool = False,
     opset: int | None = None,
     min_onnxruntime: str | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: str | Mapping[str, int] | None = None,
+    input_shapes: str | Mapping[str, str | Sequence[int | None]] | None = None,
+    value_info: bool = False,
+    rename: str | Mapping[str, str] | None = None,
     disable: Sequence[str] = (),
     enable: Sequence[str] = (),
     only: Sequence[str] = (),
     passes: str | None = None,
     settings: Mapping[str, Mapping[str, object]] | None = None,
     limit: int | None = None,
-    max_growth: int | None = None,
+    max_growth: int | str | None = None,
     steps: int = 10,
     timeout: float | None = None,
     enforce_timeout: bool = False,
@@ -58,6 +63,7 @@ def optimize(
     keep_functions: bool = False,
     transformers: Iterable[GraphTransformer] = (),
     observers: Iterable[Observer] = (),
+    max_memory: int | str | None = None,
     cancellation: CancellationToken | None = None,
 ) -> OptimizeResult:
     """Optimize a model; the argument itself is never changed.
@@ -72,14 +78,22 @@ def optimize(
         opset: Convert to this opset of ai.onnx, and raise it no further.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
             op comes into the model. None is the installed version.
-        dims: Sizes of symbolic input dimensions, by name or denotation.
+        dims: Sizes of symbolic input dimensions, by name or denotation. A text is read as the flag's value:
+            ``"batch=1,seq=128"``.
+        input_shapes: Shapes of inputs; changes fixed sizes too, where the model allows it. By input a list of sizes,
+            None for one that stays as it is; a text is read as the flag's value: ``"pixel_values=1,3,224,224"``. Where
+            a fixed size changes, the result is compared with the original with its inputs' declared sizes changed and
+            what it declares of computed values dropped.
+        value_info: Write what is known of all values' types and shapes. Otherwise only what the model states is
+            written, corrected.
+        rename: New names of inputs and outputs. Until the model is written, all is called as in the original.
         disable: Passes to leave out: NAME, or NAME@LEVEL at one level only.
         enable: Passes to add that are off by default.
         only: The only passes to run.
         passes: Pipeline of passes with options: 'NAME{option=value},NAME'.
         settings: Options of single passes: name to option to value.
         limit: Stop after this number of rewrites.
-        max_growth: Bytes by which the file may grow. None is max(1 MB, 1 %).
+        max_growth: Bytes by which the file may grow, or a text such as ``"10MB"``. None is max(1 MB, 1 %).
         steps: Limit on the steps of each level.
         timeout: Seconds after which the run ends with the best result so far, verified and marked `stopped`.
             Verification and repair may take as long again, and 60 s in any case. By itself it is cooperative: the
@@ -100,6 +114,8 @@ def optimize(
         keep_functions: Do not inline local functions.
         transformers: Transformers of your own, instances, beside the installed ones.
         observers: Observers of the run.
+        max_memory: Bytes of memory that this process and its children may use meanwhile, mapped files apart, or a text
+            such as ``"2GB"``; above it, MemoryError is raised. None is no limit; only Linux enforces one.
         cancellation: Cancellation token.
 
     Returns:
@@ -117,9 +133,12 @@ def optimize(
     if verify not in (True, False, "thorough"):
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
-    return Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation).run(
-        verify=verify, inputs=inputs
-    )
+    with memory.bounded(None if max_memory is None else memory.parse_limit("max_memory", max_memory)):
+        run = Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation)
+        result = run.run(verify=verify, inputs=inputs)
+    for text in run.warnings:
+        warnings.warn(text, stacklevel=2)
+    return result
 
 
 __all__ = [

@@ -7,13 +7,15 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ortopt.errors import UsageError
 
 _UNITS = {"": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 UNLIMITED = "unlimited"
+KEPT = "_"
+"""How a size is written that stays as it is."""
 
 
 def parse_size(text: str) -> int:
@@ -147,14 +149,10 @@ class Size(Kind):
     syntax = "e.g. 0, 1MB, unlimited"
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a number of bytes."""
+        """Check that it is a number of bytes, or a text with a unit."""
         if isinstance(value, str):
-            raise UsageError(f"{name} is a number of bytes, e.g. {parse_size(value)}, not the text {value!r}")
+            return sys.maxsize if value.strip().lower() == UNLIMITED else parse_size(value)
         return whole_number(name, value)
-
-    def parsed(self, flag: str, text: Any) -> Any:
-        """A number of bytes from a size with a unit."""
-        return sys.maxsize if text.strip().lower() == UNLIMITED else parse_size(text)
 
     def arguments(self, flag: str, value: Any) -> list[str]:
         """The number of bytes, or that there is no limit."""
@@ -222,7 +220,9 @@ class Sizes(Kind):
     is_list = True
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it maps names to whole numbers."""
+        """Check that it maps names to whole numbers, or is a text that does."""
+        if isinstance(value, str):
+            return named_sizes(name, (value,))
         if value is not None and not isinstance(value, Mapping):
             raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'batch': 1}}, not {value!r}")
         sizes: dict[str, int] = {}
@@ -233,12 +233,75 @@ class Sizes(Kind):
         return sizes
 
     def parsed(self, flag: str, text: Any) -> Any:
-        """The sizes from texts of the form NAME=VALUE."""
+        """The sizes from texts of the form NAME=VALUE,NAME=VALUE."""
         return named_sizes(flag, text)
 
     def arguments(self, flag: str, value: Any) -> list[str]:
         """A flag for each size."""
         return [argument for name, size in value.items() for argument in (flag, f"{name}={size}")]
+
+
+class Shapes(Kind):
+    """Shapes by the names of inputs: tuples of sizes, None for a dimension that stays as it is."""
+
+    is_list = True
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it maps names to shapes, or is a text that does, or several."""
+        if isinstance(value, str):
+            return named_shapes(name, (value,))
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name} maps names of inputs to shapes, e.g. {{'x': [1, 3, 224, 224]}}, not {value!r}")
+        shapes: dict[str, tuple[int | None, ...]] = {}
+        for which, shape in (value or {}).items():
+            if not isinstance(which, str):
+                raise UsageError(f"{name} maps names of inputs to shapes; {which!r} is no name")
+            if isinstance(shape, str):
+                shapes[which] = _shape(f"{name} of {which}", shape)
+            elif isinstance(shape, Iterable):
+                what = f"a size of input {which}"
+                shapes[which] = tuple(None if size is None else whole_number(what, size) for size in shape)
+            else:
+                raise UsageError(f"the shape of input {which} is a list of sizes, not {shape!r}")
+        return shapes
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """The shapes from texts of the form NAME=SIZE,SIZE."""
+        return named_shapes(flag, text)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each shape."""
+        texts = (f"{name}={','.join(map(_size_text, shape))}" for name, shape in value.items())
+        return [argument for text in texts for argument in (flag, text)]
+
+
+class Renames(Kind):
+    """New names by old ones."""
+
+    is_list = True
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it maps names to other names, each new one once."""
+        if isinstance(value, str):
+            value = new_names(name, (value,))
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name} maps old names to new ones, e.g. {{'input.1': 'pixels'}}, not {value!r}")
+        names = dict(value or {})
+        for old, new in names.items():
+            if not (isinstance(old, str) and isinstance(new, str) and old and new):
+                raise UsageError(f"{name} maps old names to new ones; {old!r} to {new!r} is none")
+        twice = next((new for new in names.values() if list(names.values()).count(new) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{name} gives two values the name {twice!r}")
+        return names
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """The names from texts of the form OLD=NEW."""
+        return new_names(flag, text)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each name."""
+        return [argument for old, new in value.items() for argument in (flag, f"{old}={new}")]
 
 
 class Release(Kind):
@@ -255,16 +318,73 @@ def commas(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def named_sizes(flag: str, values: tuple[str, ...]) -> dict[str, int]:
-    """The sizes in the values of a flag that may be repeated.
+    """The sizes in the values of a flag that may be repeated and takes lists: ``batch=1,seq=128``.
+
+    A name may hold commas, as ``max(a, b)`` does: a comma separates only where a number stands before it.
 
     Raises:
         UsageError: If a value is no NAME=VALUE, or contradicts another.
     """
     sizes: dict[str, int] = {}
-    for text in values:
-        name, _, number = text.rpartition("=")
-        if not name or not number.strip().isdecimal():
-            raise UsageError(f"{flag} takes NAME=VALUE, not {text!r}")
-        if sizes.setdefault(name.strip(), int(number)) != int(number):
-            raise UsageError(f"{flag} {name.strip()} is given twice: {sizes[name.strip()]} and {number}")
+    for value in values:
+        for name, number in _sizes(flag, value):
+            if sizes.setdefault(name, number) != number:
+                raise UsageError(f"{flag} {name} is given twice: {sizes[name]} and {number}")
     return sizes
+
+
+def _sizes(flag: str, text: str) -> Iterator[tuple[str, int]]:
+    """The names and sizes in one value of a flag."""
+    rest: str | None = text
+    while rest is not None:
+        match = re.match(r"(.*?\S.*?)=\s*(\d+)\s*(,|$)", rest, flags=re.ASCII | re.DOTALL)
+        if match is None:
+            raise UsageError(f"{flag} takes NAME=VALUE, several separated by commas, not {text!r}")
+        yield match[1].strip(), int(match[2])
+        rest = rest[match.end() :] if match[3] else None
+
+
+def named_shapes(flag: str, values: tuple[str, ...]) -> dict[str, tuple[int | None, ...]]:
+    """The shapes in the values of a flag that may be repeated, each ``NAME=SIZE,SIZE``.
+
+    Raises:
+        UsageError: If a value is none, or a name is given twice.
+    """
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for text in values:
+        name, equals, sizes = text.rpartition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{flag} takes NAME=SIZE,SIZE, e.g. x=1,3,224,224, not {text!r}")
+        shape = _shape(flag, sizes)
+        if shapes.setdefault(name.strip(), shape) != shape:
+            raise UsageError(f"{flag} {name.strip()} is given twice")
+    return shapes
+
+
+def _shape(flag: str, text: str) -> tuple[int | None, ...]:
+    """A shape from its sizes, separated by commas; ``_`` is a size that stays as it is."""
+    sizes = [size.strip() for size in text.split(",")] if text.strip() else []
+    for size in sizes:
+        if size != KEPT and not (size.isascii() and size.isdecimal()):
+            raise UsageError(f"{flag} takes sizes separated by commas, {KEPT} for one that stays, not {text!r}")
+    return tuple(None if size == KEPT else int(size) for size in sizes)
+
+
+def _size_text(size: int | None) -> str:
+    return KEPT if size is None else str(size)
+
+
+def new_names(flag: str, values: tuple[str, ...]) -> dict[str, str]:
+    """The names in the values of a flag that may be repeated, each ``OLD=NEW``.
+
+    Raises:
+        UsageError: If a value is none, or a name is given twice.
+    """
+    names: dict[str, str] = {}
+    for text in values:
+        old, _, new = text.rpartition("=")
+        if not old or not new:
+            raise UsageError(f"{flag} takes OLD=NEW, not {text!r}")
+        if names.setdefault(old, new) != new:
+            raise UsageError(f"{flag} gives {old!r} two names: {names[old]!r} and {new!r}")
+    return names

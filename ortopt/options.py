@@ -20,8 +20,10 @@ from ortopt.option_kinds import (
     Kind,
     Names,
     Release,
+    Renames,
     Seconds,
     Settings,
+    Shapes,
     Size,
     Sizes,
     Switch,
@@ -149,7 +151,18 @@ class Options:
         says="the installed one",
     )
     dims: Mapping[str, int] = _option(
-        dict, Sizes(), "--dim", "Sizes of symbolic input dimensions, by name or denotation.", metavar="NAME=VALUE"
+        dict, Sizes(), "--dim", "Sizes of symbolic input dimensions, by name or denotation.", metavar="NAME=SIZE,..."
+    )
+    input_shapes: Mapping[str, tuple[int | None, ...]] = _option(
+        dict,
+        Shapes(),
+        "--input-shape",
+        "Shapes of inputs; changes fixed sizes too, where the model allows it.",
+        metavar="NAME=SIZE,...",
+    )
+    value_info: bool = _option(False, Switch(), "--value-info", "Write what is known of all values' types and shapes.")
+    rename: Mapping[str, str] = _option(
+        dict, Renames(), "--rename", "New names of inputs and outputs.", metavar="OLD=NEW"
     )
     disable: tuple[str, ...] = _option(
         (), Names(), "--disable", "Passes to leave out: NAME, or NAME@LEVEL at one level only.", metavar="A,B"

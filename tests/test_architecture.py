@@ -27,7 +27,7 @@ LAYERS = (
     "registry rule_batch batch_runner manager instrumentation",
     "verification measurement",
     "optimization",
-    "api tuning",
+    "api extraction tuning",
     "runtime",
     "reporting benchmarking testing zoo",
     "regression",

@@ -32,6 +32,7 @@ ARGUMENTS = {
     "explain": ["model.onnx", "identity_elimination", "--json"],
     "explain attention": ["model.onnx", "--json"],
     "groups": ["model.onnx", "--json"],
+    "extract": ["model.onnx", "--outputs", "m", "-o", "part.onnx", "--json"],
     "info": ["model.onnx", "--json"],
     "passes": ["--json"],
     "zoo list": ["--json"],

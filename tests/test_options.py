@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import typing
 
 import click
@@ -17,13 +18,16 @@ from ortopt.cli.groups import command as groups_command
 from ortopt.cli.optimize import command as optimize_command
 from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
+from ortopt.observers import Observer
 from ortopt.option_kinds import parse_size
 from ortopt.options import Options, Target, as_arguments, declarations
 from ortopt.partition.settings import PartitionOptions
+from ortopt.system import memory
+from ortopt.testing import parse
 from tools import document_options
 
 SIGNATURE = inspect.signature(optimize).parameters
-OTHERS = {"model", "verify", "inputs", "transformers", "observers", "cancellation"}
+OTHERS = {"model", "verify", "inputs", "transformers", "observers", "max_memory", "cancellation"}
 """Parameters of `optimize` that are no options of a run: what is optimized, and with what and whom."""
 
 WITHOUT_FLAG = {"enforce_timeout", "settings"}
@@ -69,8 +73,8 @@ def test_the_docstring_describes_each_parameter_once_in_the_order_of_the_signatu
     ("command", "without"),
     [
         (optimize_command, set()),
-        (bisect_command, {"strict", "repair", "keep_pass", "provenance"}),
-        (explain_command, {"repair", "keep_pass", "provenance"}),
+        (bisect_command, {"strict", "repair", "keep_pass", "provenance", "value_info", "rename"}),
+        (explain_command, {"repair", "keep_pass", "provenance", "value_info", "rename"}),
     ],
     ids=["optimize", "bisect", "explain"],
 )
@@ -98,7 +102,10 @@ OPTIONS = Options(
     native=True,
     opset=21,
     min_onnxruntime=(1, 20),
-    dims={"batch": 1, "a b": 2},
+    dims={"batch": 1, "a b": 2, "max(a, b)": 3},
+    input_shapes={"x": (1, None, 224), "s": (), "t:0": (2,)},
+    value_info=True,
+    rename={"x": "pixels", "a=b": "c"},
     disable=("cast_elimination@1",),
     enable=("matmul_add_fusion",),
     only=("matmul_add_fusion", "cast_elimination"),
@@ -139,14 +146,46 @@ WRONG: dict[str, object] = {
     "opset": 0,
     "min_onnxruntime": "new",
     "dims": ["batch"],
+    "input_shapes": {"x": 3},
+    "rename": {"x": "z", "y": "z"},
     "disable": "a",
     "enable": "a",
     "only": "a",
     "limit": -1,
-    "max_growth": "1MB",
+    "max_growth": "1 furlong",
     "steps": 0,
     "timeout": 0,
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("dims", "batch=1,seq=128", {"batch": 1, "seq": 128}),
+        ("dims", "max(a, b) = 3 , c=0", {"max(a, b)": 3, "c": 0}),
+        ("input_shapes", "x=1,_,3", {"x": (1, None, 3)}),
+        ("input_shapes", {"x": "1,_,3", "y": [2]}, {"x": (1, None, 3), "y": (2,)}),
+        ("input_shapes", "x=", {"x": ()}),
+        ("rename", "x=y", {"x": "y"}),
+        ("max_growth", "10MB", 10**7),
+        ("max_growth", "unlimited", sys.maxsize),
+    ],
+)
+def test_values_may_be_given_as_text(name: str, text: object, value: object) -> None:
+    assert getattr(make_options(**{name: text}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("dims", text) for text in ("", "batch", "batch=", "=1", "batch=one", "batch=1,seq", "batch=-1", "a=1,a=2")),
+        *(("input_shapes", text) for text in ("", "x", "=1", "x=1,", "x=1,two", "x=-1", "x=?")),
+        *(("rename", text) for text in ("", "x", "x=", "=y")),
+    ],
+)
+def test_texts_that_make_no_sense_are_refused(name: str, text: str) -> None:
+    with pytest.raises(UsageError):
+        make_options(**{name: text})
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -170,3 +209,29 @@ def test_the_documented_table_is_the_generated_one() -> None:
     assert document_options.PAGE.read_text(encoding="utf-8") == document_options.page(), (
         "run: python -m tools.document_options"
     )
+
+
+@pytest.mark.parametrize("limit", ["1 furlong", "1MB", 1, -1, 0.5, "0"])
+def test_a_limit_of_memory_that_makes_no_sense_is_refused(limit: typing.Any) -> None:
+    with pytest.raises(UsageError):
+        optimize(b"", max_memory=limit)
+
+
+@pytest.mark.parametrize(
+    ("given", "held"), [("2GB", 2 * 10**9), (3 * 10**9, 3 * 10**9), ("unlimited", None), (None, None)]
+)
+def test_memory_is_limited_while_a_run_lasts(given: typing.Any, held: int | None) -> None:
+    seen: list[int | None] = []
+
+    class Look(Observer):
+        def before(self, *where: object) -> None:
+            seen.append(memory.limit())
+
+    optimize(
+        parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"),
+        max_memory=given,
+        verify=False,
+        observers=[Look()],
+    )
+    assert set(seen) == {held}
+    assert memory.limit() is None

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODEL = """
 main (float[batch,8] x) => (float[one,four] y) <float[4] w = {1,2,3,4}> {
-    i = Identity (x)
-    s = ReduceSum <keepdims = 1> (i)
+    hidden = Identity (x)
+    s = ReduceSum <keepdims = 1> (hidden)
     y = Mul (s, w)
 }"""
 

@@ -14,7 +14,6 @@ from ortopt.analysis import providers as execution
 from ortopt.cli import check_display, files
 from ortopt.cli.warning import warn
 from ortopt.errors import InvalidModelError, OptimizationCancelled, UsageError
-from ortopt.option_kinds import UNLIMITED, parse_size
 from ortopt.options import declarations
 from ortopt.regression import baseline as baselines
 from ortopt.regression import junit, markdown, shards, sources
@@ -166,11 +165,7 @@ def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline
 
 
 def _runner(flags: Mapping[str, Any]) -> Any:
-    limit = None
-    if flags["max_memory"] and flags["max_memory"].strip().lower() != UNLIMITED:
-        limit = parse_size(flags["max_memory"])
-        if limit < memory.LEAST:
-            raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {flags['max_memory']}")
+    limit = memory.parse_limit("--max-memory", flags["max_memory"]) if flags["max_memory"] else None
     if flags["dask"]:
         if flags["latency"]:
             raise UsageError("--latency measures here, alone: leave out --dask")

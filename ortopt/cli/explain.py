@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -119,7 +120,7 @@ def _transformed(
     if kind is not None and not any(chosen.transformer.name == kind.name for chosen in run.selected):
         levels = ", ".join(str(at.value) for at in kind.levels)
         raise UsageError(f"{kind.name} (level {levels}) does not run with these options")
-    with cancels(token):
+    with contextlib.closing(run), cancels(token):
         run.transform()
     result = run.result(None)
     if result.stopped:

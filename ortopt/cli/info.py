@@ -9,25 +9,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
+from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-@click.command("info")
+@click.command("info", short_help="Show what a model holds: sizes, shapes, multiply-adds.")
 @click.argument("model")
+@run_option("dims", help_="Show shapes and multiply-adds for these sizes.")
+@run_option("input_shapes", help_="Likewise, by the names of inputs.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
-def command(model: str, as_json: bool) -> None:
-    """Show what a model holds.
+def command(model: str, as_json: bool, dims: tuple[str, ...], input_shapes: tuple[str, ...]) -> None:
+    """Show what a model holds: shapes as they are inferred, weights, ops and their multiply-adds.
 
-    MODEL is a file, "-" for stdin, or zoo:NAME.
+    Where sizes are free, multiply-adds are formulas. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
+    from ortopt.analysis.dimensions import override
     from ortopt.cli import models
+    from ortopt.option_kinds import named_shapes, named_sizes
     from ortopt.serialization.load import load
 
+    sizes, shapes = named_sizes("--dim", dims), named_shapes("--input-shape", input_shapes)
     argument = models.resolve(model)
-    data = describe(load(argument.source), argument.label)
+    loaded = load(argument.source)
+    override(loaded, sizes, shapes)
+    data = describe(loaded, argument.label)
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
@@ -41,12 +49,22 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
         model: As `load` returns it.
         label: As the user named it.
     """
+    from ortopt.analysis.shapes import infer_model
     from ortopt.api import figures
     from ortopt.graph import scope
-    from ortopt.reporting import report
+    from ortopt.reporting import interface, report
     from ortopt.semantics import constant_tensor
     from ortopt.serialization.load import SOURCE_KEY
 
+    interfaces = {
+        "inputs": [interface.described(value) for value in model.graph.inputs],
+        "outputs": [interface.described(value) for value in model.graph.outputs],
+    }
+    infer_model(model)
+    for value, row in zip(
+        (*model.graph.inputs, *model.graph.outputs), (*interfaces["inputs"], *interfaces["outputs"]), strict=True
+    ):
+        row["inferred"] = interface.inferred_shape(value)
     counts = figures(model)
     graphs = list(scope.graphs(model))
     tensors = [value.const_value for graph in graphs for value in graph.initializers.values()]
@@ -65,14 +83,14 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
         "producer": {"name": model.producer_name, "version": model.producer_version},
         "graph": model.graph.name,
         "metadata": dict(model.metadata_props),
-        "inputs": [_value(value) for value in model.graph.inputs],
-        "outputs": [_value(value) for value in model.graph.outputs],
+        **interfaces,
         "nodes": counts.nodes,
         "by_op": dict(counts.ops),
         "blocks": {name: report.plain(count) for name, count in counts.blocks.items()},
         "initializers": counts.initializers,
         "parameters": sum(tensor.size for tensor in tensors if tensor is not None),
         "constant_bytes": counts.nbytes,
+        "multiply_adds": _multiply_adds(model),
         "file_bytes": None if origin is None else origin.nbytes,
         "external_data": origin is not None and origin.external,
         "functions": {
@@ -83,13 +101,49 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
     }
 
 
-def _value(value: ir.Value) -> dict[str, Any]:
-    shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape.dims]
-    return {"name": value.name, "type": None if value.type is None else str(value.type), "shape": shape}
+def _multiply_adds(model: ir.Model) -> dict[str, Any]:
+    """The multiply-adds as data: numbers, formulas as text, None for what is not known."""
+    from ortopt.analysis.multiply_adds import multiply_adds
+
+    counted = multiply_adds(model)
+    return {
+        "total": _plain(counted.total),
+        "by_op": {op: _plain(count) for op, count in sorted(counted.by_op.items())},
+        "unknown": dict(sorted(counted.unknown.items())),
+    }
+
+
+def _plain(count: Any) -> int | str | None:
+    return count if isinstance(count, int) else count.value
 
 
 def _show(data: dict[str, Any]) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import interface, report
+
+    out = report.console(sys.stdout)
+    interface.print_table(out, ("", ""), _facts(data), text=2, headless=True)
+    interface.show(out, data)
+    out.print()
+    by_count = sorted(data["by_op"].items(), key=lambda item: (-item[1], item[0]))
+    work = data["multiply_adds"]["by_op"]
+    if all(isinstance(count, int) for count in work.values()):
+        rows: list[tuple[object, ...]] = [(op, count, interface.number(work.get(op, ""))) for op, count in by_count]
+        interface.print_table(out, ("op", "nodes", "multiply-adds"), rows)
+    else:
+        interface.print_table(out, ("op", "nodes"), by_count)
+        out.print()
+        for op, count in work.items():
+            out.print(f"multiply-adds of {op}: {interface.number(count)}")
+    for op, count in data["multiply_adds"]["unknown"].items():
+        out.print(f"multiply-adds of {count} {op} are not counted: their sizes are not known")
+    if data["functions"]:
+        out.print()
+        interface.print_table(out, ("function", "nodes"), sorted(data["functions"].items()))
+
+
+def _facts(data: dict[str, Any]) -> list[tuple[str, object]]:
+    """What there is to say of the whole, in words."""
+    from ortopt.reporting import interface, report
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in data["opsets"].items())
     subgraphs = f"{data['subgraphs']} subgraphs" if data["subgraphs"] else ""
@@ -97,31 +151,16 @@ def _show(data: dict[str, Any]) -> None:
     inside = ", ".join(filter(None, (f"{data['nodes']} nodes", subgraphs, functions)))
     file = "unknown" if data["file_bytes"] is None else report.size(data["file_bytes"])
     fused = report.fused(data["blocks"])
-    rows = [
+    total, unknown = data["multiply_adds"]["total"], data["multiply_adds"]["unknown"]
+    more = f", and those of {sum(unknown.values())} nodes of unknown size" if unknown else ""
+    return [
         ("opsets", opsets),
         ("IR version", data["ir_version"]),
         ("producer", " ".join(filter(None, data["producer"].values())) or "unknown"),
         ("graph", f"{data['graph'] or 'unnamed'}: {inside}"),
         ("parameters", f"{data['parameters']:,} in {data['initializers']} initializers and Constant nodes"),
         ("constants", report.size(data["constant_bytes"])),
+        *([("multiply-adds", f"{interface.number(total)}{more}")] if total or unknown else []),
         *([("fused", fused)] if fused else []),
         ("file", file + (", with external data" if data["external_data"] else "")),
     ]
-    out = report.console(sys.stdout)
-    out.print(report.table(("", ""), rows, text=2, headless=True))
-    for kind in ("inputs", "outputs"):
-        values = ((value["name"], value["type"] or "unknown", _shape(value["shape"])) for value in data[kind])
-        out.print()
-        out.print(report.table((kind, "type", "shape"), values, text=3))
-    out.print()
-    by_count = sorted(data["by_op"].items(), key=lambda item: (-item[1], item[0]))
-    out.print(report.table(("op", "nodes"), by_count))
-    if data["functions"]:
-        out.print()
-        out.print(report.table(("function", "nodes"), sorted(data["functions"].items())))
-
-
-def _shape(dims: list[int | str | None] | None) -> str:
-    if dims is None:
-        return "unknown rank"
-    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"

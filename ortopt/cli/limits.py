@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -23,17 +22,6 @@ def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
     from ortopt.system import memory
 
     if not ctx.resilient_parsing:
-        ctx.with_resource(memory.bounded(memory.default_limit() if text is None else _parsed(text)))
-
-
-def _parsed(text: str) -> int | None:
-    from ortopt.errors import UsageError
-    from ortopt.option_kinds import UNLIMITED, parse_size
-    from ortopt.system import memory
-
-    if text.strip().lower() == UNLIMITED:
-        return None
-    nbytes = min(parse_size(text), sys.maxsize)  # the largest limit that systems take
-    if nbytes < memory.LEAST:
-        raise UsageError(f"--max-memory must be at least {memory.LEAST >> 20} MiB, not {text}")
-    return nbytes
+        ctx.with_resource(
+            memory.bounded(memory.default_limit() if text is None else memory.parse_limit("--max-memory", text))
+        )

@@ -142,7 +142,10 @@ class Run:
             run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
         with contextlib.closing(run):
             self._check_external_data(models.external_data(run.model))
-            return self._finish(run, token, progress)
+            outcome = self._finish(run, token, progress)
+            for text in run.warnings:
+                warn(text)
+            return outcome
 
     def _tune(self, progress: Progress | None) -> None:
         """Choose between forms by their speed here; Ctrl-C keeps the best so far."""
@@ -195,6 +198,7 @@ class Run:
         with self._span("save", progress):
             started = time.perf_counter()
             target = sys.stdout.buffer if self._target == files.STREAM else self._target
+            run.name_interface()
             run.model.metadata_props[MARK] = __version__
             saved = save(
                 run.model,

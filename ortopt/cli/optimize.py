@@ -33,6 +33,8 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 )
 @click.option("--tune-seconds", type=click.FloatRange(min=0), help="Time to measure in, about.  [default: 60]")
 @click.option("--choices", "choices_file", metavar="FILE", help="Choices that --tune has made: a report of --json.")
+@run_option("rename")
+@run_option("value_info")
 @run_option("provenance")
 @click.option("--json", "json_file", metavar="FILE", help="The report as data.")
 @click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")

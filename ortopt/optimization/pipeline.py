@@ -18,6 +18,7 @@ from ortopt.graph import scope
 from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
+from ortopt.optimization.declared_shapes import declare
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Options, TransformerLevel
@@ -89,6 +90,7 @@ class Pipeline:
 
     Attributes:
         original_bytes: Bytes of the original's constants: the allowed growth depends on them.
+        resized: The inputs of which a fixed size has changed; known once the original has been loaded.
     """
 
     def __init__(self, source: Source, options: Options, selected: Sequence[Selected]) -> None:
@@ -96,14 +98,29 @@ class Pipeline:
         self.options = options
         self.selected = tuple(selected)
         self.original_bytes = 0
+        self.resized: frozenset[str] = frozenset()
 
-    def load(self, token: CancellationToken = NEVER) -> ir.Model:
-        """Load the original; that its file has been removed or replaced meanwhile makes no difference.
+    def original(self, token: CancellationToken = NEVER) -> ir.Model:
+        """Load the original as it is; that its file has been removed or replaced meanwhile makes no difference.
 
         Args:
             token: Cancellation token.
         """
         return load(self._source, token)
+
+    def load(self, token: CancellationToken = NEVER) -> ir.Model:
+        """Load the original, its inputs in the sizes that are asked for.
+
+        Args:
+            token: Cancellation token.
+
+        Raises:
+            UsageError: If it has no such inputs or dimensions, or the sizes contradict each other.
+        """
+        model = self.original(token)
+        if self.options.dims or self.options.input_shapes:
+            self.resized = dimensions.override(model, self.options.dims, self.options.input_shapes)
+        return model
 
     def _manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:
         manager = GraphTransformerManager(
@@ -158,8 +175,13 @@ class Pipeline:
             replayed = self.replay(run.observers, runs=run.completed.count, left_out=run.left_out)
             run.content, run.manager, run.offered = replayed.model, replayed.manager, replayed.offered
             run.stopped = True
-        shadowed_names.restore(run.model, token.with_timeout(None))
-        validate(run.model, token=token.with_timeout(None))
+        self._close(run.model, token.with_timeout(None))
+
+    def _close(self, model: ir.Model, token: CancellationToken) -> None:
+        """What follows the last transformer: names and declared shapes as they are written, and a check."""
+        declare(model, self.options, token)
+        shadowed_names.restore(model, token)
+        validate(model, token=token)
 
     def _watchdog(self, token: CancellationToken) -> Watchdog:
         return Watchdog(token if self.options.enforce_timeout else NEVER)
@@ -193,8 +215,6 @@ class Pipeline:
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""
         options = self.options
-        if options.dims:
-            dimensions.override(run.model, options.dims)
         if options.opset is not None:
             from ortopt.opset_conversion import conversion
 
@@ -282,8 +302,7 @@ class Pipeline:
         token = token or CancellationToken()
         run = self.new_run(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
         self._execute(run, token, self._watchdog(token))
-        shadowed_names.restore(run.model, token.with_timeout(None))
-        validate(run.model, token=token.with_timeout(None))
+        self._close(run.model, token.with_timeout(None))
         run.last = replay.last
         return run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
@@ -15,9 +15,11 @@ from ortopt import registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
+from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
 from ortopt.graph import scope
+from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.observers import Observer
@@ -89,10 +91,13 @@ class Optimization:
             self._transformation = Transformation(pipeline, self.observers, self.token)
             self.before = figures(self.model, self.token.with_timeout(None))
             self.required = releases.requirement(self.model, self.token.with_timeout(None))
+        check_names(self.model, options.rename, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
         self.repairs: list[Repair] = []
         self._prepared: Reference | None = None
+        self._inputs: Mapping[str, np.ndarray] | None = None
+        self._named = False
         self.is_thorough = False
 
     @property
@@ -131,8 +136,10 @@ class Optimization:
         Args:
             inputs: As `verify` takes them.
         """
+        self._inputs = inputs
         usable = all(execution.usable(provider)[0] for provider in self.options.providers)
-        if self.options.dims or not isinstance(self._original, str | os.PathLike) or not usable:
+        fixed = self.options.dims or self.options.input_shapes
+        if fixed or not isinstance(self._original, str | os.PathLike) or not usable:
             return
         self._prepared = self.reference(inputs)
         self._prepared.begin(self.model)
@@ -165,11 +172,29 @@ class Optimization:
         """Apply the levels, in place.
 
         Raises:
+            InvalidModelError: If the original does not run in the sizes that are asked for.
             TransformerError: If a transformer raised, with `Options.strict`.
             OptimizationCancelled: If it was stopped; `model` is valid and holds what was completed.
         """
+        if self._transformation.pipeline.resized:
+            self._require_running()
         with self._timed("optimize"):
             self._transformation.execute(self.token)
+
+    def _require_running(self) -> None:
+        """Refuse sizes with which the original does not run although it does with its own.
+
+        The original in the new sizes, once it has run, is what `verify` compares with.
+        """
+        from ortopt.optimization.resizing import check_sizes
+
+        with self._timed("verify"):
+            if all(execution.usable(provider)[0] for provider in self.options.providers):
+                self._prepared = self.reference(self._inputs)
+                check_sizes(self._prepared, self._transformation.pipeline, self.options.providers, self.token)
+                return
+            with self.reference(self._inputs, (execution.CPU,)) as reference:
+                check_sizes(reference, self._transformation.pipeline, (execution.CPU,), self.token)
 
     def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
@@ -218,25 +243,36 @@ class Optimization:
             self.verification = repairer.compared()
             return repairer.blame(self.verification) if self.verification.status == "differs" else None
 
-    def reference(self, inputs: Mapping[str, np.ndarray] | None = None) -> Reference:
+    def reference(
+        self, inputs: Mapping[str, np.ndarray] | None = None, providers: Sequence[str] | None = None
+    ) -> Reference:
         """The original to compare results with, which the caller closes; the one of `begin_verification`, once.
 
         Args:
             inputs: Inputs by name; seeded ones if None.
+            providers: What runs it; those of the options if None.
         """
+        from ortopt.optimization.resizing import name_nodes
         from ortopt.verification.inputs import Interface
         from ortopt.verification.verify import Reference
 
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            return prepared
+            if inputs is None or inputs is self._inputs:
+                return prepared
+            prepared.close()
         original = self._original
         source: Path | ir.Model
         interface: Interface | None = None
-        if self.options.dims or not isinstance(original, str | os.PathLike):
-            source = self._transformation.pipeline.load(self.token.with_timeout(None))
-            interface = Interface(source, self.token.with_timeout(None)) if self.options.dims else None
-            dimensions.override(source, self.options.dims)
+        dims, shapes = self.options.dims, self.options.input_shapes
+        sizes = dict(dims)
+        if dims or shapes or not isinstance(original, str | os.PathLike):
+            source = self._transformation.pipeline.original(self.token.with_timeout(None))
+            if dims or shapes:
+                interface = Interface(source, self.token.with_timeout(None), shapes)
+                sizes = dimensions.sizes_of_symbols(source, dims, shapes)
+                if dimensions.override(source, dims, shapes):
+                    name_nodes(source)
         elif Path(original).is_file():
             source = Path(original)
         else:
@@ -244,12 +280,34 @@ class Optimization:
         return Reference(
             source,
             inputs=inputs,
-            sizes=self.options.dims,
+            sizes=sizes,
             interface=interface,
             thorough=self.is_thorough,
-            providers=self.options.providers,
+            providers=self.options.providers if providers is None else providers,
             token=self.token,
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the caller should know of the result: what was asked for has a price."""
+        if not self.options.value_info or execution.CPU not in self.options.providers:
+            return ()
+        joined = sum(1 for _ in slow_residuals(self.model, self.token.with_timeout(None)))
+        if not joined:
+            return ()
+        return (
+            f"ONNX Runtime joins {joined} Add with the LayerNormalization behind it when it loads the model, for it now"
+            " knows their shapes: that kernel is slower on the CPU (leave out --value-info)",
+        )
+
+    def name_interface(self) -> None:
+        """Give inputs and outputs the names that `Options.rename` asks for: the last thing before the model is used.
+
+        All that comes before, inputs to verify with among it, speaks of them as the original does.
+        """
+        if self.options.rename and not self._named:
+            rename(self.model, self.options.rename, self.token.with_timeout(None))
+        self._named = True
 
     def model_before(self, failure: TransformerError) -> ir.Model:
         """The model as a transformer that failed found it.
@@ -268,6 +326,7 @@ class Optimization:
             verification: How it compares with the original.
             token: Cancellation token.
         """
+        self.name_interface()
         run = self._transformation.run
         totals: dict[str, list[float]] = {}
         for entry in run.manager.history:

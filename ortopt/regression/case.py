@@ -11,7 +11,7 @@ from typing import Any
 
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 
-SPELLING = {"provider": "providers", "dim": "dims"}
+SPELLING = {"provider": "providers", "dim": "dims", "input_shape": "input_shapes"}
 """Options whose flag is in the singular."""
 
 

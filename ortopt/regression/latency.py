@@ -100,11 +100,13 @@ def _original(order: Mapping[str, Any]) -> Path:
 
 def _candidates(order: Mapping[str, Any], original: Path) -> Iterator[dict[str, Any]]:
     """Inputs to try: those that are given, the zoo's, or such as verification draws."""
+    from ortopt.analysis.dimensions import sizes_of_symbols
     from ortopt.serialization.load import load
     from ortopt.verification.draws import initial_draws
     from ortopt.verification.inputs import Interface
 
-    sizes = api.make_options(**order["options"]).dims
+    options = api.make_options(**order["options"])
+    sizes: Mapping[str, int] = options.dims
     if order["inputs"] is not None:
         from ortopt.verification.inputs_file import read_inputs
 
@@ -115,7 +117,9 @@ def _candidates(order: Mapping[str, Any], original: Path) -> Iterator[dict[str, 
 
         yield dict(zoo.inputs(order["zoo"], sizes=sizes))
         return
-    interface = Interface(load(original))
+    model, shapes = load(original), options.input_shapes
+    interface = Interface(model, shapes=shapes)
+    sizes = sizes_of_symbols(model, sizes, shapes)
     for how in initial_draws():
         yield dict(interface.draw(sizes=sizes, how=how))
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from ortopt import api
 from ortopt.errors import InvalidModelError, UsageError
-from ortopt.option_kinds import UNLIMITED, parse_size
 from ortopt.options import declarations
 from ortopt.regression.case import SPELLING, Settings, plain_options
 from ortopt.regression.thresholds import parse_all
@@ -159,8 +158,6 @@ def _said(where: str, table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name in ("providers", "disable", "enable", "only"):
         if isinstance(options.get(name), str):
             options[name] = [part.strip() for part in options[name].split(",")]
-    if isinstance(options.get("max_growth"), str):
-        options["max_growth"] = parse_size(options["max_growth"]) if options["max_growth"] != UNLIMITED else 2**62
     try:
         api.make_options(**options)
         said: dict[str, Any] = {"options": plain_options(options)} if options else {}

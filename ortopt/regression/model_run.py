@@ -150,7 +150,7 @@ def _inputs(order: Mapping[str, Any]) -> Any:
     if order["zoo"] is not None:
         from ortopt import zoo
 
-        return zoo.inputs(order["zoo"], sizes=order["options"].get("dims") or {})
+        return zoo.inputs(order["zoo"], sizes=api.make_options(**order["options"]).dims)
     return None
 
 

@@ -49,7 +49,7 @@ def decode(
     source: MappedFile | bytes,
     files: ExternalFiles,
     token: CancellationToken = NEVER,
-) -> tuple[ir.Model, bool]:
+) -> tuple[ir.Model, frozenset[str]]:
     """Build the IR of a model.
 
     Args:
@@ -60,14 +60,14 @@ def decode(
         token: Cancellation token.
 
     Returns:
-        The model, and whether the file states types of intermediate values; those in groups do not count, which always
-        state theirs.
+        The model, and the values whose types the file states, besides inputs and outputs; those in groups do not count,
+        which always state theirs.
 
     Raises:
         InvalidModelError: The model is broken, or has something that the IR cannot carry.
     """
     decoder = _Decoder(proto, stripped, source, files, token)
-    return decoder.model(proto), decoder.typed
+    return decoder.model(proto), frozenset(decoder.typed)
 
 
 class _Decoder:
@@ -84,7 +84,7 @@ class _Decoder:
         self._ir_version = proto.ir_version
         self._configurations: dict[str, Any] = {}
         self._operators: set[tuple[str, str, str]] = set()
-        self.typed = False
+        self.typed: set[str] = set()
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if not proto.HasField("graph"):
@@ -109,12 +109,7 @@ class _Decoder:
         opset_imports.complete(
             imports, (opset_imports.canonical(domain) for domain, _, _ in self._operators), proto.ir_version
         )
-        functions = []
-        for function in proto.functions:
-            typed = self.typed
-            functions.append(self._function(function, imports))
-            if function.domain == GROUP_DOMAIN:
-                self.typed = typed
+        functions = [self._function(function, imports) for function in proto.functions]
         if any(domain == _CONTRIB for domain, _, _ in self._operators):  # functions take it for granted too
             imports.setdefault(_CONTRIB, 1)
         model = ir.Model(
@@ -142,7 +137,7 @@ class _Decoder:
         inputs = [state_type(_declared(values, info.name, "graph input"), info) for info in proto.input]
         taken = {info.name for info in proto.input}
         infos = {info.name: info for info in checked(proto.value_info)}
-        self.typed |= bool(infos)
+        self.typed.update(infos)
         initializers = self._initializers(proto.initializer, values, infos, is_main=not outer)
         nodes = self._sparse_initializers(proto.sparse_initializer, values, initializers)
         _declare_outputs(checked(proto.node), values, infos)
@@ -227,7 +222,8 @@ class _Decoder:
         values: dict[str, ir.Value] = {}
         checked = self._token.checked
         infos = {info.name: info for info in checked(proto.value_info)}
-        self.typed |= bool(infos)
+        if proto.domain != GROUP_DOMAIN:  # which are typed in any case
+            self.typed.update(infos)
         inputs = [_declared(values, name, f"input of function {label}") for name in proto.input]
         for value in inputs:
             if value.name in infos:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import onnx_ir as ir
@@ -42,7 +42,7 @@ def encode(
     model: ir.Model,
     *,
     place: Placing | None = None,
-    types: bool = True,
+    types: bool | Collection[str] = True,
     provenance: bool = False,
     token: CancellationToken = NEVER,
 ) -> list[Part]:
@@ -51,7 +51,7 @@ def encode(
     Args:
         model: The model; it is not changed.
         place: Which tensors' data go to other files; None keeps all inside.
-        types: Whether types of intermediate values are written.
+        types: Whether types of intermediate values are written; or of which.
         provenance: Whether nodes get metadata about which transformer made them, from what.
         token: Cancellation token.
 
@@ -90,12 +90,18 @@ def _opsets(number: int, imports: Mapping[str, int]) -> bytes:
 
 class _Encoder:
     def __init__(
-        self, model: ir.Model, place: Placing | None, types: bool, provenance: bool, token: CancellationToken
+        self,
+        model: ir.Model,
+        place: Placing | None,
+        types: bool | Collection[str],
+        provenance: bool,
+        token: CancellationToken,
     ) -> None:
         self._checked = token.checked
         self._ir_version = model.ir_version
         self._tensors = TensorEncoder(place)
-        self._types = types
+        self._types = bool(types)
+        self._typed = None if isinstance(types, bool) else types
         self._provenance = provenance
         self._in_function = False
         self._operators: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
@@ -124,7 +130,7 @@ class _Encoder:
 
     def _graph(self, graph: ir.Graph, more_types: bytes = b"", *, is_main: bool = False) -> Message:
         out = Message()
-        types, annotations = ValueInfos(), ValueInfos()
+        types, annotations = ValueInfos(names=self._typed), ValueInfos()
         for value in self._checked(itertools.chain(graph.inputs, initializers_of(graph).values())):
             annotations.annotation(value)
         self._nodes(graph, 1, out, types, annotations)
@@ -155,11 +161,12 @@ class _Encoder:
         out.add(b"".join(field(5, (value.name or "").encode()) for value in function.outputs))
         attributes = list(function.attributes.values())
         out.add(b"".join(field(6, entry.name.encode()) for entry in attributes if entry.value is None))
-        types = ValueInfos()
+        is_group = function.domain == GROUP_DOMAIN
+        types = ValueInfos(names=None if is_group else self._typed)
         if self._ir_version >= FUNCTION_TYPES_FROM_IR:
             for value in function.inputs:
                 types.type(value, 12)
-        had_types, self._types = self._types, self._types or function.domain == GROUP_DOMAIN
+        had_types, self._types = self._types, self._types or is_group
         self._nodes(function.graph, 7, out, types, None)
         out.add(optional(8, function.doc_string) + _opsets(9, function.opset_imports) + optional(10, function.domain))
         for entry in attributes:
@@ -171,9 +178,8 @@ class _Encoder:
         out.add(optional(13, function.overload) + properties(14, function.metadata_props))
         return out
 
-    @staticmethod
-    def _types_of_function(function: ir.Function) -> bytes:
-        types = ValueInfos(f"{function.domain}::{function.name}/")
+    def _types_of_function(self, function: ir.Function) -> bytes:
+        types = ValueInfos(f"{function.domain}::{function.name}/", self._typed)
         for value in itertools.chain(function.inputs, (value for node in function for value in node.outputs)):
             types.type(value, 13)
         return b"".join(types.parts)

@@ -45,14 +45,15 @@ class Origin:
         path: The file, or None.
         nbytes: Size of model and external data together, as they were read.
         external: Whether it has external data.
-        typed: Whether it states types of intermediate values; a result states them only then, for they are not small.
+        typed: The values whose types it states, besides its inputs and outputs; or whether it states all. A result
+            states no others.
         data: The files of external data.
     """
 
     path: str | None
     nbytes: int
     external: bool
-    typed: bool
+    typed: bool | frozenset[str]
     data: tuple[str, ...] = ()
 
 

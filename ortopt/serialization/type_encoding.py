@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import onnx_ir as ir
@@ -21,22 +22,24 @@ class ValueInfos:
 
     Args:
         prefix: What stands before each name.
+        names: The values whose types are written, with the prefix; None for all.
 
     Attributes:
         parts: Fields of a graph or a function.
     """
 
-    __slots__ = ("_prefix", "_seen", "parts")
+    __slots__ = ("_names", "_prefix", "_seen", "parts")
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self, prefix: str = "", names: Collection[str] | None = None) -> None:
         self._prefix = prefix
+        self._names = names
         self._seen: set[str] = set()
         self.parts: list[bytes] = []
 
     def type(self, value: ir.Value, number: int) -> None:
         """Add a value's type, if it has a name and there is something to say."""
         name = value.name
-        if not name:
+        if not name or (self._names is not None and self._prefix + name not in self._names):
             return
         if value.type is None and not value.doc_string and not properties_of(value):
             meta = meta_of(value)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from ortopt.errors import UsageError
+from ortopt.option_kinds import UNLIMITED, parse_size, whole_number
 
 SHARE: Final = 0.75
 """The share of the machine's memory that a run may use by default."""
@@ -38,6 +42,24 @@ def default_limit() -> int | None:
     """The bytes that a run may use by default; None where nothing is known of the machine."""
     total = machine()
     return None if total is None else max(int(total * SHARE), LEAST)
+
+
+def parse_limit(name: str, value: int | str) -> int | None:
+    """A limit in bytes; None for no limit.
+
+    Args:
+        name: The option's name, for messages.
+        value: A number of bytes, or a text such as ``2GB`` or ``unlimited``.
+
+    Raises:
+        UsageError: It is none, or too small for anything.
+    """
+    if isinstance(value, str) and value.strip().lower() == UNLIMITED:
+        return None
+    nbytes = min(parse_size(value) if isinstance(value, str) else whole_number(name, value), sys.maxsize)
+    if nbytes < LEAST:
+        raise UsageError(f"{name} must be at least {LEAST >> 20} MiB, not {value}")
+    return nbytes
 
 
 @contextlib.contextmanager

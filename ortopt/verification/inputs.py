@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.dimensions import Shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
@@ -49,16 +50,22 @@ class Interface:
     Args:
         model: The model; inputs that are initializers too are left out.
         token: Cancellation token.
+        shapes: Shapes of inputs, whatever they declare; None is a size that they declare.
 
     Attributes:
         takes_empty: Whether inputs without elements may be drawn: not where the specification leaves the answer
             undefined, or ONNX Runtime is known to give a wrong one or to end the process.
     """
 
-    def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
+    def __init__(self, model: ir.Model, token: CancellationToken = NEVER, shapes: Shapes | None = None) -> None:
         nodes = (node for graph in scope.graphs(model, token) for node in token.checked(graph))
         self.takes_empty = not any(is_undefined_without_elements(node) for node in nodes)
-        self._inputs = [ModelInput.of(value) for value in model.graph.inputs if not value.is_initializer()]
+        self._shapes = shapes or {}
+        self._inputs = [
+            ModelInput.of(value, self._shapes.get(value.name or ""))
+            for value in model.graph.inputs
+            if not value.is_initializer()
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -194,6 +201,13 @@ class Interface:
             UsageError: They contradict each other.
         """
         shapes = {name: np.shape(value) for name, value in inputs.items() if not isinstance(value, list)}
+        for name, shape in shapes.items():
+            wanted = self._shapes.get(name, shape)
+            if len(wanted) != len(shape) or any(
+                size not in (None, own) for size, own in zip(wanted, shape, strict=True)
+            ):
+                asked = ", ".join("_" if size is None else str(size) for size in wanted)
+                raise UsageError(f"input {quoted(name)} has the shape {list(shape)}, but [{asked}] is asked for")
         for name, shape in self.resized(shapes, sizes).items():
             if shape != shapes[name]:
                 chosen = ", ".join(f"{key}={size}" for key, size in sizes.items())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.analysis.dimensions import is_symbol
 from ortopt.graph import symbolic
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, SHAPE_QUERIES
 
@@ -64,10 +66,19 @@ class ModelInput:
         return isinstance(self.type, ir.TensorType) and self.type.dtype == ir.DataType.BOOL
 
     @classmethod
-    def of(cls, value: ir.Value) -> ModelInput:
-        """An input of a graph."""
+    def of(cls, value: ir.Value, shape: Sequence[int | None] | None = None) -> ModelInput:
+        """An input of a graph.
+
+        Args:
+            value: The input.
+            shape: Sizes that it has whatever it declares, but for symbols; None for those that it declares.
+        """
         below, satisfying = _integers(value)
         dims, denotations = _dims(value), _denotations(value)
+        if shape is not None and value.shape is None:
+            dims, denotations = [2 if size is None else size for size in shape], [None] * len(shape)
+        elif shape is not None:
+            dims = [dim if size is None or is_symbol(dim) else size for dim, size in zip(dims, shape, strict=True)]
         return cls(value.name or "", value.type, dims, denotations, below, satisfying, _sizes_something(value))
 
 

@@ -261,6 +261,16 @@ class Reference:
             verification = reference
         return dataclasses.replace(verification, seconds=time.monotonic() - start)
 
+    def run(self) -> Verification | None:
+        """Run the original, unless it has run: the verdict that it does not, with the reason; None where it does.
+
+        Raises:
+            UsageError: The inputs lack one of the model, or do not fit it.
+            OptimizationCancelled: The token was set.
+        """
+        reference = self._reference(None)
+        return None if isinstance(reference, ReferenceOutputs) else reference
+
     def _reference(self, deadline: Deadline | None) -> ReferenceOutputs | Verification:
         """The outputs of the original, which runs if it has not; or why there are none."""
         if self._early is not None:

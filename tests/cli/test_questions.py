@@ -131,8 +131,8 @@ def test_info(ortopt: Any, model: Path) -> None:
     assert data["ir_version"] == 10
     assert data["producer"] == {"name": "me", "version": "2"}
     assert data["inputs"] == [
-        {"name": "x", "type": "FLOAT", "shape": ["N", "M"]},
-        {"name": "c", "type": "BOOL", "shape": []},
+        {"name": "x", "type": "FLOAT", "shape": ["N", "M"], "inferred": ["N", "M"]},
+        {"name": "c", "type": "BOOL", "shape": [], "inferred": []},
     ]
     assert data["outputs"][0]["shape"] == ["N", None]
     assert data["by_op"] == {"Add": 1, "Constant": 1, "Identity": 1, "If": 1, "MatMul": 1, "pkg::Twice": 1}

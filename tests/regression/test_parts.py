@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ortopt.api import make_options
 from ortopt.errors import UsageError
 from ortopt.regression import manifest, shards, sources, thresholds
 from ortopt.regression.baseline import Baseline
@@ -74,7 +75,7 @@ def test_a_manifest_is_read_in_order(tmp_path: Path) -> None:
     first, second = (
         read.settings(name, "", {"options": {"level": 3, "steps": 2}}) for name in ("a/a.onnx", "a/b.onnx")
     )
-    assert first.options == {"level": 3, "providers": ["cpu"], "dims": {"batch": 1}, "max_growth": 10**6, "steps": 2}
+    assert first.options == {"level": 3, "providers": ["cpu"], "dims": {"batch": 1}, "max_growth": "1MB", "steps": 2}
     assert second.options["level"] == 1  # what is said of a model beats the command line, which beats the defaults
     assert second.options["disable"] == ["cast_elimination", "reshape_merging"]
     assert (second.inputs, second.skip, first.skip) == (str(tmp_path / "b.npz"), "too large", "")
@@ -191,3 +192,26 @@ def test_an_error_that_is_no_number_is_worse_than_all() -> None:
 
 def test_the_interface_is_held() -> None:
     assert kinds({**FACTS, "inputs": ["x: float[1]"]}, {**FACTS, "inputs": ["x: float[N]"]}) == {"inputs": "worse"}
+
+
+def test_a_manifest_gives_shapes_and_names(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(
+        """
+        [defaults]
+        input-shape = "x=1,_,8"
+        value-info = true
+
+        [[model]]
+        match = "b.onnx"
+        input_shapes = { y = [2, 3] }
+        rename = { y = "z" }
+        """
+    )
+    read = manifest.read(tmp_path / "m.toml")
+    assert read.settings("a.onnx", "", {}).options == {"input_shapes": "x=1,_,8", "value_info": True}
+    given = read.settings("b.onnx", "", {}).options
+    assert given == {"input_shapes": {"y": [2, 3]}, "value_info": True, "rename": {"y": "z"}}
+    assert make_options(**given).input_shapes == {"y": (2, 3)}
+    (tmp_path / "m.toml").write_text('[defaults]\ninput-shape = "x=wrong"')
+    with pytest.raises(UsageError, match="input_shapes takes sizes"):
+        manifest.read(tmp_path / "m.toml")

@@ -1,0 +1,106 @@
+"""``ortopt extract``: a part of a model as a model of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortopt.cli.limits import memory_option
+from ortopt.cli.run_options import run_option
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortopt.extraction import Part
+    from ortopt.serialization.save import Saved
+
+
+@click.command("extract", short_help="Write a part of a model as a model of its own.")
+@click.argument("model")
+@click.option("--inputs", multiple=True, metavar="A,B", help="Values that become inputs.  [default: the model's]")
+@click.option("--outputs", multiple=True, metavar="A,B", help="Values that become outputs.  [default: the model's]")
+@click.option("-o", "--output", required=True, metavar="PART", help='The file, or "-" for stdout.')
+@run_option("rename")
+@click.option(
+    "--external-data",
+    type=click.Choice(["auto", "inline", "copy", "reuse"]),
+    default="auto",
+    show_default=True,
+    help="Weights in the part's file, copied beside it, or left in the model's files.",
+)
+@memory_option
+@click.option("--json", "as_json", is_flag=True, help="What was written, as data.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
+def command(model: str, output: str, external_data: Any, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Write the part of a model that computes some values from others, with the weights that it needs.
+
+    Values are named as the main graph names them: its inputs and outputs, results of nodes, weights. MODEL is a file,
+    "-" for stdin, or zoo:NAME.
+    """
+    from ortopt.cli import files, models
+    from ortopt.errors import UsageError
+    from ortopt.extraction import extract
+    from ortopt.option_kinds import commas, new_names
+
+    if as_json and output == files.STREAM:
+        raise UsageError("only one of the part and --json can go to stdout")
+    files.check_outputs({"-o": output}, {})
+    argument = models.resolve(model)
+    files.check_outputs({"-o": output}, {"the model": argument.path})
+    part = extract(
+        argument.source,
+        inputs=commas(flags["inputs"]) if flags["inputs"] else None,
+        outputs=commas(flags["outputs"]) if flags["outputs"] else None,
+        rename=new_names("--rename", flags["rename"]),
+    )
+    files.check_not_read({"-o": output}, {"external data of the model": models.external_data(part.model)})
+    saved = part.save(sys.stdout.buffer if output == files.STREAM else output, external_data=external_data)
+    data = describe(part, saved, argument.label)
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    elif not quiet:
+        _show(data, to_stdout=output == files.STREAM)
+
+
+def describe(part: Part, saved: Saved, label: str) -> dict[str, Any]:
+    """A part that has been written, as data that json can write.
+
+    Args:
+        part: The part.
+        saved: What was written.
+        label: The model, as the user named it.
+    """
+    graph = part.model.graph
+    return {
+        "schema": 1,
+        "model": label,
+        "output": None if saved.path is None else str(saved.path),
+        "data": None if saved.data_path is None else str(saved.data_path),
+        "bytes": saved.nbytes,
+        "nodes": {"model": part.of_nodes, "part": part.nodes},
+        "initializers": len(graph.initializers),
+        "inputs": [_value(value) for value in graph.inputs],
+        "outputs": [_value(value) for value in graph.outputs],
+    }
+
+
+def _value(value: ir.Value) -> dict[str, Any]:
+    from ortopt.reporting.interface import described
+
+    return described(value)
+
+
+def _show(data: dict[str, Any], *, to_stdout: bool) -> None:
+    from ortopt.reporting import interface, report
+    from ortopt.terminal_text import one_line
+
+    out = report.console(sys.stderr if to_stdout else sys.stdout)
+    interface.show(out, data)
+    out.print()
+    nodes = f"{data['nodes']['part']} of {data['nodes']['model']} nodes"
+    beside = f" with {one_line(data['data'])}" if data["data"] else ""
+    path = one_line(data["output"] or "stdout")
+    out.print(f"written: {path}{beside} ({nodes}, {report.size(data['bytes'])})", soft_wrap=True)

@@ -1,0 +1,60 @@
+"""What a result declares of shapes: of its outputs where sizes were chosen, of all values on request."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from ortopt.analysis.shapes import infer_model
+from ortopt.cancellation import CancellationToken
+from ortopt.graph.facts import SHAPE, Dims, shape_of
+from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
+from ortopt.onnx_ir_internals import get_meta
+from ortopt.options import Options
+from ortopt.serialization.load import SOURCE_KEY
+
+
+def declare(model: ir.Model, options: Options, token: CancellationToken) -> None:
+    """Let a model declare the shapes of its outputs that follow from the sizes of its inputs, and what is asked for.
+
+    Args:
+        model: The result; its values have been inferred, but for those of level 0.
+        options: Options of the run.
+        token: Cancellation token.
+    """
+    resized = bool(options.dims or options.input_shapes)
+    if not (resized or options.value_info):
+        return
+    if options.level == 0:
+        infer_model(model, token)
+    for value in model.graph.outputs if resized else ():
+        _declare_output(value)
+    origin = model.meta.get(SOURCE_KEY)
+    if options.value_info and origin is not None:
+        model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=True)
+
+
+def _declare_output(value: ir.Value) -> None:
+    """Correct what an output declares by what is proven of it."""
+    better, declared = get_meta(value, SHAPE), value.shape
+    proven = shape_of(value)
+    if better is None or better[0] is not declared or proven is None:
+        return
+    claimed = tuple(declared.dims) if declared is not None and len(declared) == len(proven) else None
+    dims: Dims = tuple(map(_better, proven.dims, claimed or (UNKNOWN,) * len(proven)))
+    denotations = [
+        None if claimed is None or declared is None else declared.get_denotation(i) for i in range(len(dims))
+    ]
+    value.shape = ir.Shape(dims, denotations=denotations)
+    value.meta[SHAPE] = (value.shape, proven)
+
+
+def _better(proven: Dim, claimed: Dim) -> Dim:
+    """A number that is proven, else what is declared, else an expression that is proven."""
+    if isinstance(proven, int) or not is_known(claimed):
+        return UNKNOWN if is_invented(proven) else proven
+    return claimed
+
+
+__all__ = ["declare"]
