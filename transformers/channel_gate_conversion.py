@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
+from ortopt.graph.facts import DECLARED
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, same_dim, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -71,9 +72,6 @@ class ChannelGateConversion(RewriteRule[Found]):
         if not isinstance(height, int) or not isinstance(width, int):
             raise Refusal("a dimension is not fixed", image)
         need(height * width > 1, "the image is a point", image)
-        # ONNX Runtime infers no symbolic dimension of what is resized, and sums of two images that it cannot prove
-        # equally large leave the blocked layout.
-        need(isinstance(batch, int), "the batch is not fixed, and the shape would be lost", image)
         need(_is_in_blocks(image) and _is_in_blocks(gate), "an operand is not in the blocked layout", root)
         readers = users(root.outputs[0])
         need(bool(readers) and all(map(_is_convolution, readers)), "no convolution reads the product", root)
@@ -84,7 +82,12 @@ class ChannelGateConversion(RewriteRule[Found]):
         scales = constant(np.array([1, 1, *found.size], np.float32))
         copy = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         gates = ir.node("Resize", [found.gate, None, scales], copy)
-        return ir.node("Mul", [found.image, gates.outputs[0]])
+        product = ir.node("Mul", [found.image, gates.outputs[0]])
+        # ONNX Runtime infers no symbolic dimension of what is resized, and sums of two images that it cannot prove
+        # equally large leave the blocked layout: the file has to say that the batch is the image's.
+        for node in (gates, product):
+            node.outputs[0].meta[DECLARED] = True
+        return product
 
 
 def _is_in_blocks(value: ir.Value) -> bool:

@@ -13,6 +13,7 @@ there and live in ``value.meta``, which is never written to a file:
 - `SCOPE`, on graphs: the number that makes invented symbols unique (internal to inference).
 - `POSITIVE`, on graphs: the symbols and expressions that are not 0 wherever the model runs (internal to inference).
 - `SIZES`, on graphs: how large expressions get in the model. Read it with `sizes_of`.
+- `DECLARED`: set by a pass for a value whose shape the result's file should declare, because a runtime infers less.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SCOPE = "ortopt.scope"
 OPSETS = "ortopt.opsets"
 POSITIVE = "ortopt.positive"
 SIZES = "ortopt.sizes"
+DECLARED = "ortopt.declared"
 
 MAX_ELEMENTS = 64
 """Tensors with more elements are data, and not shapes."""

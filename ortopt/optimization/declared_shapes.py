@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import CancellationToken
-from ortopt.graph.facts import SHAPE, Dims, shape_of
+from ortopt.graph.facts import DECLARED, SHAPE, Dims, shape_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
 from ortopt.onnx_ir_internals import get_meta
 from ortopt.options import Options
@@ -23,6 +23,7 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
         options: Options of the run.
         token: Cancellation token.
     """
+    _declare_what_passes_ask_for(model, token)
     resized = bool(options.dims or options.input_shapes)
     if not (resized or options.value_info):
         return
@@ -33,6 +34,22 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
     origin = model.meta.get(SOURCE_KEY)
     if options.value_info and origin is not None:
         model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=True)
+
+
+def _declare_what_passes_ask_for(model: ir.Model, token: CancellationToken) -> None:
+    """Let a file declare the values of the main graph that a pass has marked."""
+    origin = model.meta.get(SOURCE_KEY)
+    if origin is None or origin.typed is True:
+        return
+    marked = {
+        value.name
+        for node in token.checked(model.graph)
+        for value in node.outputs
+        if get_meta(value, DECLARED) and value.name and value.shape is not None
+    }
+    if marked:
+        typed = origin.typed or frozenset()
+        model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=frozenset(marked) | typed)
 
 
 def _declare_output(value: ir.Value) -> None:
