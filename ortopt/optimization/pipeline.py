@@ -193,6 +193,7 @@ class Pipeline:
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""
         options = self.options
+        run.manager.observers.loaded(run.model)
         if options.dims:
             dimensions.override(run.model, options.dims)
         if options.opset is not None:
