@@ -1,0 +1,66 @@
+// What is to be drawn of the graphs: nodes and folded groups, the open groups around them, and edges between.
+
+/** The drawing of some sides of a model, one of them or both laid over each other. */
+export function visible(model, sides, open, withConstants) {
+  const items = new Map();
+  const edges = new Map();
+  const frames = new Set();
+  for (const side of sides) {
+    const shown = new Map();
+    for (const id of side.order) {
+      if (!withConstants && side.constants.has(id) && !side.outputs.some((at) => side.values[at][4] === id)) continue;
+      const key = model.shownAs(id, open);
+      shown.set(id, key);
+      if (!items.has(key)) items.set(key, item(model, key, frames));
+    }
+    drawInterface(model, side, items);
+    for (const [id, key] of shown) connect(model, side, id, key, shown, edges);
+    for (const at of side.outputs) {
+      const from = source(model, side, at, shown);
+      if (from) edge(edges, from, `o${model.numberOf(side.values[at][0])}`, side, at);
+    }
+  }
+  return { items: [...items.values()], edges: [...edges.values()], frames };
+}
+
+function item(model, key, frames) {
+  const id = Number(key.slice(1));
+  const group = key[0] === 'g' ? model.groups[id].parent : model.groupOf(id);
+  for (let at = group; at > 0; at = model.groups[at].parent) frames.add(at);
+  return { key, id, kind: key[0] === 'g' ? 'group' : 'node', parent: group > 0 ? group : null };
+}
+
+/** The inputs and outputs of the model, as far as something is drawn for them. */
+function drawInterface(model, side, items) {
+  for (const [letter, list] of [['i', side.inputs], ['o', side.outputs]]) {
+    for (const at of list) {
+      const [name, type, shape, kind] = side.values[at];
+      if (letter === 'i' && kind === 'weight') continue;
+      const key = `${letter}${model.numberOf(name)}`;
+      if (!items.has(key)) items.set(key, { key, kind: letter === 'i' ? 'input' : 'output', name, type, shape, parent: null });
+    }
+  }
+}
+
+function connect(model, side, id, key, shown, edges) {
+  for (const at of side.rows.get(id)[1]) {
+    if (at < 0) continue;
+    const from = source(model, side, at, shown);
+    if (from && from !== key) edge(edges, from, key, side, at);
+  }
+}
+
+function source(model, side, at, shown) {
+  const [name, , , kind, producer] = side.values[at];
+  if (producer >= 0) return shown.get(producer);
+  return kind === 'input' && side.inputs.includes(at) ? `i${model.numberOf(name)}` : undefined;
+}
+
+function edge(edges, from, to, side, at) {
+  const key = `${from} ${to}`;
+  let found = edges.get(key);
+  if (!found) edges.set(key, (found = { from, to, values: new Map(), sides: new Set() }));
+  found.sides.add(side.name);
+  const [name, type, shape] = side.values[at];
+  found.values.set(name, `${type}${shape}`);
+}
