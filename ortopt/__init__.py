@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from ortopt.instrumentation.lineage import Lineage
     from ortopt.manager import GraphTransformerManager
     from ortopt.observers import HistoryEntry, Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
@@ -42,6 +43,7 @@ _HOMES = {
     "HistoryEntry": "observers",
     "InferenceSession": "runtime.session",
     "InvalidModelError": "errors",
+    "Lineage": "instrumentation.lineage",
     "Numerics": "options",
     "Observer": "observers",
     "OnnxIrPass": "adapters",

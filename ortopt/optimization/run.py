@@ -20,6 +20,7 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerE
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import Observer
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
@@ -292,7 +293,7 @@ class Optimization:
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
-            self.options.provenance,
+            self.options.provenance, next((one for one in self.observers if isinstance(one, Lineage)), None),
         )  # fmt: skip
 
     @contextlib.contextmanager

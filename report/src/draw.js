@@ -74,7 +74,7 @@ export class Pane {
       onclick: () => this.act(item) },
     group && this.model.groups[item.id].alike ? s('rect', { class: 'pile', x: 4, y: 4, width, height, rx: 6 }) : null,
     s('rect', { width, height, rx: item.kind === 'node' ? 4 : group ? 6 : 13 }),
-    lines.map((text, at) => s('text', { class: at ? 'small' : null, x: width / 2, y: (lines.length > 1 ? 17 : 17.5) + at * 15, 'text-anchor': 'middle' }, at || !group ? text : `+ ${text}`)),
+    lines.map((text, at) => s('text', { class: at ? 'small' : null, x: width / 2, y: (lines.length > 1 ? 17 : 17.5) + at * 15, 'text-anchor': 'middle' }, text)),
     s('title', null, this.tooltip(item)));
   }
 

@@ -56,9 +56,10 @@ export class Explorer {
     this.panes = this.drawn().map((sides, at) => new Pane(this.model, sides, titles[at], actions));
     const words = { before: 'Original', after: this.model.before ? 'Result' : 'Model', both: 'Original and result' };
     fill(this.canvas, this.panes.map((pane) => h('figure', null,
-      h('figcaption', null, words[pane.title], ' ', h('span', { class: 'quiet' }, plural(pane.sides.length > 1 ? pane.model.data.nodes.length : pane.sides[0].order.length, 'node'))), pane.svg)));
+      h('figcaption', null, words[pane.title], ' ', h('span', { class: 'quiet' }, plural(new Set(pane.sides.flatMap((side) => side.order)).size, 'node'))), pane.svg)));
     this.draw();
     this.panes.forEach((pane) => pane.fit(false));
+    if (this.selected !== null) this.select(this.selected);
   }
 
   draw(anchor) {
@@ -125,7 +126,6 @@ export class Explorer {
     const own = this.panes.some((pane) => pane.sides.some((side) => side.has(id)));
     const near = [id, ...this.relatives(id)];
     this.show(own ? id : near.find((one) => this.panes.some((pane) => pane.sides.some((side) => side.has(one)))));
-    this.element.querySelector('.workspace').classList.add('with-panel');
     this.panes.forEach((pane) => {
       const one = near.find((candidate) => pane.at.has(this.model.shownAs(candidate, this.open)) && pane.sides.some((side) => side.has(candidate)));
       if (one !== undefined) pane.reveal(this.model.shownAs(one, this.open));
@@ -177,8 +177,11 @@ export class Explorer {
       const text = `${model.op(id)} ${model.nameOf(id)}`.toLowerCase();
       if (!words.every((word) => text.includes(word))) return;
       total += 1;
-      if (found.length < MOST_FOUND) found.push(id);
+      found.push(id);
     });
+    const rank = (id) => (model.op(id).toLowerCase() === words[0] ? 0 : model.op(id).toLowerCase().includes(words[0]) ? 2 : 4) + (model.after.has(id) ? 0 : 1);
+    found.sort((a, b) => rank(a) - rank(b));
+    found.length = Math.min(found.length, MOST_FOUND);
     fill(this.results, h('p', { class: 'quiet' }, total ? `${plural(total, 'node')}${total > found.length ? `, the first ${found.length} shown` : ''}` : 'no such node'),
       h('ul', { class: 'links' }, found.map((id) => h('li', null, this.panel.link(id)))));
   }

@@ -10,11 +10,11 @@ export function size(item, model) {
 }
 
 export function labels(item, model) {
-  if (item.kind === 'input' || item.kind === 'output') return [short(item.name || item.kind), short(`${item.type} ${item.shape}`)];
+  if (item.kind === 'input' || item.kind === 'output') return [short(item.name || item.kind), short(`${item.type} ${item.shape}`.trim())].filter((text, at) => text || !at);
   if (item.kind === 'node') return [short(model.op(item.id).split('::').pop())];
   const { label, before, after, alike } = model.groups[item.id];
   const nodes = model.before && before !== after ? `${before} → ${after} nodes` : `${after || before} nodes`;
-  return [short(label), alike ? `${nodes} · ${alike} alike` : nodes];
+  return [`+ ${short(label)}`, alike ? `${nodes} · ${alike} alike` : nodes];
 }
 
 const short = (text) => (text.length > 34 ? `${text.slice(0, 16)}…${text.slice(-16)}` : text);

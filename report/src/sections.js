@@ -6,7 +6,8 @@ const section = (id, title, ...children) => h('section', { id, 'aria-labelledby'
 
 const change = (before, after, shown = count) => {
   const difference = after - before;
-  const share = before ? ` (${difference > 0 ? '+' : '−'}${Math.abs((100 * difference) / before).toFixed(0)} %)` : '';
+  const percent = Math.abs((100 * difference) / before).toFixed(0);
+  const share = before ? ` (${percent === '0' ? 'under 1' : `${difference > 0 ? '+' : '−'}${percent}`} %)` : '';
   return [numeric(shown(before)), numeric(shown(after)), numeric(difference ? `${difference > 0 ? '+' : '−'}${shown(Math.abs(difference))}${share}` : '')];
 };
 
@@ -16,7 +17,7 @@ export function verdict(report) {
   const { verification } = report;
   if (report.error) return ['bad', report.error];
   if (!verification) return ['unknown', 'not verified: it was not asked for'];
-  if (verification.status === 'verified') return ['good', `verified on ${plural(verification.input_sets, 'input set')}`];
+  if (verification.status === 'verified') return ['good', `the same numbers on ${plural(verification.input_sets, 'input set')}`];
   return [verification.status === 'differs' ? 'bad' : 'unknown', `${verification.status}${verification.reason ? `: ${verification.reason}` : ''}`];
 }
 
@@ -137,7 +138,7 @@ export function verification(report) {
     h('p', null, h('span', { class: `badge ${verdict(report)[0]}` }, verdict(report)[1]), outcome.verified_on ? ` on ${outcome.verified_on}` : '', ' ',
       outcome.random ? 'Outputs are random: only types and shapes were compared. ' : '', outcome.seconds ? `It took ${seconds(outcome.seconds)}.` : ''),
     rows.length ? table(['output', 'result', 'worst error', 'tolerance', 'own noise', 'absolute', 'relative', 'mean', 'worst element', 'remarks'], rows) : null,
-    rows.length ? h('p', { class: 'quiet' }, 'Errors are relative to the scale of the output; “own noise” is how far the original itself moves when its inputs are rounded differently.') : null,
+    rows.length ? h('p', { class: 'quiet' }, 'Errors are relative to the scale of the output; “own noise” is how far the original’s own numbers move with rounding.') : null,
     repairs.length ? [h('h3', null, 'Repairs'), h('ul', null, repairs.map((one) => h('li', null, h('strong', null, one.pass), ` rewrite ${one.rewrite}: ${one.reason}; ${one.left_out === 'pass' ? 'the pass' : 'the rewrite'} was left out`)))] : null);
 }
 

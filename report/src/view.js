@@ -1,5 +1,7 @@
 // What is to be drawn of the graphs: nodes and folded groups, the open groups around them, and edges between.
 
+const MOST_APART = 6;
+
 /** The drawing of some sides of a model, one of them or both laid over each other. */
 export function visible(model, sides, open, withConstants) {
   const items = new Map();
@@ -17,7 +19,7 @@ export function visible(model, sides, open, withConstants) {
     for (const [id, key] of shown) connect(model, side, id, key, shown, edges);
     for (const at of side.outputs) {
       const from = source(model, side, at, shown);
-      if (from) edge(edges, from, `o${model.numberOf(side.values[at][0])}`, side, at);
+      if (from) edge(edges, from, keyOf(model, 'o', side, side.values[at][0]), side, at);
     }
   }
   return { items: [...items.values()], edges: [...edges.values()], frames };
@@ -36,10 +38,18 @@ function drawInterface(model, side, items) {
     for (const at of list) {
       const [name, type, shape, kind] = side.values[at];
       if (letter === 'i' && kind === 'weight') continue;
-      const key = `${letter}${model.numberOf(name)}`;
-      if (!items.has(key)) items.set(key, { key, kind: letter === 'i' ? 'input' : 'output', name, type, shape, parent: null });
+      const key = keyOf(model, letter, side, name);
+      const many = key.length === 1;
+      const what = letter === 'i' ? 'input' : 'output';
+      if (!items.has(key)) items.set(key, { key, kind: what, name: many ? `${list.length} ${what}s` : name, type: many ? '' : type, shape: many ? '' : shape, parent: null });
     }
   }
+}
+
+/** One box for each input or output, or one for all where they are many. */
+function keyOf(model, letter, side, name) {
+  const list = letter === 'i' ? side.inputs : side.outputs;
+  return list.length > MOST_APART ? letter : `${letter}${model.numberOf(name)}`;
 }
 
 function connect(model, side, id, key, shown, edges) {
@@ -53,11 +63,11 @@ function connect(model, side, id, key, shown, edges) {
 function source(model, side, at, shown) {
   const [name, , , kind, producer] = side.values[at];
   if (producer >= 0) return shown.get(producer);
-  return kind === 'input' && side.inputs.includes(at) ? `i${model.numberOf(name)}` : undefined;
+  return kind === 'input' && side.inputs.includes(at) ? keyOf(model, 'i', side, name) : undefined;
 }
 
 function edge(edges, from, to, side, at) {
-  const key = `${from} ${to}`;
+  const key = `${from}>${to}`;
   let found = edges.get(key);
   if (!found) edges.set(key, (found = { from, to, values: new Map(), sides: new Set() }));
   found.sides.add(side.name);

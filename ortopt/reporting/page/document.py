@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import ortopt
+from ortopt.terminal_text import one_line
 
 _ASSETS: Final = "assets"
 SCRIPT: Final = "report.js"
@@ -56,7 +57,7 @@ def document(data: Mapping[str, Any]) -> str:
     return _PAGE.format(
         policy=_POLICY.format(script=_digest(script), style=_digest(style)),
         version=html.escape(ortopt.__version__),
-        title=html.escape(f"{data['title']} · ortopt"),
+        title=html.escape(one_line(f"{data['title']} · ortopt")),
         style=style,
         data=base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii"),
         script=script,

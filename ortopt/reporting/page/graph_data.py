@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -114,16 +115,10 @@ def _place_one(number: int, folding: Folding, origins: Mapping[int, tuple[int, .
 
 
 def _around(groups: Sequence[int], folding: Folding) -> int:
-    """The group around all, or the last one where these have little in common."""
-    if not groups:
-        return 0
-    lines = [_ancestors(group, folding) for group in groups]
-    shared = 0
-    for level in zip(*lines, strict=False):
-        if len(set(level)) > 1:
-            break
-        shared = level[0]
-    return shared if shared and len(folding.groups) > 1 else groups[-1]
+    """The innermost group that holds more than half of them; the last one's where that is the whole model."""
+    counts = Counter(one for group in groups for one in _ancestors(group, folding))
+    holding = [group for group, count in counts.items() if group and 2 * count > len(groups)]
+    return max(holding, key=lambda group: len(_ancestors(group, folding)), default=groups[-1] if groups else 0)
 
 
 def _ancestors(group: int, folding: Folding) -> list[int]:
