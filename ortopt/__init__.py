@@ -88,6 +88,7 @@ __all__ = [
     "HistoryEntry",
     "InferenceSession",
     "InvalidModelError",
+    "Lineage",
     "Numerics",
     "Observer",
     "OnnxIrPass",

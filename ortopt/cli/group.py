@@ -17,7 +17,20 @@ from ortopt.cli.warning import warn
 from ortopt.errors import FormerNameWarning, OptimizationCancelled, OrtoptError
 from ortopt.terminal_text import one_line
 
-COMMANDS = ("optimize", "check", "verify", "diff", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
+COMMANDS = (
+    "optimize",
+    "check",
+    "verify",
+    "diff",
+    "bisect",
+    "run",
+    "bench",
+    "explain",
+    "groups",
+    "info",
+    "passes",
+    "zoo",
+)
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
 TRACEBACK = "ORTOPT_TRACEBACK"
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}

@@ -131,7 +131,9 @@ class Run:
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         token = CancellationToken()
-        observers: list[Observer] = [observer for observer in (progress, self._trace, self._lineage) if observer is not None]
+        observers: list[Observer] = [
+            observer for observer in (progress, self._trace, self._lineage) if observer is not None
+        ]
         if self._flags["dump_dir"]:
             observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):

@@ -134,8 +134,8 @@ def _tensors(model: ir.Model) -> dict[str, ir.TensorProtocol]:
 
 
 def _weight(name: str, tensor: ir.TensorProtocol) -> dict[str, Any]:
-    shape = str(list(_dims(ir.Shape(tensor.shape.dims)))).replace("'", "")
-    return {"name": name, "type": f"{tensor.dtype.name.lower()}{shape}", "bytes": tensor.nbytes}
+    shape = ", ".join(map(str, tensor.shape.dims))
+    return {"name": name, "type": f"{tensor.dtype.name.lower()}[{shape}]", "bytes": tensor.nbytes}
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:

@@ -1,11 +1,18 @@
 // Positions of what is visible, by dagre; frames of open groups are laid out around what they hold.
 import { graphlib, layout } from '@dagrejs/dagre';
 
-const LETTER = 6.6;
+const FONT = '12px system-ui, sans-serif';
+const SMALL = '10.5px system-ui, sans-serif';
+const ruler = document.createElement('canvas').getContext('2d');
+
+function width(text, font) {
+  ruler.font = font;
+  return ruler.measureText(text).width;
+}
 
 export function size(item, model) {
   const lines = labels(item, model);
-  const widest = Math.max(...lines.map((line, at) => line.length * (at ? 5.8 : LETTER)));
+  const widest = Math.max(...lines.map((line, at) => width(line, at ? SMALL : FONT)));
   return { width: Math.max(64, Math.ceil(widest) + 22), height: lines.length > 1 ? 42 : 26 };
 }
 

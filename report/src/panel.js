@@ -86,8 +86,8 @@ export class Panel {
       return model.before?.has(id) ? h('section', { class: 'future' }, h('h4', null, 'Gone'), h('p', null, this.unread(id))) : null;
     }
     return gone.slice(-1).map((rewrite) => h('section', { class: 'future' },
-      h('h4', null, rewrite.swept.includes(id) ? 'No longer needed after' : 'Replaced by'), this.rewrite(rewrite),
-      h('h4', null, rewrite.after.length ? 'now' : 'nothing takes its place'),
+      h('h4', null, rewrite.swept.includes(id) ? 'No longer needed after' : rewrite.after.length ? 'Replaced by' : 'Removed by'), this.rewrite(rewrite),
+      h('h4', null, rewrite.after.length ? 'now' : 'no node takes its place'),
       rewrite.after.length ? this.links(rewrite.after) : null, this.successors(rewrite)));
   }
 

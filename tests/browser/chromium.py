@@ -164,8 +164,9 @@ class Chromium:
     def click(self, selector: str, *, nth: int = 0) -> None:
         """Click an element with the mouse."""
         where = self.run(
-            f"(() => {{ const e = document.querySelectorAll({json.dumps(selector)})[{nth}]; e.scrollIntoView("
-            "{block: 'nearest'}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]})()"
+            f"(() => {{ const e = document.querySelectorAll({json.dumps(selector)})[{nth}];"
+            " e.scrollIntoView({block: 'nearest'}); const r = e.getBoundingClientRect();"
+            " return [r.x + r.width / 2, r.y + r.height / 2] })()"
         )
         at = {"x": where[0], "y": where[1], "button": "left", "clickCount": 1}
         for kind in ("mousePressed", "mouseReleased"):

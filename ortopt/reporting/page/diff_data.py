@@ -31,7 +31,7 @@ def describe_diff(first: ir.Model, second: ir.Model, data: Mapping[str, Any]) ->
         return len(nodes) - 1
 
     before = SnapshotTaker(first, register).snapshot
-    match = _matcher(before, nodes)
+    match = _matcher(before)
     after = SnapshotTaker(second, lambda node, label: match(node, label, register)).snapshot
     rewrites = list(_told_rewrites(before, after, nodes))
     return {
@@ -43,9 +43,7 @@ def describe_diff(first: ir.Model, second: ir.Model, data: Mapping[str, Any]) ->
     }
 
 
-def _matcher(
-    before: GraphSnapshot, nodes: list[KnownNode]
-) -> Callable[[ir.Node, str, Callable[[ir.Node, str], int]], int]:
+def _matcher(before: GraphSnapshot) -> Callable[[ir.Node, str, Callable[[ir.Node, str], int]], int]:
     """Finds nodes of the first model again: by name or by the name of a result, with the same op, in the same graph."""
     known: dict[tuple[str, str, str], int] = {}
     for row in reversed(before.nodes):

@@ -18,9 +18,7 @@ _ASSETS: Final = "assets"
 SCRIPT: Final = "report.js"
 STYLE: Final = "report.css"
 
-_POLICY: Final = (
-    "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
-)
+_POLICY: Final = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 """Only this very script and style: whatever else may look like one is not run, and nothing is fetched."""
 
 _PAGE: Final = """<!DOCTYPE html>

@@ -172,9 +172,7 @@ def _blocks(children: list[int | _Tree], ops: Mapping[int, str]) -> list[int | _
     while True:
         pairs = Counter(
             (a, b)
-            for (a, b), left, right in zip(
-                zip(symbols, symbols[1:], strict=False), items, items[1:], strict=False
-            )
+            for (a, b), left, right in zip(itertools.pairwise(symbols), items, items[1:], strict=False)
             if len(left) + len(right) <= MAX_CHILDREN
         )
         best, count = max(pairs.items(), key=lambda item: (item[1], -item[0][0], -item[0][1]), default=((0, 0), 0))

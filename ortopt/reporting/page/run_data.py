@@ -57,9 +57,7 @@ def describe_rewrites(rewrites: Iterable[RecordedRewrite]) -> dict[str, Any]:
     return {"whys": list(whys), "rewrites": rows}
 
 
-def _changed(
-    before: GraphSnapshot | None, after: GraphSnapshot, rewrites: Iterable[RecordedRewrite]
-) -> Iterable[int]:
+def _changed(before: GraphSnapshot | None, after: GraphSnapshot, rewrites: Iterable[RecordedRewrite]) -> Iterable[int]:
     """Nodes of the original that have been changed in place."""
     if before is None:
         return
