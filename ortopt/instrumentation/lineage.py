@@ -85,6 +85,7 @@ class Lineage(Observer):
         self.nodes: list[KnownNode] = []
         self.rewrites: list[RecordedRewrite] = []
         self._ids: dict[ir.Node, int] = {}
+        self._numbers: dict[KnownNode, int] = {}
         self._operands: dict[int, set[ir.Node]] = {}
         self._swept: set[int] = set()
         self._offers: dict[int, _Offer] = {}
@@ -135,7 +136,7 @@ class Lineage(Observer):
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
         """Record a rewrite."""
         offer = self._offers.pop(number, None) or _Offer("", ())
-        after = tuple(dict.fromkeys(self._known(node) for node in nodes))
+        after = tuple(dict.fromkeys(self._known(node, is_new=True) for node in nodes))
         for node in nodes:
             self._note_operands(node, self._ids[node])
             self._note_users(node)
@@ -154,16 +155,24 @@ class Lineage(Observer):
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
-    def _known(self, node: ir.Node) -> int:
+    def _known(self, node: ir.Node, *, is_new: bool = False) -> int:
+        """The id of a node; one that nobody knows, and that is not new, is a copy of one of the same name."""
         known = self._ids.get(node)
         if known is not None:
             return known
         label = scope.label(node.graph) if isinstance(node.graph, ir.Graph) else self._where[2]
-        return self._register(node, label)
+        known = None if is_new else self._numbers.get(KnownNode(op_of(node), _name_of(node), label))
+        if known is None:
+            return self._register(node, label)
+        self._ids[node] = known
+        self._note_operands(node, known)
+        return known
 
     def _register(self, node: ir.Node, label: str) -> int:
         number = self._ids[node] = len(self.nodes)
-        self.nodes.append(KnownNode(op_of(node), _name_of(node), label))
+        known = KnownNode(op_of(node), _name_of(node), label)
+        self.nodes.append(known)
+        self._numbers[known] = number
         self._note_operands(node, number)
         return number
 
@@ -201,15 +210,16 @@ class Lineage(Observer):
         Args:
             model: The result.
         """
-        by_name: dict[tuple[str, str, str], int] = {}
-        for number, known in enumerate(self.nodes):
-            by_name[known.graph, known.op, known.name] = number
+        taken: set[int] = set()
 
         def number_of(node: ir.Node, label: str) -> int:
             known = self._ids.get(node)
             if known is None:
-                known = by_name.pop((label, op_of(node), _name_of(node)), None)
-            return self._register(node, label) if known is None else known
+                known = self._numbers.get(KnownNode(op_of(node), _name_of(node), label))
+            if known is None or known in taken:
+                known = self._register(node, label)
+            taken.add(known)
+            return known
 
         taker = SnapshotTaker(model, number_of)
         taker.learn()
