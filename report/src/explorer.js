@@ -14,6 +14,8 @@ export class Explorer {
     this.open = new Set();
     this.selected = null;
     this.constants = false;
+    this.words = model.data.kind === 'diff' ? { before: 'A', after: 'B', both: 'A and B' }
+      : { before: 'Original', after: model.before ? 'Result' : 'Model', both: 'Original and result' };
     this.mode = !model.before ? 'after' : window.innerWidth < 800 ? 'both' : 'beside';
     this.panel = new Panel(model, (id) => this.select(id), () => this.select(null));
     this.canvas = h('div', { class: 'canvas' });
@@ -54,7 +56,7 @@ export class Explorer {
     const titles = this.mode === 'both' ? ['both'] : this.drawn().map(([side]) => side.name);
     const actions = { select: (id) => this.select(id), fold: (group) => this.fold(group), unfold: (group) => this.unfold(group), marks: () => this.marks() };
     this.panes = this.drawn().map((sides, at) => new Pane(this.model, sides, titles[at], actions));
-    const words = { before: 'Original', after: this.model.before ? 'Result' : 'Model', both: 'Original and result' };
+    const { words } = this;
     fill(this.canvas, this.panes.map((pane) => h('figure', null,
       h('figcaption', null, words[pane.title], ' ', h('span', { class: 'quiet' }, plural(new Set(pane.sides.flatMap((side) => side.order)).size, 'node'))), pane.svg)));
     this.draw();
@@ -202,7 +204,7 @@ export class Explorer {
 }
 
 function fillControls(explorer) {
-  const modes = explorer.model.before ? [['beside', 'Side by side'], ['both', 'Overlaid'], ['before', 'Original'], ['after', 'Result']] : [];
+  const modes = explorer.model.before ? [['beside', 'Side by side'], ['both', 'Overlaid'], ['before', explorer.words.before], ['after', explorer.words.after]] : [];
   const button = (label, act, more) => h('button', { type: 'button', onclick: act, ...more }, label);
   const focused = document.activeElement?.dataset?.control;
   fill(explorer.controls,

@@ -15,7 +15,7 @@ export class Panel {
     this.element.hidden = id === null;
     if (id === null) return;
     const { model } = this;
-    const words = { same: 'unchanged', changed: 'changed in place', removed: 'gone from the result', added: 'new in the result', between: 'made and replaced during the run' };
+    const words = model.data.kind === 'diff' ? { same: 'in both', changed: 'in both, with differences', removed: 'only in A', added: 'only in B' } : { same: 'unchanged', changed: 'changed in place', removed: 'gone from the result', added: 'new in the result', between: 'made and replaced during the run' };
     const status = model.status(id);
     fill(this.body,
       h('h3', null, model.op(id)),
@@ -121,9 +121,10 @@ export class Panel {
   }
 
   facts(side, id) {
+    const { model } = this;
     const [, inputs, outputs, attributes, metadata] = side.rows.get(id);
     const both = this.model.before?.has(id) && this.model.after.has(id);
-    const title = both ? (side.name === 'before' ? 'In the original' : 'In the result') : 'Inputs and outputs';
+    const title = both ? (model.data.kind === 'diff' ? { before: 'In A', after: 'In B' } : { before: 'In the original', after: 'In the result' })[side.name] : 'Inputs and outputs';
     return h('section', null, h('h4', null, title),
       h('ul', { class: 'values' }, inputs.map((at) => this.value(side, at, 'reads', false)), outputs.map((at) => this.value(side, at, 'gives', true))),
       pairs('attributes', attributes), pairs('metadata', metadata));

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE: Final = 60.0
+PATIENCE: Final = 30.0
 
 
 def find() -> str | None:

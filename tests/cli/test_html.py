@@ -72,7 +72,10 @@ def test_level_0_has_a_page_too() -> None:
 
 def test_other_opsets_have_a_page_too() -> None:
     save(parse(MODEL.replace("\nmain", '<ir_version: 8, opset_import: ["" : 13]> main')), "old.onnx")
-    assert ortopt("optimize", "old.onnx", "--opset", "18", "--no-verify", "-o", "o.onnx", "--html", "r.html").exit_code == 0
+    assert (
+        ortopt("optimize", "old.onnx", "--opset", "18", "--no-verify", "-o", "o.onnx", "--html", "r.html").exit_code
+        == 0
+    )
     assert len(data_of("r.html")["before"]["nodes"]) == 3
 
 
@@ -82,7 +85,7 @@ def test_other_opsets_have_a_page_too() -> None:
         (["optimize", "m.onnx", "--html", "-"], "--html writes a page for a browser into a file"),
         (["optimize", "m.onnx", "--html", ""], "--html is given an empty name"),
         (["optimize", "m.onnx", "--html", "m.onnx"], "--html would write over the model"),
-        (["optimize", "m.onnx", "-o", "o.onnx", "--html", "o.onnx"], "the result and --html name the same file"),
+        (["optimize", "m.onnx", "-o", "o.onnx", "--html", "o.onnx"], "-o and --html name the same file"),
         (["optimize", "m.onnx", "--json", "r", "--html", "r"], "name the same file"),
         (["optimize", "m.onnx", "--html", "nowhere/r.html"], "there is no folder"),
         (["optimize", "zoo", "-o", "out", "--html", "m.onnx"], "writes pages into a folder"),

@@ -67,7 +67,11 @@ def folded(names: list[str]) -> tuple[Folding, dict[str, list[int]]]:
 
 
 def test_modules_are_read_from_names_with_slashes() -> None:
-    assert list(paths(named("/m/a/Relu", "m/b.0/Relu", "/top"))[at] for at in range(3)) == [("m", "a"), ("m", "b.0"), ()]
+    assert list(paths(named("/m/a/Relu", "m/b.0/Relu", "/top"))[at] for at in range(3)) == [
+        ("m", "a"),
+        ("m", "b.0"),
+        (),
+    ]
 
 
 def test_modules_are_read_from_the_metadata_of_an_exporter() -> None:
