@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 import pytest
 
 import ortopt
+from benchmarks.chromium import Chromium
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page.document import document
 from ortopt.reporting.page.pages import diff_page, index_page, run_page
@@ -66,11 +67,11 @@ def page(*, hostile: bool = False, profile: bool = False) -> str:
     return run_page(result, report)
 
 
-def texts(browser: Any, selector: str) -> list[str]:
+def texts(browser: Chromium, selector: str) -> list[str]:
     return browser.run(f"[...document.querySelectorAll({selector!r})].map((e) => e.textContent)")
 
 
-def shown(browser: Any, pane: int = 0) -> list[str]:
+def shown(browser: Chromium, pane: int = 0) -> list[str]:
     """The first lines of the boxes of a drawing."""
     return browser.run(
         f"[...document.querySelectorAll('figure')[{pane}].querySelectorAll('.item')]"
@@ -78,7 +79,7 @@ def shown(browser: Any, pane: int = 0) -> list[str]:
     )
 
 
-def test_it_shows_all_that_was_done(browser: Any, opened: Opened) -> None:
+def test_it_shows_all_that_was_done(browser: Chromium, opened: Opened) -> None:
     opened(page())
     assert texts(browser, "h1") == ["net.onnx"]
     sections = ["Summary", "Graph", "Timeline", "Rewrites by pass", "Verification", "What is left, and why"]
@@ -91,7 +92,7 @@ def test_it_shows_all_that_was_done(browser: Any, opened: Opened) -> None:
     assert browser.run("document.querySelectorAll('.timeline .bar').length") > 10
 
 
-def test_it_folds_and_unfolds_on_both_sides(browser: Any, opened: Opened) -> None:
+def test_it_folds_and_unfolds_on_both_sides(browser: Chromium, opened: Opened) -> None:
     opened(page())
     assert 1 < len(shown(browser)) < 60
     fold(browser)
@@ -106,7 +107,7 @@ def test_it_folds_and_unfolds_on_both_sides(browser: Any, opened: Opened) -> Non
     assert len(shown(browser)) == 3
 
 
-def test_a_new_node_tells_which_rewrite_made_it_from_what_and_why(browser: Any, opened: Opened) -> None:
+def test_a_new_node_tells_which_rewrite_made_it_from_what_and_why(browser: Chromium, opened: Opened) -> None:
     opened(page())
     unfold(browser)
     browser.click("figure:last-of-type .item.added")
@@ -116,7 +117,7 @@ def test_a_new_node_tells_which_rewrite_made_it_from_what_and_why(browser: Any, 
     assert browser.run("document.querySelectorAll('figure:first-of-type .item.related').length") >= 2
 
 
-def test_an_old_node_tells_what_became_of_it(browser: Any, opened: Opened) -> None:
+def test_an_old_node_tells_what_became_of_it(browser: Chromium, opened: Opened) -> None:
     opened(page())
     unfold(browser)
     browser.run("ortopt.explorer.select(1)")  # the first MatMul
@@ -129,21 +130,21 @@ def test_an_old_node_tells_what_became_of_it(browser: Any, opened: Opened) -> No
     assert browser.run("document.querySelector('.panel').hidden")
 
 
-def fold(browser: Any) -> None:
+def fold(browser: Chromium) -> None:
     """Fold everything."""
     browser.run(
         "ortopt.explorer.open.clear(); ortopt.explorer.draw(); ortopt.explorer.panes.forEach((one) => one.fit())"
     )
 
 
-def unfold(browser: Any) -> None:
+def unfold(browser: Chromium) -> None:
     """Unfold the layers, and the first of them."""
     fold(browser)
     browser.click(".item.group")
     browser.click(".item.group")
 
 
-def test_search_finds_nodes_and_unfolds_what_is_around_them(browser: Any, opened: Opened) -> None:
+def test_search_finds_nodes_and_unfolds_what_is_around_them(browser: Chromium, opened: Opened) -> None:
     opened(page())
     browser.press("/")
     browser.type("gemm layers.5")
@@ -157,7 +158,7 @@ def test_search_finds_nodes_and_unfolds_what_is_around_them(browser: Any, opened
     assert texts(browser, ".results p") == ["no such node"]
 
 
-def test_keys_walk_unfold_fold_and_zoom(browser: Any, opened: Opened) -> None:
+def test_keys_walk_unfold_fold_and_zoom(browser: Chromium, opened: Opened) -> None:
     opened(page())
     fold(browser)
     browser.run("document.querySelector('svg.graph').focus()")
@@ -176,7 +177,7 @@ def test_keys_walk_unfold_fold_and_zoom(browser: Any, opened: Opened) -> None:
     assert "+ layers.0 … layers.7" in shown(browser)
 
 
-def test_sides_are_shown_beside_each_other_overlaid_and_alone(browser: Any, opened: Opened) -> None:
+def test_sides_are_shown_beside_each_other_overlaid_and_alone(browser: Chromium, opened: Opened) -> None:
     opened(page())
     unfold(browser)
     browser.click("[data-control=both]")
@@ -190,7 +191,7 @@ def test_sides_are_shown_beside_each_other_overlaid_and_alone(browser: Any, open
     assert browser.run("document.querySelector('[data-control=before]').ariaPressed") == "true"
 
 
-def test_a_pass_lists_its_rewrites_when_it_is_opened(browser: Any, opened: Opened) -> None:
+def test_a_pass_lists_its_rewrites_when_it_is_opened(browser: Chromium, opened: Opened) -> None:
     opened(page())
     assert browser.run("document.querySelectorAll('#rewrites table').length") == 0
     passes = texts(browser, "#rewrites summary strong")
@@ -201,7 +202,7 @@ def test_a_pass_lists_its_rewrites_when_it_is_opened(browser: Any, opened: Opene
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_both_themes_can_be_read(browser: Any, opened: Opened, theme: str) -> None:
+def test_both_themes_can_be_read(browser: Chromium, opened: Opened, theme: str) -> None:
     browser.prefer(theme=theme)
     opened(page())
     assert contrast(browser, "body") > 7
@@ -210,7 +211,7 @@ def test_both_themes_can_be_read(browser: Any, opened: Opened, theme: str) -> No
     assert (luminance(browser, "document.body", "backgroundColor") > 0.5) == (theme == "light")
 
 
-def test_the_theme_can_be_chosen(browser: Any, opened: Opened) -> None:
+def test_the_theme_can_be_chosen(browser: Chromium, opened: Opened) -> None:
     opened(page())
     browser.run("localStorage.clear()")
     browser.click(".theme")
@@ -220,7 +221,7 @@ def test_the_theme_can_be_chosen(browser: Any, opened: Opened) -> None:
     browser.click(".theme")
 
 
-def luminance(browser: Any, element: str, colour: str) -> float:
+def luminance(browser: Chromium, element: str, colour: str) -> float:
     """The relative luminance of a colour of an element, as WCAG defines it; of a background, the first that shows."""
     text = browser.run(
         f"(() => {{ let e = {element}; let c; do {{ c = getComputedStyle(e).{colour}; e = e.parentElement; }}"
@@ -231,14 +232,14 @@ def luminance(browser: Any, element: str, colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(browser: Any, selector: str) -> float:
+def contrast(browser: Chromium, selector: str) -> float:
     """The contrast of text with what is behind it, as WCAG defines it."""
     element = f"document.querySelector({selector!r})"
     one, other = (luminance(browser, element, colour) for colour in ("color", "backgroundColor"))
     return (max(one, other) + 0.05) / (min(one, other) + 0.05)
 
 
-def test_on_paper_everything_is_there_but_what_is_clicked(browser: Any, opened: Opened) -> None:
+def test_on_paper_everything_is_there_but_what_is_clicked(browser: Chromium, opened: Opened) -> None:
     browser.prefer(theme="dark")
     opened(page())
     assert browser.pdf().startswith(b"%PDF")
@@ -253,7 +254,7 @@ def test_on_paper_everything_is_there_but_what_is_clicked(browser: Any, opened: 
 
 
 @pytest.mark.parametrize("width", [360, 800, 1300])
-def test_nothing_is_wider_than_the_window(browser: Any, opened: Opened, width: int) -> None:
+def test_nothing_is_wider_than_the_window(browser: Chromium, opened: Opened, width: int) -> None:
     browser.size(width, 700)
     for text in (page(), page(hostile=True), page(profile=True)):
         opened(text)
@@ -261,7 +262,7 @@ def test_nothing_is_wider_than_the_window(browser: Any, opened: Opened, width: i
         assert browser.run("document.documentElement.scrollWidth") <= width
 
 
-def test_hostile_names_are_text(browser: Any, opened: Opened) -> None:
+def test_hostile_names_are_text(browser: Chromium, opened: Opened) -> None:
     opened(page(hostile=True))
     assert texts(browser, "h1") == [HOSTILE]
     for number in range(8):
@@ -273,14 +274,14 @@ def test_hostile_names_are_text(browser: Any, opened: Opened) -> None:
     assert browser.run("document.querySelectorAll('img, main script').length") == 0
 
 
-def test_a_script_that_is_not_its_own_is_not_run(browser: Any, opened: Opened) -> None:
+def test_a_script_that_is_not_its_own_is_not_run(browser: Chromium, opened: Opened) -> None:
     opened(page().replace("</body>", "<script>window.foreign = true</script></body>"))
     assert browser.run("window.foreign") is None
     assert any("Content Security Policy" in problem for problem in browser.problems)
     browser.problems.clear()
 
 
-def test_a_profile_is_shown_where_one_was_taken(browser: Any, opened: Opened) -> None:
+def test_a_profile_is_shown_where_one_was_taken(browser: Chromium, opened: Opened) -> None:
     opened(page())
     assert "Profile" not in texts(browser, "h2")
     opened(page(profile=True))
@@ -288,13 +289,13 @@ def test_a_profile_is_shown_where_one_was_taken(browser: Any, opened: Opened) ->
     assert texts(browser, "#profile tbody td")[:4] == ["MatMul", "8", "1.250 ms", "75.0 %"]
 
 
-def test_a_result_without_its_lineage_is_shown_alone(browser: Any, opened: Opened) -> None:
+def test_a_result_without_its_lineage_is_shown_alone(browser: Chromium, opened: Opened) -> None:
     opened(ortopt.optimize(network(2), verify=False).html())
     assert browser.run("document.querySelectorAll('figure').length") == 1
     assert texts(browser, "figcaption")[0].startswith("Model")
 
 
-def test_two_models_are_compared(browser: Any, opened: Opened) -> None:
+def test_two_models_are_compared(browser: Chromium, opened: Opened) -> None:
     first, second = network(3), network(2)
     opened(diff_page(first, second, compare(first, second, "a.onnx", "b.onnx")))
     assert texts(browser, "h1") == ["a.onnx and b.onnx"]
@@ -303,8 +304,11 @@ def test_two_models_are_compared(browser: Any, opened: Opened) -> None:
     assert texts(browser, "figcaption") == ["A 12 nodes", "B 8 nodes"]
 
 
-def test_an_index_is_sorted_and_filtered(browser: Any, opened: Opened) -> None:
-    rows = [({"input": name, "nodes": {"before": 9, "after": nodes}, "verified": True}, f"./{name}.html") for name, nodes in (("b", 3), ("a", 5), (HOSTILE, 1))]  # fmt: skip
+def test_an_index_is_sorted_and_filtered(browser: Chromium, opened: Opened) -> None:
+    rows = [
+        ({"input": name, "nodes": {"before": 9, "after": nodes}, "verified": True}, f"./{name}.html")
+        for name, nodes in (("b", 3), ("a", 5), (HOSTILE, 1))
+    ]
     opened(index_page("several", rows))
     assert texts(browser, "tbody td:first-child") == ["b", "a", HOSTILE]
     browser.click(".sort")
@@ -317,14 +321,14 @@ def test_an_index_is_sorted_and_filtered(browser: Any, opened: Opened) -> None:
     assert browser.run("document.querySelector('tbody a').getAttribute('href')").startswith("./")
 
 
-def test_a_page_whose_data_is_broken_says_so(browser: Any, opened: Opened) -> None:
+def test_a_page_whose_data_is_broken_says_so(browser: Chromium, opened: Opened) -> None:
     opened(document({"title": "t", "kind": "run"}))
     assert "The page cannot be shown" in texts(browser, "main")[0]
     assert browser.problems
     browser.problems.clear()
 
 
-def test_a_flat_graph_of_thousands_of_nodes_is_folded(browser: Any, opened: Opened, tmp_path: Path) -> None:
+def test_a_flat_graph_of_thousands_of_nodes_is_folded(browser: Chromium, opened: Opened, tmp_path: Path) -> None:
     body = " ".join(f"v{at + 1} = {('Relu', 'Exp', 'Neg', 'Tanh', 'Abs')[at % 5]} (v{at})" for at in range(5000))
     model = parse(f"main (float[2] v0) => (float[2] v5000) {{ {body} }}")
     opened(diff_page(model, model, compare(model, model, "a", "b")))

@@ -16,12 +16,12 @@ import pytest
 
 import ortopt
 from ortopt.instrumentation.graph_snapshot import SCOPES_KEY, GraphSnapshot, SnapshotTaker
+from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page import folding
 from ortopt.reporting.page.document import SCRIPT, STYLE, asset, document
 from ortopt.reporting.page.folding import Folding, fold
 from ortopt.reporting.page.module_paths import common, paths
 from ortopt.reporting.page.pages import diff_page, index_page
-from ortopt.reporting.model_diff import compare
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
@@ -67,7 +67,7 @@ def folded(names: list[str]) -> tuple[Folding, dict[str, list[int]]]:
 
 
 def test_modules_are_read_from_names_with_slashes() -> None:
-    assert list(paths(named("/m/a/Relu", "m/b.0/Relu", "/top"))[at] for at in range(3)) == [
+    assert list(paths(named("/m/a/Relu", "m/b.0/Relu", "/top")).values()) == [
         ("m", "a"),
         ("m", "b.0"),
         (),
@@ -95,8 +95,14 @@ def test_a_node_that_says_nothing_stands_with_its_readers() -> None:
 
 @pytest.mark.parametrize(
     ("given", "shared"),
-    [([], ()), ([("a", "b")], ("a", "b")), ([("a", "b"), ("a",)], ("a",)), ([("a", "b"), ("a", "c")], ("a",)), ([("a",), ("b",)], ())],
-)  # fmt: skip
+    [
+        ([], ()),
+        ([("a", "b")], ("a", "b")),
+        ([("a", "b"), ("a",)], ("a",)),
+        ([("a", "b"), ("a", "c")], ("a",)),
+        ([("a",), ("b",)], ()),
+    ],
+)
 def test_what_paths_have_in_common(given: list[tuple[str, ...]], shared: tuple[str, ...]) -> None:
     assert common(given) == shared
 
@@ -104,7 +110,10 @@ def test_what_paths_have_in_common(given: list[tuple[str, ...]], shared: tuple[s
 def test_nodes_of_a_subgraph_stand_below_the_node_that_holds_it() -> None:
     model = parse(
         """main (bool c, float[2] x) => (float[2] y) {
-            y = If (c) <then_branch = t () => (float[2] a) { a = Relu (x) }, else_branch = e () => (float[2] b) { b = Neg (x) }>
+            y = If (c) <
+                then_branch = t () => (float[2] a) { a = Relu (x) },
+                else_branch = e () => (float[2] b) { b = Neg (x) }
+            >
         }"""
     )
     model.graph[0].name = "/m/If"
