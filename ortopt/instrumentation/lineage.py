@@ -136,7 +136,8 @@ class Lineage(Observer):
     def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
         """Record a rewrite."""
         offer = self._offers.pop(number, None) or _Offer("", ())
-        after = tuple(dict.fromkeys(self._known(node, is_new=True) for node in nodes))
+        kept = (self._ids[node] for node in offer.nodes if node.graph is not None)  # it reads something else now
+        after = tuple(dict.fromkeys((*(self._known(node, is_new=True) for node in nodes), *kept)))
         for node in nodes:
             self._note_operands(node, self._ids[node])
             self._note_users(node)
@@ -188,9 +189,9 @@ class Lineage(Observer):
                     self._operands[self._ids[use.node]].add(node)
 
     def _sweep(self, offered: Iterable[ir.Node]) -> tuple[int, ...]:
-        """The nodes that have gone because only nodes that went needed them."""
-        pending = [node for node in offered if node.graph is None]
-        self._swept.update(self._ids[node] for node in pending)
+        """The nodes that have gone because only what went, or reads something else now, needed them."""
+        pending = list(offered)
+        self._swept.update(self._ids[node] for node in pending if node.graph is None)
         gone: list[int] = []
         while pending:
             for node in self._operands[self._ids[pending.pop()]]:
@@ -205,17 +206,19 @@ class Lineage(Observer):
     # -- what is asked afterwards -----------------------------------------------------------------------------------
 
     def snapshot(self, model: ir.Model) -> GraphSnapshot:
-        """The result; nodes that a copy of the model has replaced are found again by their names.
+        """The result; nodes that a copy has replaced, in another graph perhaps, are found again by their names.
 
         Args:
             model: The result.
         """
         taken: set[int] = set()
+        named = {(known.op, known.name): number for number, known in enumerate(self.nodes) if known.name}
 
         def number_of(node: ir.Node, label: str) -> int:
             known = self._ids.get(node)
             if known is None:
-                known = self._numbers.get(KnownNode(op_of(node), _name_of(node), label))
+                op, name = op_of(node), _name_of(node)
+                known = self._numbers.get(KnownNode(op, name, label), named.get((op, name)))
             if known is None or known in taken:
                 known = self._register(node, label)
             taken.add(known)

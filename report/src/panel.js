@@ -50,7 +50,9 @@ export class Panel {
   past(id) {
     const made = this.model.madeBy.get(id) || [];
     const changed = this.model.changedBy.get(id) || [];
+    const unexplained = !made.length && this.model.status(id) === 'added' && this.model.data.kind === 'run';
     return [
+      unexplained ? h('section', { class: 'past' }, h('h4', null, 'Made by'), h('p', null, 'a change of the whole graph, which is no single rewrite: a conversion to another opset, or a weight that went into a function')) : null,
       made.map((rewrite) => h('section', { class: 'past' }, h('h4', null, 'Made by'), this.rewrite(rewrite), h('h4', null, 'from'), this.links(rewrite.before.filter((one) => one !== id)), this.origins(id))),
       changed.map((rewrite) => h('section', { class: 'past' }, h('h4', null, 'Changed by'), this.rewrite(rewrite),
         rewrite.before.some((one) => one !== id) ? [h('h4', null, 'together with'), this.links(rewrite.before.filter((one) => one !== id))] : null))];

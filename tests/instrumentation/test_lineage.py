@@ -71,6 +71,25 @@ def test_an_untouched_node_keeps_its_number() -> None:
     assert lineage.rewrites == []
 
 
+def test_what_reads_something_else_now_is_changed_and_what_it_read_is_swept() -> None:
+    lineage, result = lineage_of(
+        """main (float[2] x) => (float[2] y) {
+            a = Constant <value = float[2] {1, 2}> () b = Constant <value = float[2] {1, 2}> ()
+            c = Max (x, a) y = Min (c, b) }""",
+        only=["constant_sharing"],
+    )
+    assert told(lineage) == [("constant_sharing", ["Min"], ["Min"], ["Constant"])]
+    assert len(lineage.snapshot(result.model).nodes) == 3
+
+
+def test_nodes_that_move_into_a_function_keep_their_numbers() -> None:
+    lineage, result = lineage_of(MODEL, level=4, settings={"group_fusion": {"policy": "literal"}})
+    known = {number for one in lineage.rewrites for number in one.after}
+    rows = lineage.snapshot(result.model).nodes
+    assert {row.graph for row in rows} == {0, 1}
+    assert {row.id for row in rows if row.op != "Constant"} <= known
+
+
 class Failing(RewriteRule[Forwarded]):
     """Rewrites one node, and raises at the next."""
 
