@@ -16,7 +16,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,6 +28,9 @@ demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of 
 
 test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 	$(TEST)/python -m pytest -n $(JOBS)
+
+test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH
+	$(TEST)/python -m pytest tests/browser
 
 lint: $(VENV_TEST)/.installed ## ruff (rules and format) and mypy
 	$(TEST)/ruff check .
@@ -43,6 +46,9 @@ bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--model
 
 bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation
 	$(TEST)/python -m benchmarks.sessions $(BENCH)
+
+bench-report: $(VENV_TEST)/.installed ## size of the report's page, and how fast a Chromium shows it
+	$(TEST)/python -m benchmarks.report $(BENCH)
 
 abuse: $(VENV_TEST)/.installed ## 64 threads calling one session with changing shapes for a minute
 	ORTOPT_TEST_ABUSE_SECONDS=60 $(TEST)/python -m pytest tests/runtime/test_abuse.py
@@ -92,8 +98,11 @@ bench-gpu: $(VENV_TEST)/.cuda ## small models on CUDA against plain ONNX Runtime
 wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
 	$(TEST)/python -m build --no-isolation
 
+report-assets: ## build the script of the report's page from report/; needs npm
+	cd report && npm ci --ignore-scripts && npm run build
+
 clean: ## remove environments, caches and everything made here
-	rm -rf .venv .venv-test .venv-ci build dist demo bench-out fuzz-out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-test .venv-ci build dist demo bench-out fuzz-out report/node_modules .pytest_cache .mypy_cache .ruff_cache
 
 # A stamp is written last: an installation that broke off is done again, one that succeeded is not.
 $(VENV)/.installed: pyproject.toml

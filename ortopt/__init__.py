@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from ortopt.extraction import extract
+    from ortopt.instrumentation.lineage import Lineage
     from ortopt.manager import GraphTransformerManager
     from ortopt.observers import HistoryEntry, Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
@@ -43,6 +44,7 @@ _HOMES = {
     "HistoryEntry": "observers",
     "InferenceSession": "runtime.session",
     "InvalidModelError": "errors",
+    "Lineage": "instrumentation.lineage",
     "Numerics": "options",
     "Observer": "observers",
     "OnnxIrPass": "adapters",
@@ -88,6 +90,7 @@ __all__ = [
     "HistoryEntry",
     "InferenceSession",
     "InvalidModelError",
+    "Lineage",
     "Numerics",
     "Observer",
     "OnnxIrPass",

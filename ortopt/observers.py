@@ -76,6 +76,9 @@ class Observer:
         if "decides" not in cls.__dict__ and cls.__dict__.keys() & {"should_run", "offer", "inspect"}:
             cls.decides = True
 
+    def loaded(self, model: ir.Model) -> None:
+        """The original is about to be prepared, for the first run or for another one after a repair; as it was read."""
+
     def begin(self) -> None:
         """A run begins: the first, or another one after a repair."""
 
@@ -128,6 +131,11 @@ class Observers:
         self._deciders = [o for o in self.all if type(o).offer is not Observer.offer]
         self._notified = [o for o in self.all if type(o).rewrote is not Observer.rewrote]
         self._inspectors = [o for o in self.all if type(o).inspect is not Observer.inspect]
+
+    def loaded(self, model: ir.Model) -> None:
+        """Call every observer."""
+        for observer in self.all:
+            observer.loaded(model)
 
     def begin(self) -> None:
         """Call every observer."""

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "optimize": ["model.onnx", "-q", "--json", "-"],
     "check": ["model.onnx", "-q", "--json", "-"],
     "verify": ["model.onnx", "model.onnx", "--json"],
+    "diff": ["model.onnx", "model.onnx", "--json"],
     "bisect": ["model.onnx", "--json"],
     "run": ["model.onnx", "--json"],
     "bench": ["model.onnx", "--levels", "0", "--rounds", "1", "--repeat", "1", "--no-verify", "--json"],

@@ -145,6 +145,7 @@ def test_the_wheel_holds_the_passes_below_ortopt(project: Path) -> None:
     below = {name.removeprefix("ortopt/transformers/") for name in names if name.startswith("ortopt/transformers/")}
     assert below == passes(project)
     assert {"ortopt/py.typed", "ortopt/models/manifest.json", "ortopt/models/superres__ts13.onnx"} <= names
+    assert {f"ortopt/reporting/page/assets/{name}" for name in ("report.js", "report.css", "LICENSES.txt")} <= names
     assert not [member.filename for member in members if stat.S_ISLNK(member.external_attr >> 16)]
 
 

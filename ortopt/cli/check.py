@@ -43,6 +43,7 @@ def _options_of_runs(function: Any) -> Any:
 @click.option("--dask", metavar="ADDRESS", help="Run on the workers of a Dask scheduler (extra: cluster).")
 @click.option("--junit", metavar="FILE", help="Results for CI servers.")
 @click.option("--markdown", metavar="FILE", help="Results for readers, e.g. a job summary.")
+@click.option("--html", "html_file", metavar="FILE", help="Results as a page for a browser.")
 @click.option("--json", "json_file", metavar="FILE", help="Results as data.")
 @click.option("-q", "--quiet", is_flag=True, help="Failures only.")
 def command(zoo: tuple[str, ...], **flags: Any) -> None:

@@ -16,7 +16,7 @@ from ortopt.cli.warning import warn
 from ortopt.errors import InvalidModelError, OptimizationCancelled, UsageError
 from ortopt.options import declarations
 from ortopt.regression import baseline as baselines
-from ortopt.regression import junit, markdown, shards, sources
+from ortopt.regression import junit, markdown, page, shards, sources
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
 from ortopt.regression.check import Plan, Running
@@ -74,7 +74,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
     Raises:
         OrtoptError: If the parts do not fit together.
     """
-    reports = {f"--{name}": flags[name] for name in ("junit", "markdown")} | {"--json": flags["json_file"]}
+    reports = _reports(flags)
     files.check_outputs(reports, {"a shard": list(arguments)})
     if len(set(arguments)) != len(arguments):
         raise UsageError("a shard is named twice")
@@ -110,8 +110,16 @@ def _said(flags: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
     return said
 
 
+def _reports(flags: Mapping[str, Any]) -> dict[str, str | None]:
+    """The files that are written beside a baseline, by option."""
+    if flags["html_file"] == files.STREAM:
+        raise UsageError("--html writes a page for a browser into a file: give its name")
+    texts = {f"--{name}": flags[name] for name in ("junit", "markdown")}
+    return {**texts, "--json": flags["json_file"], "--html": flags["html_file"]}
+
+
 def _check_files(flags: Mapping[str, Any], baseline: Path | None, cases: Sequence[Case]) -> None:
-    reports = {f"--{name}": flags[name] for name in ("junit", "markdown")} | {"--json": flags["json_file"]}
+    reports = _reports(flags)
     if list(reports.values()).count(files.STREAM) > 1:
         raise UsageError("only one of --json, --junit and --markdown can go to stdout")
     if flags["prune"] and not flags["update"]:
@@ -186,6 +194,8 @@ def _write(found: Check, flags: Mapping[str, Any]) -> None:
         files.write_text(flags["junit"], junit.text(found))
     if flags["markdown"]:
         files.write_text(flags["markdown"], markdown.text(found))
+    if flags["html_file"]:
+        files.write_text(flags["html_file"], page.text(found))
 
 
 def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case], *, prune: bool) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ortopt.errors import OutputError, UsageError
-from ortopt.system.files import same_file
+from ortopt.system.files import same_file, write_atomically
 from ortopt.terminal_text import quoted
 
 STREAM = "-"
@@ -110,17 +108,4 @@ def write_bytes(path: str, data: bytes) -> None:
     if path == STREAM:
         sys.stdout.buffer.write(data)
         return
-    target = Path(path)
-    try:
-        if target.exists() and not target.is_file():  # a device or a pipe
-            target.write_bytes(data)
-            return
-        draft = target.with_name(f".ortopt-{secrets.token_hex(8)}.tmp")
-        try:
-            draft.write_bytes(data)
-            draft.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write {quoted(path)}: {error.strerror or error}") from error
+    write_atomically(path, data)

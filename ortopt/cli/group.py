@@ -21,6 +21,7 @@ COMMANDS = (
     "optimize",
     "check",
     "verify",
+    "diff",
     "bisect",
     "run",
     "bench",

@@ -22,6 +22,7 @@ from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.instrumentation.dump import Dump, is_dump
+from ortopt.instrumentation.lineage import Lineage
 from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
 from ortopt.options import Options
@@ -70,9 +71,12 @@ class Run:
         self._options = options
         self._flags = flags
         self._require_providers()
-        reports = {"--json": flags["json_file"], "--trace": flags["trace_file"]}
+        if flags["html_file"] == files.STREAM:
+            raise UsageError("--html writes a page for a browser into a file: give its name")
+        reports = {"--json": flags["json_file"], "--trace": flags["trace_file"], "--html": flags["html_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
         self._trace = Trace() if flags["trace_file"] else None
+        self._lineage = Lineage() if flags["html_file"] else None
         self._argument = models.resolve(model)
         self._target: str = flags["output"] or self._argument.output
         streams = [self._target, *reports.values()].count(files.STREAM)
@@ -125,6 +129,8 @@ class Run:
         self.data = data
         if self._flags["json_file"]:
             files.write_text(self._flags["json_file"], json.dumps(data, indent=2, allow_nan=False) + "\n")
+        if self._flags["html_file"]:
+            self._write_page(result, data)
         if error is not None:
             for repair in data["repairs"]:
                 warn(report.describe_repair(repair))
@@ -135,7 +141,9 @@ class Run:
         if self._flags["tune"]:
             self._tune(progress)
         token = CancellationToken()
-        observers: list[Observer] = [observer for observer in (progress, self._trace) if observer is not None]
+        observers: list[Observer] = [
+            observer for observer in (progress, self._trace, self._lineage) if observer is not None
+        ]
         if self._flags["dump_dir"]:
             observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):
@@ -166,7 +174,8 @@ class Run:
 
     def _check_external_data(self, data: tuple[str, ...]) -> None:
         """Refuse to write over the weights of the model."""
-        outputs = {"-o": self._target, "--json": self._flags["json_file"], "--trace": self._flags["trace_file"]}
+        named = {"--json": "json_file", "--trace": "trace_file", "--html": "html_file"}
+        outputs = {"-o": self._target, **{option: self._flags[name] for option, name in named.items()}}
         files.check_not_read(outputs, {"external data of the model": data})
         if self._flags["dump_dir"]:
             self._check_dumps(self._flags["dump_dir"], data)
@@ -235,6 +244,11 @@ class Run:
             report.show(data, out, everything=self._flags["verbose"])
             for line in tuning_lines(data["tuning"]):
                 out.print(line, soft_wrap=True)
+
+    def _write_page(self, result: OptimizeResult, data: dict[str, Any]) -> None:
+        from ortopt.reporting.page.pages import run_page
+
+        files.write_text(self._flags["html_file"], run_page(result, data))
 
     def _write_trace(self) -> None:
         if self._trace is not None:

@@ -37,6 +37,7 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 @run_option("value_info")
 @run_option("provenance")
 @click.option("--json", "json_file", metavar="FILE", help="The report as data.")
+@click.option("--html", "html_file", metavar="FILE", help="The report as a page for a browser; a folder of several.")
 @click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")
 @click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
 @click.option("-v", "--verbose", is_flag=True, help="List passes that changed nothing too.")

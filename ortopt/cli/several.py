@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
     console = report.console(sys.stderr if flags["json_file"] == files.STREAM else sys.stdout)
     rows, codes = [], []
     for work in works:
-        row, code = _one(work, options, flags)
+        row, code = _one(work, out, options, flags)
         rows.append(row)
         codes.append(code)
         if not flags["quiet"] and not flags["verbose"] and code == 0:
@@ -82,6 +83,8 @@ def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
     for line in _copy_companions(works, out):
         if not flags["quiet"]:
             console.print(line, soft_wrap=True)
+    if flags["html_file"]:
+        _write_index(Path(flags["html_file"]), [(row, _page(work, out)) for work, row in zip(works, rows, strict=True)])
     if flags["json_file"]:
         text = json.dumps({"schema": SCHEMA, "models": rows}, indent=2, allow_nan=False)
         files.write_text(flags["json_file"], text + "\n")
@@ -99,6 +102,9 @@ def _check(arguments: Sequence[str], out: Path, flags: Mapping[str, Any]) -> Non
     for argument in arguments:
         if is_folder(argument) and out.resolve() == Path(argument).resolve():
             raise UsageError(f"the results would overwrite the models in {quoted(argument)}")
+    pages = flags["html_file"]
+    if pages is not None and (pages in ("", STREAM) or (Path(pages).exists() and not Path(pages).is_dir())):
+        raise UsageError("of several models, --html writes pages into a folder: give its name")
     files.check_outputs({"--json": flags["json_file"]}, {})
 
 
@@ -128,16 +134,37 @@ def _check_targets(works: Sequence[Work]) -> None:
         files.check_not_read({"-o": str(work.target)}, {"a model": [one.model for one in works]})
 
 
-def _one(work: Work, options: Options, flags: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def _page(work: Work, out: Path) -> Path:
+    """Where the page of a model is, in the folder of pages."""
+    target = work.target.relative_to(out)
+    return target.with_name(f"{target.name}.html")
+
+
+def _write_index(folder: Path, reports: Sequence[tuple[dict[str, Any], Path]]) -> None:
+    """Write a page that leads to the pages of all models."""
+    from ortopt.reporting.page.pages import index_page
+
+    rows = [
+        (row, f"./{urllib.parse.quote(page.as_posix(), safe='/')}" if (folder / page).is_file() else "")
+        for row, page in reports
+    ]
+    files.write_text(str(folder / "index.html"), index_page("ortopt optimize", rows))
+
+
+def _one(work: Work, out: Path, options: Options, flags: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Optimize one model; its report as data, and its exit code."""
     own = {**flags, "output": str(work.target), "json_file": None, "quiet": not flags["verbose"]}
     own["verbose"] = False
+    page = None if not flags["html_file"] else Path(flags["html_file"]) / _page(work, out)
+    own["html_file"] = None if page is None else str(page)
     run: Run | None = None
     try:
         try:
-            work.target.parent.mkdir(parents=True, exist_ok=True)
+            for path in (work.target, page):
+                if path is not None:
+                    path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"cannot write {quoted(str(work.target))}: {error.strerror}") from error
+            raise OutputError(f"cannot write {quoted(str(path))}: {error.strerror}") from error
         with start.early() if flags["verify"] else contextlib.nullcontext():
             run = Run(work.model, options, **own)
             run.all()

@@ -215,6 +215,7 @@ class Pipeline:
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""
         options = self.options
+        run.manager.observers.loaded(run.model)
         if options.opset is not None:
             from ortopt.opset_conversion import conversion
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -18,9 +19,11 @@ from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.replay import NumberedRewrite
+from ortopt.system.files import write_atomically
 
 if TYPE_CHECKING:
     from ortopt.verification.verify import Verification
@@ -165,6 +168,7 @@ class OptimizeResult:
         stopped: Whether the deadline ended the run.
         repairs: What was left out because the result differed from the original, in order.
         provenance: Whether `save` writes into each new node which pass made it, from which nodes.
+        lineage: The `Lineage` among the observers of the run, if there was one: what `to_html` shows beside the result.
     """
 
     model: ir.Model
@@ -174,6 +178,7 @@ class OptimizeResult:
     stopped: bool = False
     repairs: tuple[Repair, ...] = ()
     provenance: bool = False
+    lineage: Lineage | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def verified(self) -> bool:
@@ -195,6 +200,31 @@ class OptimizeResult:
         from ortopt.serialization.save import save
 
         save(self.model, Path(path), external_data=external_data, provenance=self.provenance)
+
+    def html(self, title: str = "model") -> str:
+        """The report as a page for a browser, which needs nothing else.
+
+        It shows what each node was made of only where a `Lineage` has observed the run:
+        ``optimize(model, observers=[ortopt.Lineage()]).html()``.
+
+        Args:
+            title: The page's title.
+        """
+        pages = importlib.import_module("ortopt.reporting.page.pages")  # by name: it stands above what it shows
+        page: str = pages.page_of(self, title)
+        return page
+
+    def to_html(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Write the report as a page for a browser, atomically (see `html`).
+
+        Args:
+            path: The file.
+            title: The page's title; the file's name if None.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        write_atomically(path, self.html(Path(path).stem if title is None else title).encode("utf-8"))
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:

@@ -22,6 +22,7 @@ from ortopt.graph import scope
 from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import Observer
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
@@ -351,7 +352,7 @@ class Optimization:
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
-            self.options.provenance,
+            self.options.provenance, next((one for one in self.observers if isinstance(one, Lineage)), None),
         )  # fmt: skip
 
     @contextlib.contextmanager

@@ -1,0 +1,83 @@
+"""The pages of a run, of several, and of two models, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortopt.optimization.result import OptimizeResult
+from ortopt.reporting.page.diff_data import describe_diff
+from ortopt.reporting.page.document import document
+from ortopt.reporting.page.run_data import describe_run
+from ortopt.reporting.report import as_dict
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def page_of(result: OptimizeResult, title: str) -> str:
+    """The page of a result, as `OptimizeResult.html` gives it.
+
+    Args:
+        result: The result.
+        title: The page's title.
+    """
+    return run_page(result, as_dict(result, source=title))
+
+
+def run_page(result: OptimizeResult, report: Mapping[str, Any]) -> str:
+    """The page of a run.
+
+    Args:
+        result: The result.
+        report: The same as data, from `ortopt.reporting.report.as_dict`.
+    """
+    return document(describe_run(result, report, result.lineage))
+
+
+def diff_page(first: ir.Model, second: ir.Model, data: Mapping[str, Any]) -> str:
+    """The page that compares two models.
+
+    Args:
+        first: The first model.
+        second: The second.
+        data: How they differ, from `ortopt.reporting.model_diff.compare`.
+    """
+    return document(describe_diff(first, second, data))
+
+
+def index_page(title: str, reports: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+    """An index over the pages of several runs.
+
+    Args:
+        title: The page's title.
+        reports: The reports, from `ortopt.reporting.report.as_dict`, each with the address of its page, or with none.
+    """
+    rows = [_row(report, page) for report, page in reports]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    subtitle = "1 model" if len(rows) == 1 else f"{len(rows)} models"
+    return document(
+        {"kind": "check", "title": title, "subtitle": subtitle, "counts": counts, "notes": [], "rows": rows}
+    )
+
+
+def _row(report: Mapping[str, Any], page: str) -> dict[str, Any]:
+    nodes = report.get("nodes") or {}
+    outcome = report.get("verification") or {}
+    return {
+        "name": str(report["input"]),
+        "page": page,
+        "status": "broken" if report.get("error") else "verified" if report.get("verified") else "not verified",
+        "nodes_before": nodes.get("before"),
+        "nodes": nodes.get("after"),
+        "size": (report.get("file_bytes") or {}).get("after"),
+        "error": outcome.get("worst"),
+        "rewrites": report.get("rewrites"),
+        "seconds": sum(report["seconds"].values()) if report.get("seconds") else None,
+        "says": [str(report["error"])] if report.get("error") else [],
+    }
+
+
+__all__ = ["diff_page", "index_page", "page_of", "run_page"]
