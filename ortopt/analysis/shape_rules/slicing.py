@@ -158,8 +158,9 @@ def _bound(index: Dim, dim: Dim) -> Dim:
         return dim
     if symbolic.at_least(index, 0):
         return symbolic.minimum(index, dim)
-    if symbolic.at_least(symbolic.sub(-1, index), 0):
-        return symbolic.maximum(symbolic.add(dim, index), 0)
+    back = symbolic.sub(0, index)
+    if symbolic.at_least(back, 1) or (symbolic.at_least(back, 0) and symbolic.vanishes_with(dim, back)):
+        return symbolic.maximum(symbolic.add(dim, index), 0)  # -0 would be the first, as it is where there is none
     return UNKNOWN
 
 
