@@ -324,7 +324,10 @@ def test_one_head_for_all_queries() -> None:
     text = model(body, "float[2,3,16] q, float[2,5,4] k, float[2,5,4] v", "float[2,3,16] y",
                  f"{MORE}, int64[1] axis = {{1}}")  # fmt: skip
     check_rewrites(PASS, text, GROUPED.replace("kv_num_heads = 2", "kv_num_heads = 1"), opset=23)
-    check_keeps(PASS, text, "MultiHeadAttention repeats no heads", opset=17)
+    own = {"com.microsoft::MultiHeadAttention": 1, "Gather": 2, "Softmax": 0}
+    result = check_rewrites(PASS, text, ops=own, opset=17)
+    k, v = numbers("k", (2, 5, 4)), numbers("v", (2, 5, 4))
+    compare(text, result, {"q": numbers("q", (2, 3, 16)), "k": k, "v": v})
 
 
 def test_one_head_for_all_queries_in_products_of_three_dimensions() -> None:
@@ -425,3 +428,93 @@ def test_heads_of_queries_and_keys_that_are_broadcast() -> None:
     body = "d = MatMul (qh, kt) p = Softmax <axis = -1> (d) y = MatMul (p, vh)"
     text = model(body, "float[B,2,3,4] qh, float[A,2,4,5] kt, float[B,2,5,4] vh", "float[B,2,3,4] y")
     check_keeps(PASS, text, "the batches are not proven to be of one size", opset=17)
+
+
+# A scale for each head
+
+BY_HEAD = "d = MatMul (qh, kt) z = {scaled} p = Softmax <axis = -1> (z) c = MatMul (p, vh)"
+OF_HEADS = f"{SPLIT} kt = Transpose <perm = [0, 1, 3, 2]> (kh) {BY_HEAD} {JOIN}"
+FACTORS = {"Mul (d, f)": 2.0, "Mul (f, d)": 2.0, "Div (d, f)": 4.0}
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("scaled", FACTORS)
+def test_a_scale_for_each_head_is_that_of_its_queries(scaled: str, opset: int) -> None:
+    text = model(OF_HEADS.format(scaled=scaled), more="float[2,1,1] f = {2, 0.25}")
+    op = "Attention" if opset == 23 else "com.microsoft::MultiHeadAttention"
+    result = check_rewrites(PASS, text, ops={op: 1, "Softmax": 0, "Mul": 1, "Div": 0}, opset=opset)
+    assert attention_of(result).attributes["scale"].as_float() == FACTORS[scaled]
+
+
+def test_a_scale_for_each_head_before_a_mask_and_a_number() -> None:
+    scaled = "Mul (d, f) a = Mul (z, half) b = Add (a, m)"
+    text = model(OF_HEADS.format(scaled=scaled).replace("(z) c", "(b) c"), f"{INPUTS}, float[2,1,3,5] m",
+                 more="float[1,2,1,1] f = {2, 0.25}")  # fmt: skip
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0}, opset=23)
+    assert attention_of(result).attributes["scale"].as_float() == 1.0
+
+
+def test_one_scale_that_is_written_for_each_head() -> None:
+    text = model(OF_HEADS.format(scaled="Mul (d, f)"), more="float[2,1,1] f = {2, 2}")
+    check_rewrites(PASS, text, "y = Attention <q_num_heads = 2, kv_num_heads = 2, scale = 2.0> (q, k, v)", opset=23)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "factors", "why"),
+    [
+        ("Mul (d, f)", "float[3,1] f = {1, 2, 3}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[5] f = {1, 2, 3, 4, 5}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[2,3,1] f = {1, 2, 3, 4, 5, 6}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[2,1,1,1] f = {1, 2}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, -1}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, 0}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, inf}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {-1, -2}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, 0.0001}", "the scales of heads differ too much"),
+        ("Div (d, f)", "float[2,1,1] f = {1, 0}", "divided by 0"),
+        ("Mul (e, f) e = Add (d, half)", "float[2,1,1] f = {1, 2}", "what is scaled by head is no product"),
+        ("Mul (e, f) e = Mul (d, f)", "float[2,1,1] f = {1, 2}", "scaled by head twice"),
+    ],
+)
+def test_what_is_no_scale_for_each_head(scaled: str, factors: str, why: str) -> None:
+    last, _, before = scaled.partition(" e = ")
+    body = OF_HEADS.format(scaled=last).replace(" z = ", f" e = {before} z = " if before else " z = ")
+    check_keeps(PASS, model(body, more=factors), why, opset=23)
+
+
+# Guards of parts of one projection
+
+
+def test_a_guard_of_parts_that_are_chosen_by_number() -> None:
+    body = """w = MatMul (x, g) s = Reshape (w, apart) q = Gather <axis = 2> (s, i0) k = Gather <axis = 2> (s, i1)
+        v = Gather <axis = 2> (s, i2) qh = Transpose <perm = [0, 2, 1, 3]> (q) kt = Transpose <perm = [0, 2, 3, 1]> (k)
+        vh = Transpose <perm = [0, 2, 1, 3]> (v) d = MatMul (qh, kt) m = Where (b, zero, low) a = Add (d, m)
+        p = Softmax <axis = -1> (a) n = IsNaN (p) u = Where (n, zero, p) c = MatMul (u, vh) """ + JOIN  # fmt: skip
+    weights = ", ".join(f"{number:.3}" for number in numbers("g", (192,)))
+    more = f"float[8,24] g = {{{weights}}}, int64[5] apart = {{0, 0, 3, 2, 4}}, "
+    more += "int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2}"
+    text = model(body, "float[2,3,8] x, bool[2,1,3,3] b", more=more)
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0}, opset=23)
+    x = numbers("x", (2, 3, 8))
+    x[0, 1, 2] = np.nan
+    compare(text, result, {"x": x, "b": np.ones((2, 1, 3, 3), bool)})
+
+
+SUMMED = "y = LayerNormalization (r, g) more = Add (r, x) z2 = LayerNormalization (more, g)"
+
+
+def test_a_guard_of_cross_attention_whose_sum_goes_on_and_is_normalized_again() -> None:
+    text = model(f"{CROSS} {SUMMED}", CROSS_INPUTS, "float[2,3,8] y, float[2,3,8] z2", more=CROSS_MORE)
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0}, opset=23)
+    x, k = numbers("x", (2, 3, 8)), numbers("k", (2, 5, 8))
+    x[0, 1, 2] = np.nan
+    for mask in (np.ones((2, 1, 1, 5), bool), np.zeros((2, 1, 1, 5), bool)):
+        compare(text, result, {"x": x, "k": k, "b": mask})
+
+
+@pytest.mark.parametrize("other", ["Neg (more)", "LayerNormalization <axis = 1> (more, h)"])
+def test_a_guard_of_cross_attention_whose_sum_is_seen_elsewhere(other: str) -> None:
+    body = f"{CROSS} y = LayerNormalization (r, g) more = Add (r, x) z2 = {other}"
+    more = f"{CROSS_MORE}, float[3,8] h = {{{', '.join('1' * 24)}}}"
+    text = model(body, CROSS_INPUTS, "float[2,3,8] y, float[2,3,8] z2", more=more)
+    check_keeps(PASS, text, "the guard would hide a NaN of the queries", opset=23)

@@ -118,6 +118,7 @@ class Attention:
         result: What the block gives, as far as it is followed.
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
+        by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
     """
 
     core: tuple[ir.Node, ...]
@@ -135,6 +136,7 @@ class Attention:
     result: Result
     cap: float = 0.0
     keys_first: bool = False
+    by_head: tuple[float, ...] = ()
 
     @property
     def biases(self) -> tuple[ir.Value, ...]:
@@ -331,6 +333,8 @@ class _Block:
         need(queries.count == size_of(heads), "the queries are broadcast to more heads", self.root)
         read_keys, keys = self._both(self.keys, batch, heads, found.keys, self.size)
         read_values, values = self._both(self.values, batch, heads, self.outer_keys, self.value_size)
+        if keys.count != values.count:  # one of both is repeated in a way that is not followed
+            keys, values = read_keys, read_values
         need(keys.count == values.count, "keys and values have different numbers of heads", self.root)
         bias = self._bias(batch, heads, dtype(self.queries.views[0].value))
         if bias is not None:
@@ -350,8 +354,16 @@ class _Block:
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
-            found.guarded, past, result, found.cap,
+            found.guarded, past, result, found.cap, by_head=self._by_head(heads),
         )  # fmt: skip
+
+    def _by_head(self, heads: Group) -> tuple[float, ...]:
+        """What the queries of each head are multiplied by; nothing where all are alike."""
+        if self.found.by_head is None:
+            return ()
+        group, numbers = self.found.by_head
+        need(leaves(group) == leaves(heads), "the factors are not for heads", self.root)
+        return numbers
 
     def _shared(self) -> Group:
         """The axes that the scores have beside queries and keys."""

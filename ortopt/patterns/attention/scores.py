@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
@@ -15,6 +17,7 @@ from ortopt.graph.match import (
     FLOAT16,
     Dim,
     Refusal,
+    array_of,
     attribute,
     dims,
     dtype,
@@ -38,6 +41,10 @@ from ortopt.patterns.attention.mask import LOWEST, is_zero
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _MAX_NODES = 24
+_FACTORS = ("Div", "Mul")
+_SMALLEST_PART = 2.0**-10
+"""Queries are multiplied by no less, so that in half precision they do not vanish."""
+
 _LAST_AXIS_FROM = 13
 """From here on the softmax is over one axis; before, over all from one on."""
 
@@ -80,7 +87,8 @@ class Scores:
         queries: The axis along the queries.
         keys: The axis along the keys.
         nodes: The nodes passed.
-        scale: The product of all factors.
+        scale: The product of all factors; of those by head, of the largest.
+        by_head: The axes of heads, and what each head's scores are multiplied by beside `scale`; None for nothing.
         steps: What else happens, the last first.
         cap: Above what number the scores are bent; 0 is nowhere.
         guarded: Whether NaNs among the probabilities are set to 0.
@@ -94,6 +102,7 @@ class Scores:
     keys: Axis
     nodes: list[ir.Node] = field(default_factory=list)
     scale: float = 1.0
+    by_head: tuple[Group, tuple[float, ...]] | None = None
     steps: list[Step] = field(default_factory=list)
     cap: float = 0.0
     guarded: bool = False
@@ -245,6 +254,7 @@ def _back(found: Scores) -> None:
     elif node.op_type == "Cast":
         _pass_cast(found)
     else:
+        need(node.op_type in _FACTORS or found.by_head is None, "what is scaled by head is no product", node)
         _HANDLERS[node.op_type](found, node)
         found.nodes.append(node)
 
@@ -299,10 +309,42 @@ def _subtract(found: Scores, node: ir.Node) -> None:
 
 
 def _scale(found: Scores, node: ir.Node) -> None:
-    source, number = factor(node)
+    source, numbers = _factors(node)
+    number = float(numbers.flat[0])
+    if numbers.size > 1 and (numbers != number).any():
+        number = _scale_heads(found, numbers, source)
     found.scale *= number
     need(found.scale > 0, "the scale is not positive", source)
     _continue(found, source)
+
+
+def _factors(node: ir.Node) -> tuple[ir.Value, npt.NDArray[np.float64]]:
+    """The operand of a Mul or Div whose other operand is constant, and what its elements are multiplied by."""
+    a, b = inputs(node, 2)
+    if not is_constant(b) and node.op_type == "Mul":
+        a, b = b, a
+    need(is_constant(b), "the factor is not a constant", node)
+    numbers = array_of(b).astype(np.float64)
+    need(numbers.size > 0, "there are no factors", b)
+    need(node.op_type == "Mul" or bool(numbers.all()), "the scores are divided by 0", b)
+    return a, numbers if node.op_type == "Mul" else 1 / numbers
+
+
+def _scale_heads(found: Scores, numbers: npt.NDArray[np.float64], source: ir.Value) -> float:
+    """Note a factor for each head; returns the largest, which all others are noted as parts of."""
+    need(found.by_head is None, "the scores are scaled by head twice", source)
+    places = [place - numbers.ndim for place, count in enumerate(numbers.shape) if count > 1]
+    single = len(places) == 1 and -places[0] <= len(found.view.groups)
+    group = found.view.groups[places[0]] if single else ()
+    own = leaves((found.queries, found.keys))
+    need(bool(group) and not set(group).intersection(own), "the factors are not for heads", source)
+    largest = float(numbers.max())
+    parts = numbers / largest
+    positive = bool(np.isfinite(numbers).all()) and float(numbers.min()) > 0
+    need(positive, "the scale is not positive", source)
+    need(float(parts.min()) >= _SMALLEST_PART, "the scales of heads differ too much", source)
+    found.by_head = group, tuple(map(float, parts.reshape(-1)))
+    return largest
 
 
 def _fill(found: Scores, node: ir.Node) -> None:
