@@ -9,19 +9,7 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
-from ortopt.graph.match import (
-    Dim,
-    Refusal,
-    attribute,
-    dims,
-    dtype,
-    inputs,
-    is_op,
-    need,
-    only_user,
-    same_dim,
-    users,
-)
+from ortopt.graph.match import Dim, Refusal, attribute, dtype, inputs, is_op, need, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.patterns.attention.bias import Bias
@@ -32,6 +20,7 @@ from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.patterns.attention.operands import Operand, operand
 from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
+from ortopt.patterns.attention.sizes import dims, where_there_is_a_batch
 
 _LONGEST = 8
 _MAX_READERS = 256
@@ -237,7 +226,15 @@ def attention(root: ir.Node) -> Attention:
     Raises:
         Refusal: If it is none, or computes something else.
     """
+    softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
+    need(softmax, "no Softmax comes before", root.inputs[0])
+    with where_there_is_a_batch(root.outputs[0]):
+        return _attention(root)
+
+
+def _attention(root: ir.Node) -> Attention:
     product = contraction(root)
+    need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
         need(leads_to_softmax(product.right), "no Softmax comes before", product.left)
         product = product.swapped()
@@ -325,7 +322,7 @@ class _Block:
     def attention(self) -> Attention:
         """The block, checked."""
         found = self.found
-        scale = found.scale * self.queries.scale * self.keys.scale
+        scale = found.scale * self.product.factor * self.queries.scale * self.keys.scale
         need(scale > 0, "the scale is not positive", self.product.node.outputs[0])
         batch, heads = self._split()
         self._check_lengths()

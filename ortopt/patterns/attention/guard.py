@@ -17,6 +17,7 @@ _KEEPS_NAN = frozenset(
         "Div",
         "DynamicQuantizeLinear",
         "Expand",
+        "FusedMatMul",
         "Gemm",
         "Identity",
         "MatMul",
@@ -27,7 +28,7 @@ _KEEPS_NAN = frozenset(
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
-_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
+_PRODUCTS = frozenset({"FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
 _CHOICES = ("Gather", "GatherND")
 """Those too if what they choose is constant: parts of a projection, as a Slice takes them."""
 
@@ -133,7 +134,7 @@ def _sources(value: ir.Value) -> set[ir.Value]:
         if node is None:
             continue
         if is_op(node, *_SKIPS, domain=_MICROSOFT):
-            pending.extend((*node.inputs[:2], *node.outputs[3:4]))
+            pending.extend(one for one in (*node.inputs[:2], *node.outputs[3:4]) if one is not None)
         elif _keeps_nan(node):
             pending.extend(operand for operand in node.inputs if operand is not None)
     return seen

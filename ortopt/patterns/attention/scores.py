@@ -19,7 +19,6 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
-    dims,
     dtype,
     inputs,
     is_constant,
@@ -30,13 +29,13 @@ from ortopt.graph.match import (
     opset,
     same_dim,
     scalar,
-    shape_of,
     splat,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves, regrouped
-from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.contraction import FUSED, PRODUCTS, is_product
 from ortopt.patterns.attention.mask import LOWEST, is_zero
+from ortopt.patterns.attention.sizes import dims, shape_of
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -115,10 +114,10 @@ def leads_to(value: ir.Value, ops: Sequence[str], through: Sequence[str]) -> int
     """How many nodes above a value one of some ops is, through others; None where it is not."""
     level = [value]
     for distance in range(_MAX_NODES):
-        behind = [node for one in level if (node := one.producer()) is not None and not node.domain]
+        behind = [node for one in level if (node := one.producer()) is not None]
         if any(node.op_type in ops for node in behind):
             return distance
-        level = [one for node in behind if node.op_type in through for one in node.inputs if one is not None][:16]
+        level = [one for node in behind if is_op(node, *through) for one in node.inputs if one is not None][:16]
         if not level:
             break
     return None
@@ -142,7 +141,7 @@ def scores(view: View, queries: Axis, keys: Axis) -> Scores:
     """
     found = Scores(view, queries, keys)
     _to_softmax(found)
-    while not is_op(found.view.value.producer(), *PRODUCTS):
+    while not is_product(found.view.value.producer()):
         need(len(found.nodes) < _MAX_NODES, "too much happens to the scores", found.view.value)
         need(is_used_once(found.view.value), "the scores are used elsewhere", found.view.value)
         _back(found)
@@ -285,7 +284,7 @@ def _axes_of(found: Scores, source: ir.Value, dim: Dim, outer: Dim, group: Group
 
 def _product_operand(node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
     """The operand that leads to the product of queries and keys; if several may, the nearest first."""
-    distances = [(leads_to(value, PRODUCTS, (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
+    distances = [(leads_to(value, (*PRODUCTS, FUSED), (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
     near = sorted(((d, i) for i, (d, _) in enumerate(distances) if d is not None))
     if not near:
         raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
