@@ -286,6 +286,18 @@ def is_positive(a: Dim, positive: Collection[str]) -> bool:
     return bool(names) and at_least(substitute(a, {name: add(symbol(name), 1) for name in names}), 1)
 
 
+def where_positive(a: Dim, names: Collection[str]) -> Dim:
+    """The dimension, simplified by what holds where some symbols are not 0: then ``max(1, N)`` is ``N``.
+
+    Args:
+        a: A dimension.
+        names: The names of the symbols.
+    """
+    own = symbols(a).intersection(names)
+    more = substitute(a, {name: add(symbol(name), 1) for name in own})
+    return substitute(more, {name: sub(symbol(name), 1) for name in own})
+
+
 def factors(a: Dim) -> frozenset[str]:
     """The names of symbols that the expression is a multiple of: where it is not 0, none of them is."""
     if isinstance(a, int) or a.value is None:
@@ -319,6 +331,24 @@ def is_floored(a: Dim, b: Dim, n: int) -> bool:
     others = [part for part in parts if part != own]
     rest = [lower_bound(polynomials.add(polynomials.constant(n), part, -1)) for part in others]
     return 0 < len(rest) == len(parts) - 1 and all(bound is not None and bound >= 0 for bound in rest)
+
+
+def unfloored(a: Dim) -> Dim | None:
+    """What the dimension is the greater of, beside 0; None where it is no such maximum."""
+    if isinstance(a, int) or a.value is None:
+        return None
+    parts = expressions.parts("max", parse(a.value))
+    others = [part for part in parts if polynomials.as_constant(part) != 0]
+    return _dim(others[0]) if len(others) == 1 == len(parts) - 1 else None
+
+
+def is_one_or_none(a: Dim, b: Dim) -> bool:
+    """Whether ``a`` is provably 1, or 0 where ``b`` is 0 too, as ``min(1, b)``."""
+    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
+        return False
+    parts = expressions.parts("min", parse(a.value))
+    others = [part for part in parts if polynomials.as_constant(part) != 1]
+    return 0 < len(others) == len(parts) - 1 and all(vanishes_with(b, _dim(part)) for part in others)
 
 
 def symbols(dim: Dim) -> frozenset[str]:

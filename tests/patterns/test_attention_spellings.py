@@ -4,6 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortopt.graph.match import Refusal
+from ortopt.patterns.attention.contraction import contraction
 from ortopt.testing import check_keeps, check_rewrites
 from tests.passes.test_attention_fusion import compare, numbers
 
@@ -518,3 +520,65 @@ def test_a_guard_of_cross_attention_whose_sum_is_seen_elsewhere(other: str) -> N
     more = f"{CROSS_MORE}, float[3,8] h = {{{', '.join('1' * 24)}}}"
     text = model(body, CROSS_INPUTS, "float[2,3,8] y, float[2,3,8] z2", more=more)
     check_keeps(PASS, text, "the guard would hide a NaN of the queries", opset=23)
+
+
+# Products that another pass, or ONNX Runtime, has fused
+
+PLAIN = "qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs) ks = Reshape (k, split) "
+PLAIN += "kh = Transpose <perm = [0, 2, 1, 3]> (ks) vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs)"
+FUSED_PRODUCT = f"{PLAIN} d = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1{{more}}> ({{operands}}) "
+FUSED_PRODUCT += f"p = Softmax <axis = -1> (d) c = MatMul (p, vh) {JOIN}"
+
+
+def test_a_product_with_a_factor_and_a_transpose() -> None:
+    after = "y = Attention <q_num_heads = 2, kv_num_heads = 2, scale = 0.5> (q, k, v)"
+    check_rewrites(PASS, model(FUSED_PRODUCT.format(more="", operands="qh, kh")), after, opset=23)
+
+
+def test_a_product_with_queries_that_it_transposes() -> None:
+    body = FUSED_PRODUCT.format(more=", transA = 1", operands="qt, kh")
+    turned = f"qt = Transpose <perm = [0, 1, 3, 2]> (qh) {body}".replace(f"{PLAIN} ", "", 1)
+    check_rewrites(PASS, model(f"{PLAIN} {turned}"), ops={"Attention": 1, "Softmax": 0}, opset=23)
+
+
+def test_a_product_that_transposes_the_batch() -> None:
+    operands = [ir.Value(name=name, shape=ir.Shape((2, 2, 4, 4))) for name in "qk"]
+    node = ir.node("FusedMatMul", operands, {"transBatchB": 1}, domain="com.microsoft")
+    with pytest.raises(Refusal, match="the batch is transposed"):
+        contraction(node)
+
+
+def test_a_product_of_probabilities_and_values_with_a_factor() -> None:
+    body = f"{PLAIN} kt = Transpose <perm = [0, 1, 3, 2]> (kh) d = MatMul (qh, kt) p = Softmax <axis = -1> (d) "
+    body += f"c = com.microsoft.FusedMatMul <alpha = 0.5> (p, vh) {JOIN}"
+    check_keeps(PASS, model(body), opset=23)
+
+
+# Sizes that a Reshape infers beside a batch
+
+INFERRED = """b = Shape <end = 1> (q) n = Mul (b, two_heads) t = Concat <axis = 0> (n, rest, size)
+    qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs) q3 = Reshape <allowzero = 1> (qh, t)
+    ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) k3 = Reshape <allowzero = 1> (kh, t)
+    vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs) v3 = Reshape <allowzero = 1> (vh, t)
+    kt = Transpose <perm = [0, 2, 1]> (k3) d = MatMul (q3, kt) s = Reshape (d, four) a = Add (s, m)
+    f = Reshape (a, flat) p = Softmax <axis = -1> (f) c3 = MatMul (p, v3) c = Reshape (c3, back)
+    j = Transpose <perm = [0, 2, 1, 3]> (c) y = Reshape (j, merge)"""
+INFERRED_MORE = """int64[1] two_heads = {2}, int64[1] rest = {-1}, int64[1] size = {4}, int64[4] split = {0, 0, 2, 4},
+    int64[4] four = {-1, 2, 3, 5}, int64[3] flat = {-1, 3, 5}, int64[4] back = {-1, 2, 3, 4},
+    int64[3] merge = {0, 0, 8}"""
+OPEN = "float[B,3,8] q, float[B,5,8] k, float[B,5,8] v, float[B,1,3,5] m"
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_positions_that_a_reshape_infers_beside_a_batch_that_may_be_none(batch: int) -> None:
+    text = f"main ({OPEN}) => (float[B,3,8] y) <{INFERRED_MORE}> {{ {INFERRED} }}"
+    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=18)
+    shapes = {"q": (batch, 3, 8), "k": (batch, 5, 8), "v": (batch, 5, 8), "m": (batch, 1, 3, 5)}
+    compare(text, result, {name: numbers(name, shape) for name, shape in shapes.items()})
+
+
+def test_positions_that_a_reshape_infers_beside_a_length_that_may_be_none() -> None:
+    """Where there are no keys the scores are none, but the result has elements: what was inferred is seen."""
+    body = INFERRED.replace("b = Shape <end = 1> (q)", "b = Shape <start = 1, end = 2> (k)")
+    inputs = "float[2,3,8] q, float[2,K,8] k, float[2,K,8] v, float[2,1,3,5] m"
+    check_keeps(PASS, f"main ({inputs}) => (float[2,3,8] y) <{INFERRED_MORE}> {{ {body} }}", opset=18)

@@ -143,11 +143,20 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
         whole = isinstance(start, int) and isinstance(end, int) and (start >= LARGEST or start == -1)
         to_first = isinstance(end, int) and (end <= -LARGEST or end in ENDS)
         return symbolic.ceildiv(dim, -step) if whole and to_first else UNKNOWN
+    if is_endless(end) and (length := _last(start, dim)) is not None:
+        return symbolic.ceildiv(length, step)
     first, last = _bound(start, dim), dim if is_endless(end) else _bound(end, dim)
     if not symbolic.is_known(first) or not symbolic.is_known(last):
         return UNKNOWN
     length = symbolic.maximum(symbolic.sub(last, first), 0)
     return symbolic.ceildiv(length, step)
+
+
+def _last(start: Dim, dim: Dim) -> Dim | None:
+    """How many elements are behind a start ``max(dim - n, 0)``: the last n, or all; None if it is no such start."""
+    place = symbolic.unfloored(start)
+    count = None if place is None else symbolic.sub(dim, place)
+    return symbolic.minimum(count, dim) if count is not None and symbolic.at_least(count, 0) else None
 
 
 def _bound(index: Dim, dim: Dim) -> Dim:

@@ -228,7 +228,7 @@ def attention(root: ir.Node) -> Attention:
     """
     softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
     need(softmax, "no Softmax comes before", root.inputs[0])
-    with where_there_is_a_batch(root.outputs[0]):
+    with where_there_is_a_batch(root):
         return _attention(root)
 
 

@@ -6,7 +6,7 @@ result has no elements, nor has anything that is computed from it for the batch,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from ortopt.graph import match, symbolic
 from ortopt.graph.match import Dim, Refusal, is_op
 
 _MAX_DEPTH = 24
+_BROADCASTING = ("Add", "Div", "Max", "Mul", "Sub", "Where")
 
 Dims = tuple[Dim, ...]
 
@@ -28,21 +29,23 @@ class _Batch:
     Attributes:
         symbols: The symbols that are not 0 then.
         known: The dimensions of values, as far as they were asked for.
+        found: What invented symbols have turned out to be.
     """
 
     symbols: frozenset[str]
     known: dict[ir.Value, Dims | None] = field(default_factory=dict)
+    found: dict[str, Dim] = field(default_factory=dict)
 
 
 _batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
 
 @contextmanager
-def where_there_is_a_batch(result: ir.Value) -> Iterator[None]:
-    """Let `dims` and `shape_of` say what holds where a product's result, [batch, …, rows, columns], has a batch."""
-    shape = match.shape_of(result)
-    outer = () if shape is None else tuple(shape)[:-2]
-    token = _batch.set(_Batch(frozenset(name for dim in outer for name in symbolic.factors(symbolic.canonical(dim)))))
+def where_there_is_a_batch(product: ir.Node) -> Iterator[None]:
+    """Let `dims` and `shape_of` say what holds where a product has a batch: operands [batch, …, rows, columns]."""
+    shapes = (match.shape_of(value) for value in (*product.inputs, *product.outputs) if value is not None)
+    outer = [symbolic.canonical(dim) for shape in shapes if shape is not None for dim in tuple(shape)[:-2]]
+    token = _batch.set(_Batch(frozenset(name for dim in outer for name in symbolic.factors(dim))))
     try:
         yield
     finally:
@@ -83,13 +86,16 @@ def _settled(value: ir.Value, own: Dims, batch: _Batch, depth: int) -> Dims:
     node = value.producer()
     if node is None or not depth:
         return own
-    better = {}
-    for operand in node.inputs:
-        if operand is not None:
-            better.update(_better(operand, batch, depth - 1))
-    result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, better) for dim in own)
-    if is_op(node, "Reshape") and node.inputs[0] is not None:
-        result = _inferred(result, _of(node.inputs[0], batch, depth - 1), batch)
+    operands = [_of(operand, batch, depth - 1) for operand in node.inputs if operand is not None]
+    result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, batch.found) for dim in own)
+    if is_op(node, "Reshape"):
+        result = _inferred(result, operands[0], batch)
+    elif is_op(node, *_BROADCASTING):
+        result = _broadcast(result, operands)
+    elif is_op(node, "MatMul"):
+        rows = [None if operand is None else operand[:-2] for operand in operands]
+        result = (*_broadcast(result[:-2], rows), *result[-2:])
+    _note(own, result, batch)
     batch.known[value] = result
     return result
 
@@ -102,20 +108,26 @@ def _of(value: ir.Value, batch: _Batch, depth: int) -> Dims | None:
     return _settled(value, own, batch, depth) if any(map(symbolic.is_invented, own)) else own
 
 
-def _better(value: ir.Value, batch: _Batch, depth: int) -> dict[str, Dim]:
-    """What invented symbols among a value's dimensions turn out to be."""
-    own, settled = match.shape_of(value), _of(value, batch, depth)
-    if own is None or settled is None:
-        return {}
-    pairs = zip(map(symbolic.canonical, own), settled, strict=True)
-    return {
-        name: after
-        for before, after in pairs
-        if symbolic.is_invented(before)
-        and len(names := symbolic.symbols(before)) == 1
-        and symbolic.equal(before, symbolic.symbol(name := next(iter(names))))
-        and not symbolic.equal(before, after)
-    }
+def _note(own: Dims, result: Dims, batch: _Batch) -> None:
+    """Keep what invented symbols have turned out to be."""
+    for before, after in zip(own, result, strict=True):
+        names = symbolic.symbols(before)
+        name = next(iter(names)) if len(names) == 1 else ""
+        single = bool(name) and symbolic.is_invented(before) and symbolic.equal(before, symbolic.symbol(name))
+        if single and not symbolic.equal(before, after):
+            batch.found[name] = after
+
+
+def _broadcast(result: Dims, operands: Sequence[Dims | None]) -> Dims:
+    """The result of an elementwise op, where operands have the same size along a dimension, or 1."""
+    sizes: list[Dim] = []
+    for place, dim in enumerate(result, -len(result)):
+        found = [None if own is None else own[place] for own in operands if own is None or len(own) >= -place]
+        wide = [one for one in found if one != 1]
+        known = symbolic.is_invented(dim) and bool(wide) and all(one is not None for one in wide)
+        alike = known and all(one is not None and symbolic.equal(one, wide[0] or 0) for one in wide)
+        sizes.append(wide[0] if alike and wide[0] is not None else dim)
+    return tuple(sizes)
 
 
 def _inferred(result: Dims, source: Dims | None, batch: _Batch) -> Dims:
