@@ -82,6 +82,36 @@ def fresh(hint: str) -> ir.SymbolicDim:
     return _interned(INVENTED + hint)
 
 
+_BROADCASTS: dict[str, frozenset[str]] = {}
+"""By the name of an invented symbol, the texts of the dimensions that are broadcast to it."""
+
+_LONGEST_NAME = 200
+
+
+def broadcast(a: Dim, b: Dim) -> Dim:
+    """The dimension that two broadcast to, of which no more is known: a symbol, the same one for the same dimensions.
+
+    Broadcast with one of them again it is itself: where that is not 1, it is that one.
+    """
+    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
+        return UNKNOWN
+    operands = _BROADCASTS.get(a.value, frozenset((a.value,))) | _BROADCASTS.get(b.value, frozenset((b.value,)))
+    known = next((text for text in (a.value, b.value) if _BROADCASTS.get(text) == operands), None)
+    if known is not None:
+        return _interned(known)
+    scopes = {
+        name.removeprefix(INVENTED).partition(":")[0]
+        for text in operands
+        for name in symbols(_interned(text))
+        if name.startswith(INVENTED)
+    }
+    name = f"{INVENTED}{''.join(scopes)}:broadcast({'|'.join(sorted(operands))})"
+    if len(scopes) > 1 or "`" in name or len(name) > _LONGEST_NAME:
+        return UNKNOWN
+    _BROADCASTS[name] = operands
+    return symbol(name)
+
+
 def is_invented(dim: Dim) -> bool:
     """Whether the dimension is, or mentions, an invented symbol: such a dimension is written to files as unknown."""
     return not isinstance(dim, int) and dim.value is not None and INVENTED in dim.value

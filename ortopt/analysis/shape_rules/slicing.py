@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -122,7 +122,7 @@ def slice_(call: Call) -> None:
     if steps is None:
         steps = missing if call.version >= BOUNDS_ARE_INPUTS_FROM["Slice"] and call.has(4) else (1,) * len(axes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        dims[axis] = sliced(dims[axis], start, end, step)
+        dims[axis] = sliced(dims[axis], start, end, step, lambda bound: call.host.is_positive(symbolic.add(bound, 1)))
     call.shapes[0] = dims
     if (array := call.turns()) is None:
         return
@@ -133,8 +133,16 @@ def slice_(call: Call) -> None:
     call.hold(array)
 
 
-def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
-    """The number of elements that a slice takes of a dimension."""
+def sliced(dim: Dim, start: Dim, end: Dim, step: Dim, is_natural: Callable[[Dim], bool] = lambda _: False) -> Dim:
+    """The number of elements that a slice takes of a dimension.
+
+    Args:
+        dim: The dimension.
+        start: Where to begin.
+        end: Where to stop before.
+        step: How far apart.
+        is_natural: Whether a bound is known not to be below 0, beyond what it says itself.
+    """
     if not isinstance(step, int) or step == 0:
         return UNKNOWN
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
@@ -145,10 +153,11 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
         return symbolic.ceildiv(dim, -step) if whole and to_first else UNKNOWN
     if is_endless(end) and (length := _last(start, dim)) is not None:
         return symbolic.ceildiv(length, step)
-    first, last = _bound(start, dim), dim if is_endless(end) else _bound(end, dim)
+    first = _bound(start, dim, is_natural)
+    last = dim if is_endless(end) else _bound(end, dim, is_natural)
     if not symbolic.is_known(first) or not symbolic.is_known(last):
         return UNKNOWN
-    length = symbolic.maximum(symbolic.sub(last, first), 0)
+    length = last if first == 0 else symbolic.maximum(symbolic.sub(last, first), 0)  # neither is below 0
     return symbolic.ceildiv(length, step)
 
 
@@ -159,7 +168,7 @@ def _last(start: Dim, dim: Dim) -> Dim | None:
     return symbolic.minimum(count, dim) if count is not None and symbolic.at_least(count, 0) else None
 
 
-def _bound(index: Dim, dim: Dim) -> Dim:
+def _bound(index: Dim, dim: Dim, is_natural: Callable[[Dim], bool]) -> Dim:
     """Where an index of a slice points, from 0 to the dimension; unknown where its sign is."""
     if isinstance(index, int) and index >= LARGEST:
         return dim
@@ -170,6 +179,8 @@ def _bound(index: Dim, dim: Dim) -> Dim:
     back = symbolic.sub(0, index)
     if symbolic.at_least(back, 1) or (symbolic.at_least(back, 0) and symbolic.vanishes_with(dim, back)):
         return symbolic.maximum(symbolic.add(dim, index), 0)  # -0 would be the first, as it is where there is none
+    if symbolic.is_known(index) and not isinstance(index, int) and is_natural(index):
+        return symbolic.minimum(index, dim)
     return UNKNOWN
 
 
