@@ -524,9 +524,11 @@ def test_a_guard_of_cross_attention_whose_sum_is_seen_elsewhere(other: str) -> N
 
 # Products that another pass, or ONNX Runtime, has fused
 
-PLAIN = "qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs) ks = Reshape (k, split) "
-PLAIN += "kh = Transpose <perm = [0, 2, 1, 3]> (ks) vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs)"
-FUSED_PRODUCT = f"{PLAIN} d = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1{{more}}> ({{operands}}) "
+HEADS_OF_ALL = "qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs) ks = Reshape (k, split) "
+HEADS_OF_ALL += (
+    "kh = Transpose <perm = [0, 2, 1, 3]> (ks) vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs)"
+)
+FUSED_PRODUCT = f"{HEADS_OF_ALL} d = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1{{more}}> ({{operands}}) "
 FUSED_PRODUCT += f"p = Softmax <axis = -1> (d) c = MatMul (p, vh) {JOIN}"
 
 
@@ -537,8 +539,8 @@ def test_a_product_with_a_factor_and_a_transpose() -> None:
 
 def test_a_product_with_queries_that_it_transposes() -> None:
     body = FUSED_PRODUCT.format(more=", transA = 1", operands="qt, kh")
-    turned = f"qt = Transpose <perm = [0, 1, 3, 2]> (qh) {body}".replace(f"{PLAIN} ", "", 1)
-    check_rewrites(PASS, model(f"{PLAIN} {turned}"), ops={"Attention": 1, "Softmax": 0}, opset=23)
+    turned = f"qt = Transpose <perm = [0, 1, 3, 2]> (qh) {body}".replace(f"{HEADS_OF_ALL} ", "", 1)
+    check_rewrites(PASS, model(f"{HEADS_OF_ALL} {turned}"), ops={"Attention": 1, "Softmax": 0}, opset=23)
 
 
 def test_a_product_that_transposes_the_batch() -> None:
@@ -549,7 +551,7 @@ def test_a_product_that_transposes_the_batch() -> None:
 
 
 def test_a_product_of_probabilities_and_values_with_a_factor() -> None:
-    body = f"{PLAIN} kt = Transpose <perm = [0, 1, 3, 2]> (kh) d = MatMul (qh, kt) p = Softmax <axis = -1> (d) "
+    body = f"{HEADS_OF_ALL} kt = Transpose <perm = [0, 1, 3, 2]> (kh) d = MatMul (qh, kt) p = Softmax <axis = -1> (d) "
     body += f"c = com.microsoft.FusedMatMul <alpha = 0.5> (p, vh) {JOIN}"
     check_keeps(PASS, model(body), opset=23)
 
