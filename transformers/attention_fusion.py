@@ -17,8 +17,8 @@ class AttentionFusion(RewriteRule[Attention]):
     """``Softmax(scale · q · kᵀ + mask) · v``, with heads split and joined → ``Attention(q, k, v, mask, past)``.
 
     The standard operator where the opset has it and no dimension can be 0, which its kernel refuses; else ONNX
-    Runtime's MultiHeadAttention, if each query head has a key head of its own, nothing caps the scores, and no row that
-    can be masked as a whole is guarded.
+    Runtime's MultiHeadAttention, for which key heads that query heads share are repeated, if nothing caps the scores,
+    and no row that can be masked as a whole is guarded.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -52,8 +52,8 @@ def _check_own_op(block: Attention) -> None:
     """Refuse where MultiHeadAttention would not compute the same."""
     root = block.core[0]
     need(not block.cap, "MultiHeadAttention has no cap", root)
-    own = block.queries.count == block.keys.count == block.values.count
-    need(own, "MultiHeadAttention repeats no heads", root)
+    shared = all(part.count and not block.queries.count % part.count for part in (block.keys, block.values))
+    need(shared, "the heads of keys are not repeated as often as each other", root)
     if not block.flat:
         moved, _ = block.result.best(block.result.roles.merged)
         need(moved > 0, "MultiHeadAttention gives heads side by side, which nothing asks for", root)

@@ -40,10 +40,14 @@ class Found(NamedTuple):
 
 
 class BiasSoftmaxFusion(RewriteRule[Found]):
-    """``Softmax(x + bias)`` → ``com.microsoft.BiasSoftmax(x, bias)``."""
+    """``Softmax(x + bias)`` → ``com.microsoft.BiasSoftmax(x, bias)``.
+
+    It looks once, when attention has been found, which is one kernel with what it adds.
+    """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("attention_fusion", "constant_folding")
+    after = ("attention_fusion", "constant_folding", "group_query_attention_fusion")
+    apply_once = True
     roots = ("Softmax",)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     providers = (CUDA,)

@@ -16,7 +16,7 @@ from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
-from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, replacements
+from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, queries, replacements
 from ortopt.placement import provider_of
 from ortopt.rule import RewriteRule
 
@@ -85,7 +85,8 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the attention; all sequences are as long as the keys say, and what pads them is in the mask."""
         block = found.block
-        query, key, value = (part.merged() for part in (block.queries, block.keys, block.values))
+        query = queries(block, flat=True)
+        key, value = (part.merged() for part in (block.keys, block.values))
         past = (None, None) if block.past is None else (block.past.key, block.past.value)
         inputs: list[ir.Value | None] = [query, key, value, *past, *_lengths(block, query)]
         attributes = {"num_heads": block.queries.count, "kv_num_heads": block.keys.count, "scale": block.scale}

@@ -82,6 +82,36 @@ def fresh(hint: str) -> ir.SymbolicDim:
     return _interned(INVENTED + hint)
 
 
+_BROADCASTS: dict[str, frozenset[str]] = {}
+"""By the name of an invented symbol, the texts of the dimensions that are broadcast to it."""
+
+_LONGEST_NAME = 200
+
+
+def broadcast(a: Dim, b: Dim) -> Dim:
+    """The dimension that two broadcast to, of which no more is known: a symbol, the same one for the same dimensions.
+
+    Broadcast with one of them again it is itself: where that is not 1, it is that one.
+    """
+    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
+        return UNKNOWN
+    operands = _BROADCASTS.get(a.value, frozenset((a.value,))) | _BROADCASTS.get(b.value, frozenset((b.value,)))
+    known = next((text for text in (a.value, b.value) if _BROADCASTS.get(text) == operands), None)
+    if known is not None:
+        return _interned(known)
+    scopes = {
+        name.removeprefix(INVENTED).partition(":")[0]
+        for text in operands
+        for name in symbols(_interned(text))
+        if name.startswith(INVENTED)
+    }
+    name = f"{INVENTED}{''.join(scopes)}:broadcast({'|'.join(sorted(operands))})"
+    if len(scopes) > 1 or "`" in name or len(name) > _LONGEST_NAME:
+        return UNKNOWN
+    _BROADCASTS[name] = operands
+    return symbol(name)
+
+
 def is_invented(dim: Dim) -> bool:
     """Whether the dimension is, or mentions, an invented symbol: such a dimension is written to files as unknown."""
     return not isinstance(dim, int) and dim.value is not None and INVENTED in dim.value
@@ -286,6 +316,18 @@ def is_positive(a: Dim, positive: Collection[str]) -> bool:
     return bool(names) and at_least(substitute(a, {name: add(symbol(name), 1) for name in names}), 1)
 
 
+def where_positive(a: Dim, names: Collection[str]) -> Dim:
+    """The dimension, simplified by what holds where some symbols are not 0: then ``max(1, N)`` is ``N``.
+
+    Args:
+        a: A dimension.
+        names: The names of the symbols.
+    """
+    own = symbols(a).intersection(names)
+    more = substitute(a, {name: add(symbol(name), 1) for name in own})
+    return substitute(more, {name: sub(symbol(name), 1) for name in own})
+
+
 def factors(a: Dim) -> frozenset[str]:
     """The names of symbols that the expression is a multiple of: where it is not 0, none of them is."""
     if isinstance(a, int) or a.value is None:
@@ -319,6 +361,24 @@ def is_floored(a: Dim, b: Dim, n: int) -> bool:
     others = [part for part in parts if part != own]
     rest = [lower_bound(polynomials.add(polynomials.constant(n), part, -1)) for part in others]
     return 0 < len(rest) == len(parts) - 1 and all(bound is not None and bound >= 0 for bound in rest)
+
+
+def unfloored(a: Dim) -> Dim | None:
+    """What the dimension is the greater of, beside 0; None where it is no such maximum."""
+    if isinstance(a, int) or a.value is None:
+        return None
+    parts = expressions.parts("max", parse(a.value))
+    others = [part for part in parts if polynomials.as_constant(part) != 0]
+    return _dim(others[0]) if len(others) == 1 == len(parts) - 1 else None
+
+
+def is_one_or_none(a: Dim, b: Dim) -> bool:
+    """Whether ``a`` is provably 1, or 0 where ``b`` is 0 too, as ``min(1, b)``."""
+    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
+        return False
+    parts = expressions.parts("min", parse(a.value))
+    others = [part for part in parts if polynomials.as_constant(part) != 1]
+    return 0 < len(others) == len(parts) - 1 and all(vanishes_with(b, _dim(part)) for part in others)
 
 
 def symbols(dim: Dim) -> frozenset[str]:

@@ -71,6 +71,12 @@ SLICING = [
     ("s = Constant<value = int64[2] {1, 3}>() y, z = Split<axis=1>(x, s)", "float[N,4] x", "float[N,1] float[N,3]"),
     ("b = Constant<value = int64[1] {1}>() e = Constant<value = int64[1] {-1}>() y = Slice(x, b, e)", "float[S,4] x", "float[max(0, max(0, S - 1) - min(1, S)),4]"),
     ("b = Constant<value = int64[1] {0}>() e = Shape<end=1>(w) y = Slice(x, b, e)", "float[8,4] x, float[N] w", "float[min(8, N),4]"),
+    ("n = Shape<end=1>(x) b = Neg(n) e = Constant<value = int64[1] {9223372036854775807}>() y = Slice(x, b, e)", "float[N,4] x", "float[N,4]"),
+    ("n = Shape<end=1>(x) o = Constant<value = int64[1] {0}>() w = Constant<value = int64[1] {128}>() d = Sub(w, n) b = Max(d, o) e = Constant<value = int64[1] {9223372036854775807}>() l = Slice(t, b, e) y = Identity(l)", "float[N,4] x, float[128,4] t", "float[min(128, N),4]"),
+    ("n = Shape<end=1>(x) o = Constant<value = int64[1] {0}>() w = Constant<value = int64[1] {128}>() d = Sub(w, n) b = Max(d, o) e = Constant<value = int64[1] {9223372036854775807}>() l = Slice(t, b, e) y = Add(x, l)", "float[N,4] x, float[128,4] t", "float[N,4]"),
+    ("n = Shape<end=1>(x) o = Constant<value = int64[1] {0}>() w = Constant<value = int64[1] {1}>() d = Sub(w, n) b = Max(d, o) e = Constant<value = int64[1] {9223372036854775807}>() l = Slice(t, b, e) y = Add(x, l)", "float[N,4] x, float[1,4] t", "float[N,4]"),
+    ("n = Shape<end=1>(x) b = Neg(n) e = Constant<value = int64[1] {9223372036854775807}>() z = Concat<axis=0>(x, x) y = Slice(z, b, e)", "float[N,4] x", "float[N,4]"),
+    ("n = Shape<end=1>(x) b = Neg(n) e = Constant<value = int64[1] {9223372036854775807}>() z = Concat<axis=0>(x, w) y = Slice(z, b, e)", "float[N,4] x, float[1,4] w", "float[?,4]"),
     ("b = Constant<value = int64[1] {-1}>() e = Constant<value = int64[1] {-9223372036854775807}>() a = Constant<value = int64[1] {1}>() s = Constant<value = int64[1] {-2}>() y = Slice(x, b, e, a, s)", "float[N,S] x", "float[N,(S + 1)//2]"),
     ("y = Gather<axis=1>(x, i)", "float[N,4,M] x, int64[2,S] i", "float[N,2,S,M]"),
     ("y = GatherElements(x, i)", "float[N,4] x, int64[2,4] i", "float[2,4]"),
@@ -453,3 +459,32 @@ def test_no_dimension_is_below_0() -> None:
     assert capped != dim
     assert broadcast_dim(dim, capped) == broadcast_dim(capped, dim) == dim
     assert broadcast_dim(dim, symbolic.maximum(dim, 1)) == dim  # where it is 0, the other is 1
+
+
+def test_what_was_broadcast_is_known_again() -> None:
+    """Sums of the same lengths have the same length, and one of them added again changes nothing."""
+    body = "a = Add(x, z) b = Add(z, x) c = Add(a, x) y = Add(b, c)"
+    for n, m in ((3, 3), (1, 3), (3, 1), (1, 0), (0, 1)):
+        values = check(body, "float[N] x, float[M] z", {"x": np.ones(n, np.float32), "z": np.ones(m, np.float32)})
+        assert len({shapes.dims_of(values[name]) for name in "abcy"}) == 1
+
+
+def test_what_was_broadcast_in_a_body_is_unknown_outside() -> None:
+    body = """t = Constant<value = int64 {3}>() k = Constant<value = bool {1}>()
+        y = Loop(t, k, x) <body = g (int64 i, bool c, float[] s) => (bool d, float r) {
+            d = Identity(c) n = NonZero(s) f = Cast<to=1>(n) r = Add(f, x) }>"""
+    values = infer(body, "float[N] x")
+    assert all("broadcast" not in str(dim) for dim in shapes.dims_of(values["y"]) or ())
+
+
+def test_a_slice_up_to_a_length_that_a_convolution_needs() -> None:
+    """Where it were below 0 the Conv would fail: a Slice counts from the end there, but nothing runs."""
+    body = """h = Conv<strides=[10]>(x, w) n = Shape<start=2>(x) ten = Constant<value = int64[1] {10}>() d = Div(n, ten)
+        one = Constant<value = int64[1] {1}>() l = Sub(d, one) b = Constant<value = int64[1] {0}>()
+        s = Slice(t, b, l) o = Squeeze(h) y = Identity(s)"""
+    feeds = {"x": np.ones((1, 1, 45), np.float32), "w": np.ones((1, 1, 20), np.float32), "t": np.ones(79, np.float32)}
+    values = check(body, "float[1,1,N] x, float[1,1,20] w, float[79] t", feeds)
+    sliced, whole = shapes.dims_of(values["s"]), shapes.dims_of(values["h"])
+    assert sliced is not None
+    assert whole is not None
+    assert sliced[0] == symbolic.minimum(79, whole[2])

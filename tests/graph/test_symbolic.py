@@ -249,3 +249,48 @@ def test_an_expression_is_computed_in_another_algebra(text: str) -> None:
 def test_the_unknown_dimension_is_not_computed() -> None:
     with pytest.raises(ValueError, match="unknown"):
         symbolic.compute(symbolic.UNKNOWN, int, int, lambda *_: 0)
+
+
+def test_what_is_broadcast_twice_with_the_same_is_the_same() -> None:
+    both = symbolic.broadcast(N, M)
+    assert symbolic.is_invented(both)
+    assert symbolic.equal(both, symbolic.broadcast(M, N))
+    assert symbolic.equal(symbolic.broadcast(both, N), both)
+    assert symbolic.equal(symbolic.broadcast(symbolic.add(M, 0), both), both)
+    wider = symbolic.broadcast(both, canonical("N + 3"))
+    assert not symbolic.equal(wider, both)
+    assert symbolic.equal(wider, symbolic.broadcast(N, symbolic.broadcast(canonical("N + 3"), M)))
+    assert symbolic.equal(symbolic.broadcast(both, wider), wider)
+
+
+def test_what_is_broadcast_and_has_no_name() -> None:
+    inner, other = symbolic.fresh("2:x:0"), symbolic.fresh("3:x:0")
+    known = symbolic.broadcast(N, inner)
+    assert known.value is not None
+    assert known.value.startswith(f"{symbolic.INVENTED}2:")  # it belongs to that graph
+    for dim in (UNKNOWN, 4, symbolic.symbol("N" * 250), symbolic.add(symbolic.symbol("a b"), 1)):
+        assert not symbolic.is_known(symbolic.broadcast(N, dim))
+    assert not symbolic.is_known(symbolic.broadcast(inner, other))
+
+
+def test_the_greater_of_0_and_what() -> None:
+    assert symbolic.unfloored(canonical("max(0, N - 3)")) == canonical("N - 3")
+    for text in ("max(1, N - 3)", "max(N, M)", "N - 3", "max(0, N, M - 9)", "min(0, N - 3)"):
+        assert symbolic.unfloored(canonical(text)) is None
+    assert symbolic.unfloored(5) is None
+
+
+def test_one_or_none() -> None:
+    assert symbolic.is_one_or_none(canonical("min(1, N)"), N)
+    assert symbolic.is_one_or_none(canonical("min(1, 2*N)"), N)
+    assert not symbolic.is_one_or_none(canonical("min(1, M)"), N)
+    assert not symbolic.is_one_or_none(canonical("min(2, N)"), N)
+    assert not symbolic.is_one_or_none(N, N)
+    assert not symbolic.is_one_or_none(1, N)
+
+
+def test_dimensions_where_symbols_are_not_0() -> None:
+    assert symbolic.where_positive(canonical("N - min(1, N) + 1"), {"N"}) == N
+    assert symbolic.where_positive(canonical("max(1, N)*M"), {"N"}) == canonical("N*M")
+    assert symbolic.where_positive(canonical("max(1, N)"), {"M"}) == canonical("max(1, N)")
+    assert symbolic.where_positive(UNKNOWN, {"N"}) is UNKNOWN

@@ -4,6 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortopt.graph.match import Refusal
+from ortopt.patterns.attention.contraction import contraction
 from ortopt.testing import check_keeps, check_rewrites
 from tests.passes.test_attention_fusion import compare, numbers
 
@@ -324,7 +326,10 @@ def test_one_head_for_all_queries() -> None:
     text = model(body, "float[2,3,16] q, float[2,5,4] k, float[2,5,4] v", "float[2,3,16] y",
                  f"{MORE}, int64[1] axis = {{1}}")  # fmt: skip
     check_rewrites(PASS, text, GROUPED.replace("kv_num_heads = 2", "kv_num_heads = 1"), opset=23)
-    check_keeps(PASS, text, "MultiHeadAttention repeats no heads", opset=17)
+    own = {"com.microsoft::MultiHeadAttention": 1, "Gather": 2, "Softmax": 0}
+    result = check_rewrites(PASS, text, ops=own, opset=17)
+    k, v = numbers("k", (2, 5, 4)), numbers("v", (2, 5, 4))
+    compare(text, result, {"q": numbers("q", (2, 3, 16)), "k": k, "v": v})
 
 
 def test_one_head_for_all_queries_in_products_of_three_dimensions() -> None:
@@ -425,3 +430,157 @@ def test_heads_of_queries_and_keys_that_are_broadcast() -> None:
     body = "d = MatMul (qh, kt) p = Softmax <axis = -1> (d) y = MatMul (p, vh)"
     text = model(body, "float[B,2,3,4] qh, float[A,2,4,5] kt, float[B,2,5,4] vh", "float[B,2,3,4] y")
     check_keeps(PASS, text, "the batches are not proven to be of one size", opset=17)
+
+
+# A scale for each head
+
+BY_HEAD = "d = MatMul (qh, kt) z = {scaled} p = Softmax <axis = -1> (z) c = MatMul (p, vh)"
+OF_HEADS = f"{SPLIT} kt = Transpose <perm = [0, 1, 3, 2]> (kh) {BY_HEAD} {JOIN}"
+FACTORS = {"Mul (d, f)": 2.0, "Mul (f, d)": 2.0, "Div (d, f)": 4.0}
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("scaled", FACTORS)
+def test_a_scale_for_each_head_is_that_of_its_queries(scaled: str, opset: int) -> None:
+    text = model(OF_HEADS.format(scaled=scaled), more="float[2,1,1] f = {2, 0.25}")
+    op = "Attention" if opset == 23 else "com.microsoft::MultiHeadAttention"
+    result = check_rewrites(PASS, text, ops={op: 1, "Softmax": 0, "Mul": 1, "Div": 0}, opset=opset)
+    assert attention_of(result).attributes["scale"].as_float() == FACTORS[scaled]
+
+
+def test_a_scale_for_each_head_before_a_mask_and_a_number() -> None:
+    scaled = "Mul (d, f) a = Mul (z, half) b = Add (a, m)"
+    text = model(OF_HEADS.format(scaled=scaled).replace("(z) c", "(b) c"), f"{INPUTS}, float[2,1,3,5] m",
+                 more="float[1,2,1,1] f = {2, 0.25}")  # fmt: skip
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0}, opset=23)
+    assert attention_of(result).attributes["scale"].as_float() == 1.0
+
+
+def test_one_scale_that_is_written_for_each_head() -> None:
+    text = model(OF_HEADS.format(scaled="Mul (d, f)"), more="float[2,1,1] f = {2, 2}")
+    check_rewrites(PASS, text, "y = Attention <q_num_heads = 2, kv_num_heads = 2, scale = 2.0> (q, k, v)", opset=23)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "factors", "why"),
+    [
+        ("Mul (d, f)", "float[3,1] f = {1, 2, 3}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[5] f = {1, 2, 3, 4, 5}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[2,3,1] f = {1, 2, 3, 4, 5, 6}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[2,1,1,1] f = {1, 2}", "the factors are not for heads"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, -1}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, 0}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, inf}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {-1, -2}", "the scale is not positive"),
+        ("Mul (d, f)", "float[2,1,1] f = {1, 0.0001}", "the scales of heads differ too much"),
+        ("Div (d, f)", "float[2,1,1] f = {1, 0}", "divided by 0"),
+        ("Mul (e, f) e = Add (d, half)", "float[2,1,1] f = {1, 2}", "what is scaled by head is no product"),
+        ("Mul (e, f) e = Mul (d, f)", "float[2,1,1] f = {1, 2}", "scaled by head twice"),
+    ],
+)
+def test_what_is_no_scale_for_each_head(scaled: str, factors: str, why: str) -> None:
+    last, _, before = scaled.partition(" e = ")
+    body = OF_HEADS.format(scaled=last).replace(" z = ", f" e = {before} z = " if before else " z = ")
+    check_keeps(PASS, model(body, more=factors), why, opset=23)
+
+
+# Guards of parts of one projection
+
+
+def test_a_guard_of_parts_that_are_chosen_by_number() -> None:
+    body = """w = MatMul (x, g) s = Reshape (w, apart) q = Gather <axis = 2> (s, i0) k = Gather <axis = 2> (s, i1)
+        v = Gather <axis = 2> (s, i2) qh = Transpose <perm = [0, 2, 1, 3]> (q) kt = Transpose <perm = [0, 2, 3, 1]> (k)
+        vh = Transpose <perm = [0, 2, 1, 3]> (v) d = MatMul (qh, kt) m = Where (b, zero, low) a = Add (d, m)
+        p = Softmax <axis = -1> (a) n = IsNaN (p) u = Where (n, zero, p) c = MatMul (u, vh) """ + JOIN  # fmt: skip
+    weights = ", ".join(f"{number:.3}" for number in numbers("g", (192,)))
+    more = f"float[8,24] g = {{{weights}}}, int64[5] apart = {{0, 0, 3, 2, 4}}, "
+    more += "int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2}"
+    text = model(body, "float[2,3,8] x, bool[2,1,3,3] b", more=more)
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0}, opset=23)
+    x = numbers("x", (2, 3, 8))
+    x[0, 1, 2] = np.nan
+    compare(text, result, {"x": x, "b": np.ones((2, 1, 3, 3), bool)})
+
+
+SUMMED = "y = LayerNormalization (r, g) more = Add (r, x) z2 = LayerNormalization (more, g)"
+
+
+def test_a_guard_of_cross_attention_whose_sum_goes_on_and_is_normalized_again() -> None:
+    text = model(f"{CROSS} {SUMMED}", CROSS_INPUTS, "float[2,3,8] y, float[2,3,8] z2", more=CROSS_MORE)
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "IsNaN": 0}, opset=23)
+    x, k = numbers("x", (2, 3, 8)), numbers("k", (2, 5, 8))
+    x[0, 1, 2] = np.nan
+    for mask in (np.ones((2, 1, 1, 5), bool), np.zeros((2, 1, 1, 5), bool)):
+        compare(text, result, {"x": x, "k": k, "b": mask})
+
+
+@pytest.mark.parametrize("other", ["Neg (more)", "LayerNormalization <axis = 1> (more, h)"])
+def test_a_guard_of_cross_attention_whose_sum_is_seen_elsewhere(other: str) -> None:
+    body = f"{CROSS} y = LayerNormalization (r, g) more = Add (r, x) z2 = {other}"
+    more = f"{CROSS_MORE}, float[3,8] h = {{{', '.join('1' * 24)}}}"
+    text = model(body, CROSS_INPUTS, "float[2,3,8] y, float[2,3,8] z2", more=more)
+    check_keeps(PASS, text, "the guard would hide a NaN of the queries", opset=23)
+
+
+# Products that another pass, or ONNX Runtime, has fused
+
+HEADS_OF_ALL = "qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs) ks = Reshape (k, split) "
+HEADS_OF_ALL += (
+    "kh = Transpose <perm = [0, 2, 1, 3]> (ks) vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs)"
+)
+FUSED_PRODUCT = f"{HEADS_OF_ALL} d = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1{{more}}> ({{operands}}) "
+FUSED_PRODUCT += f"p = Softmax <axis = -1> (d) c = MatMul (p, vh) {JOIN}"
+
+
+def test_a_product_with_a_factor_and_a_transpose() -> None:
+    after = "y = Attention <q_num_heads = 2, kv_num_heads = 2, scale = 0.5> (q, k, v)"
+    check_rewrites(PASS, model(FUSED_PRODUCT.format(more="", operands="qh, kh")), after, opset=23)
+
+
+def test_a_product_with_queries_that_it_transposes() -> None:
+    body = FUSED_PRODUCT.format(more=", transA = 1", operands="qt, kh")
+    turned = f"qt = Transpose <perm = [0, 1, 3, 2]> (qh) {body}".replace(f"{HEADS_OF_ALL} ", "", 1)
+    check_rewrites(PASS, model(f"{HEADS_OF_ALL} {turned}"), ops={"Attention": 1, "Softmax": 0}, opset=23)
+
+
+def test_a_product_that_transposes_the_batch() -> None:
+    operands = [ir.Value(name=name, shape=ir.Shape((2, 2, 4, 4))) for name in "qk"]
+    node = ir.node("FusedMatMul", operands, {"transBatchB": 1}, domain="com.microsoft")
+    with pytest.raises(Refusal, match="the batch is transposed"):
+        contraction(node)
+
+
+def test_a_product_of_probabilities_and_values_with_a_factor() -> None:
+    body = f"{HEADS_OF_ALL} kt = Transpose <perm = [0, 1, 3, 2]> (kh) d = MatMul (qh, kt) p = Softmax <axis = -1> (d) "
+    body += f"c = com.microsoft.FusedMatMul <alpha = 0.5> (p, vh) {JOIN}"
+    check_keeps(PASS, model(body), opset=23)
+
+
+# Sizes that a Reshape infers beside a batch
+
+INFERRED = """b = Shape <end = 1> (q) n = Mul (b, two_heads) t = Concat <axis = 0> (n, rest, size)
+    qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs) q3 = Reshape <allowzero = 1> (qh, t)
+    ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) k3 = Reshape <allowzero = 1> (kh, t)
+    vs = Reshape (v, split) vh = Transpose <perm = [0, 2, 1, 3]> (vs) v3 = Reshape <allowzero = 1> (vh, t)
+    kt = Transpose <perm = [0, 2, 1]> (k3) d = MatMul (q3, kt) s = Reshape (d, four) a = Add (s, m)
+    f = Reshape (a, flat) p = Softmax <axis = -1> (f) c3 = MatMul (p, v3) c = Reshape (c3, back)
+    j = Transpose <perm = [0, 2, 1, 3]> (c) y = Reshape (j, merge)"""
+INFERRED_MORE = """int64[1] two_heads = {2}, int64[1] rest = {-1}, int64[1] size = {4}, int64[4] split = {0, 0, 2, 4},
+    int64[4] four = {-1, 2, 3, 5}, int64[3] flat = {-1, 3, 5}, int64[4] back = {-1, 2, 3, 4},
+    int64[3] merge = {0, 0, 8}"""
+OPEN = "float[B,3,8] q, float[B,5,8] k, float[B,5,8] v, float[B,1,3,5] m"
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_positions_that_a_reshape_infers_beside_a_batch_that_may_be_none(batch: int) -> None:
+    text = f"main ({OPEN}) => (float[B,3,8] y) <{INFERRED_MORE}> {{ {INFERRED} }}"
+    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=18)
+    shapes = {"q": (batch, 3, 8), "k": (batch, 5, 8), "v": (batch, 5, 8), "m": (batch, 1, 3, 5)}
+    compare(text, result, {name: numbers(name, shape) for name, shape in shapes.items()})
+
+
+def test_positions_that_a_reshape_infers_beside_a_length_that_may_be_none() -> None:
+    """Where there are no keys the scores are none, but the result has elements: what was inferred is seen."""
+    body = INFERRED.replace("b = Shape <end = 1> (q)", "b = Shape <start = 1, end = 2> (k)")
+    inputs = "float[2,3,8] q, float[2,K,8] k, float[2,K,8] v, float[2,1,3,5] m"
+    check_keeps(PASS, f"main ({inputs}) => (float[2,3,8] y) <{INFERRED_MORE}> {{ {body} }}", opset=18)

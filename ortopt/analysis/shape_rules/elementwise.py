@@ -151,7 +151,7 @@ def arithmetic(call: Call) -> None:
         call.shapes[0] = x
         return
     else:
-        call.shapes[0] = broadcast_shape(x.dims, y.dims)
+        call.shapes[0] = broadcast_all(call, range(2))
     if dtype in INTEGERS and len(x) <= 1 and len(y) <= 1 and a.dtype == b.dtype:
         _follow(call, _ARITHMETIC.get(call.node.op_type))
 
@@ -215,7 +215,7 @@ def comparison(call: Call) -> None:
     """Boolean, in the broadcast shape; decided where it can be proven."""
     call.types[0] = BOOL
     x, y = call.shape(0), call.shape(1)
-    call.shapes[0] = x if x is y else broadcast_shape(x.dims, y.dims)
+    call.shapes[0] = broadcast_all(call, range(2))
     if len(x) > 1 or len(y) > 1 or call.dtype(0) not in INTEGERS:
         return
     a, b = call.elements(0), call.elements(1)
@@ -288,9 +288,24 @@ def broadcast_all(call: Call, indices: Sequence[int]) -> ir.Shape | Dims:
     shapes = [call.shape(index) for index in indices]
     if all(shape is shapes[0] for shape in shapes):
         return shapes[0]
-    dims: Dims = shapes[0].dims
+    result: ir.Shape | Dims
+    if len(shapes) == 2:
+        result = broadcast_shape(shapes[0].dims, shapes[1].dims)
+    else:
+        result = _broadcast_to([shape.dims for shape in shapes])
+    if all(map(symbolic.is_known, result)):
+        return result
+    names = {name for shape in shapes for dim in shape.dims for name in symbolic.symbols(dim)}
+    positive = {name for name in names if call.host.is_positive(symbolic.symbol(name))}
+    if not positive:
+        return result
+    return _broadcast_to([tuple(symbolic.where_positive(dim, positive) for dim in shape.dims) for shape in shapes])
+
+
+def _broadcast_to(shapes: Sequence[Dims]) -> Dims:
+    dims = shapes[0]
     for shape in shapes[1:]:
-        dims = broadcast(dims, shape.dims)
+        dims = broadcast(dims, shape)
     return dims
 
 

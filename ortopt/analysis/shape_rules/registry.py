@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, Sizes
-from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped, is_floored
+from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped, is_floored, is_one_or_none
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import constant_content
 
@@ -300,7 +301,7 @@ def broadcast_shape(a: Dims, b: Dims) -> ir.Shape:
 
 
 def broadcast_dim(x: Dim, y: Dim) -> Dim:
-    """The dimension that two dimensions broadcast to, or unknown."""
+    """The dimension that two dimensions broadcast to; a symbol of its own, or unknown, if that is all that is known."""
     if isinstance(x, int) and isinstance(y, int):
         if y in (x, 1):
             return x
@@ -317,7 +318,9 @@ def broadcast_dim(x: Dim, y: Dim) -> Dim:
         return y  # beside min(512, N) it is N: they are equal, or else neither is 1 and the model does not run
     if is_capped(y, x, 2) or is_floored(y, x, 1):
         return x  # beside max(1, N) it is N: they are equal, or else N is 0 and the other 1
-    return y if is_floored(x, y, 1) else UNKNOWN
+    if is_floored(x, y, 1) or is_one_or_none(x, y):
+        return y
+    return x if is_one_or_none(y, x) else symbolic.broadcast(x, y)
 
 
 def meet(x: Dim, y: Dim) -> Dim:

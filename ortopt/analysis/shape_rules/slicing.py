@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -122,7 +122,7 @@ def slice_(call: Call) -> None:
     if steps is None:
         steps = missing if call.version >= BOUNDS_ARE_INPUTS_FROM["Slice"] and call.has(4) else (1,) * len(axes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        dims[axis] = sliced(dims[axis], start, end, step)
+        dims[axis] = sliced(dims[axis], start, end, step, lambda bound: call.host.is_positive(symbolic.add(bound, 1)))
     call.shapes[0] = dims
     if (array := call.turns()) is None:
         return
@@ -133,8 +133,16 @@ def slice_(call: Call) -> None:
     call.hold(array)
 
 
-def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
-    """The number of elements that a slice takes of a dimension."""
+def sliced(dim: Dim, start: Dim, end: Dim, step: Dim, is_natural: Callable[[Dim], bool] = lambda _: False) -> Dim:
+    """The number of elements that a slice takes of a dimension.
+
+    Args:
+        dim: The dimension.
+        start: Where to begin.
+        end: Where to stop before.
+        step: How far apart.
+        is_natural: Whether a bound is known not to be below 0, beyond what it says itself.
+    """
     if not isinstance(step, int) or step == 0:
         return UNKNOWN
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
@@ -143,14 +151,24 @@ def sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
         whole = isinstance(start, int) and isinstance(end, int) and (start >= LARGEST or start == -1)
         to_first = isinstance(end, int) and (end <= -LARGEST or end in ENDS)
         return symbolic.ceildiv(dim, -step) if whole and to_first else UNKNOWN
-    first, last = _bound(start, dim), dim if is_endless(end) else _bound(end, dim)
+    if is_endless(end) and (length := _last(start, dim)) is not None:
+        return symbolic.ceildiv(length, step)
+    first = _bound(start, dim, is_natural)
+    last = dim if is_endless(end) else _bound(end, dim, is_natural)
     if not symbolic.is_known(first) or not symbolic.is_known(last):
         return UNKNOWN
-    length = symbolic.maximum(symbolic.sub(last, first), 0)
+    length = last if first == 0 else symbolic.maximum(symbolic.sub(last, first), 0)  # neither is below 0
     return symbolic.ceildiv(length, step)
 
 
-def _bound(index: Dim, dim: Dim) -> Dim:
+def _last(start: Dim, dim: Dim) -> Dim | None:
+    """How many elements are behind a start ``max(dim - n, 0)``: the last n, or all; None if it is no such start."""
+    place = symbolic.unfloored(start)
+    count = None if place is None else symbolic.sub(dim, place)
+    return symbolic.minimum(count, dim) if count is not None and symbolic.at_least(count, 0) else None
+
+
+def _bound(index: Dim, dim: Dim, is_natural: Callable[[Dim], bool]) -> Dim:
     """Where an index of a slice points, from 0 to the dimension; unknown where its sign is."""
     if isinstance(index, int) and index >= LARGEST:
         return dim
@@ -158,8 +176,11 @@ def _bound(index: Dim, dim: Dim) -> Dim:
         return dim
     if symbolic.at_least(index, 0):
         return symbolic.minimum(index, dim)
-    if symbolic.at_least(symbolic.sub(-1, index), 0):
-        return symbolic.maximum(symbolic.add(dim, index), 0)
+    back = symbolic.sub(0, index)
+    if symbolic.at_least(back, 1) or (symbolic.at_least(back, 0) and symbolic.vanishes_with(dim, back)):
+        return symbolic.maximum(symbolic.add(dim, index), 0)  # -0 would be the first, as it is where there is none
+    if symbolic.is_known(index) and not isinstance(index, int) and is_natural(index):
+        return symbolic.minimum(index, dim)
     return UNKNOWN
 
 

@@ -12,19 +12,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import (
-    Dim,
-    Refusal,
-    array_of,
-    attribute,
-    axis,
-    dims,
-    is_constant,
-    is_op,
-    optional,
-    same_dim,
-    shape_of,
-)
+from ortopt.graph.match import Dim, Refusal, array_of, attribute, axis, is_constant, is_op, optional, same_dim
+from ortopt.patterns.attention.sizes import dims, shape_of
 from ortopt.semantics.op_traits import RESHAPING
 
 _VIEWS = (*sorted(RESHAPING), "Identity")

@@ -10,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, Refusal, dims, need, same_dim
+from ortopt.graph.match import FLOAT16, Dim, Refusal, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.layouts import Plan, build, plan, size_along, with_axes
 from ortopt.patterns.attention.scores import Kind, Step
+from ortopt.patterns.attention.sizes import dims
 
 
 @dataclass(frozen=True, slots=True)

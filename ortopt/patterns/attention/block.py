@@ -9,19 +9,7 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
-from ortopt.graph.match import (
-    Dim,
-    Refusal,
-    attribute,
-    dims,
-    dtype,
-    inputs,
-    is_op,
-    need,
-    only_user,
-    same_dim,
-    users,
-)
+from ortopt.graph.match import Dim, Refusal, attribute, dtype, inputs, is_op, need, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.patterns.attention.bias import Bias
@@ -32,6 +20,7 @@ from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.patterns.attention.operands import Operand, operand
 from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
+from ortopt.patterns.attention.sizes import dims, where_there_is_a_batch
 
 _LONGEST = 8
 _MAX_READERS = 256
@@ -118,6 +107,7 @@ class Attention:
         result: What the block gives, as far as it is followed.
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
+        by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
     """
 
     core: tuple[ir.Node, ...]
@@ -135,6 +125,7 @@ class Attention:
     result: Result
     cap: float = 0.0
     keys_first: bool = False
+    by_head: tuple[float, ...] = ()
 
     @property
     def biases(self) -> tuple[ir.Value, ...]:
@@ -235,7 +226,15 @@ def attention(root: ir.Node) -> Attention:
     Raises:
         Refusal: If it is none, or computes something else.
     """
+    softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
+    need(softmax, "no Softmax comes before", root.inputs[0])
+    with where_there_is_a_batch(root):
+        return _attention(root)
+
+
+def _attention(root: ir.Node) -> Attention:
     product = contraction(root)
+    need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
         need(leads_to_softmax(product.right), "no Softmax comes before", product.left)
         product = product.swapped()
@@ -323,7 +322,7 @@ class _Block:
     def attention(self) -> Attention:
         """The block, checked."""
         found = self.found
-        scale = found.scale * self.queries.scale * self.keys.scale
+        scale = found.scale * self.product.factor * self.queries.scale * self.keys.scale
         need(scale > 0, "the scale is not positive", self.product.node.outputs[0])
         batch, heads = self._split()
         self._check_lengths()
@@ -331,6 +330,8 @@ class _Block:
         need(queries.count == size_of(heads), "the queries are broadcast to more heads", self.root)
         read_keys, keys = self._both(self.keys, batch, heads, found.keys, self.size)
         read_values, values = self._both(self.values, batch, heads, self.outer_keys, self.value_size)
+        if keys.count != values.count:  # one of both is repeated in a way that is not followed
+            keys, values = read_keys, read_values
         need(keys.count == values.count, "keys and values have different numbers of heads", self.root)
         bias = self._bias(batch, heads, dtype(self.queries.views[0].value))
         if bias is not None:
@@ -350,8 +351,16 @@ class _Block:
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
-            found.guarded, past, result, found.cap,
+            found.guarded, past, result, found.cap, by_head=self._by_head(heads),
         )  # fmt: skip
+
+    def _by_head(self, heads: Group) -> tuple[float, ...]:
+        """What the queries of each head are multiplied by; nothing where all are alike."""
+        if self.found.by_head is None:
+            return ()
+        group, numbers = self.found.by_head
+        need(leaves(group) == leaves(heads), "the factors are not for heads", self.root)
+        return numbers
 
     def _shared(self) -> Group:
         """The axes that the scores have beside queries and keys."""

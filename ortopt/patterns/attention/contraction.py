@@ -1,4 +1,4 @@
-"""Products of two tensors, written as MatMul or Einsum: which dimension of which operand is which."""
+"""Products of two tensors, written as MatMul, FusedMatMul or Einsum: which dimension of which operand is which."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_op, need, same_dim
+from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
+from ortopt.patterns.attention.sizes import dims
 
 PRODUCTS = ("MatMul", "Einsum")
+FUSED = "FusedMatMul"
+"""ONNX Runtime's product with transposes and a factor, which a file may have, or another pass has made."""
+
+_MICROSOFT = "com.microsoft"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -24,6 +29,7 @@ class Contraction:
         right_letters: Those of the second operand.
         letters: Those of the result.
         sizes: The size of each.
+        factor: What the product is multiplied by.
     """
 
     node: ir.Node
@@ -33,26 +39,34 @@ class Contraction:
     right_letters: str
     letters: str
     sizes: dict[str, Dim]
+    factor: float = 1.0
 
     def swapped(self) -> Contraction:
         """The same with its operands in the other order."""
         return Contraction(
-            self.node, self.right, self.left, self.right_letters, self.left_letters, self.letters, self.sizes
-        )
+            self.node, self.right, self.left, self.right_letters, self.left_letters, self.letters, self.sizes,
+            self.factor,
+        )  # fmt: skip
+
+
+def is_product(node: ir.Node | None) -> bool:
+    """Whether a node is a product that `contraction` reads."""
+    return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=_MICROSOFT)
 
 
 def contraction(node: ir.Node | None) -> Contraction:
-    """The product that a MatMul or Einsum computes.
+    """The product that a MatMul, FusedMatMul or Einsum computes.
 
     Raises:
         Refusal: If it is none of two operands, or sizes are not proven to be the same.
     """
-    if node is None or not is_op(node, *PRODUCTS):
+    if node is None or not is_product(node):
         raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
     need(len(node.inputs) == 2, "the product is not of two operands", node)
     left, right = inputs(node, 2)
     shapes = dims(left), dims(right)
     names = _equation(node) if is_op(node, "Einsum") else _matmul(len(shapes[0]), len(shapes[1]), node)
+    factor = float(attribute(node, "alpha", 1.0)) if node.domain else 1.0
     sizes: dict[str, Dim] = {}
     operands = []
     for letters, shape in zip(names, shapes, strict=False):
@@ -60,7 +74,7 @@ def contraction(node: ir.Node | None) -> Contraction:
         operands.append(
             "".join(_named(node, letter, dim, sizes, shapes, names) for letter, dim in zip(letters, shape, strict=True))
         )
-    return Contraction(node, left, right, operands[0], operands[1], names[2], sizes)
+    return Contraction(node, left, right, operands[0], operands[1], names[2], sizes, factor)
 
 
 def _named(
@@ -91,7 +105,11 @@ def _named(
 def _matmul(left: int, right: int, node: ir.Node) -> tuple[str, str, str]:
     need(min(left, right) >= 2, "an operand is a vector", node)
     batch = _LETTERS[: max(left, right) - 2]
-    return f"{batch[len(batch) - left + 2 :]}xy", f"{batch[len(batch) - right + 2 :]}yz", f"{batch}xz"
+    turned = [bool(attribute(node, name, 0)) for name in ("transA", "transB")] if node.domain else (False, False)
+    moved = node.domain and any(attribute(node, name, 0) for name in ("transBatchA", "transBatchB"))
+    need(not moved, "the batch is transposed", node)
+    first, second = "yx" if turned[0] else "xy", "zy" if turned[1] else "yz"
+    return f"{batch[len(batch) - left + 2 :]}{first}", f"{batch[len(batch) - right + 2 :]}{second}", f"{batch}xz"
 
 
 def _equation(node: ir.Node) -> tuple[str, str, str]:
@@ -105,4 +123,4 @@ def _equation(node: ir.Node) -> tuple[str, str, str]:
     return first, second, result
 
 
-__all__ = ["PRODUCTS", "Contraction", "contraction"]
+__all__ = ["FUSED", "PRODUCTS", "Contraction", "contraction", "is_product"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, opset
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Refusal, dtype, opset
 from ortopt.patterns.attention.block import Attention, check_sizes_are_positive
 
 STANDARD_FROM = 23
@@ -38,9 +40,34 @@ def check_layouts(block: Attention) -> None:
 def operands(block: Attention) -> list[ir.Value]:
     """Queries, keys and values: with heads side by side where there are such ones, else with heads first."""
     others = (block.keys, block.values)
+    query = queries(block, flat=block.keys_first or block.flat)
     if block.keys_first:
-        return [block.queries.merged(), *(part.heads_first() for part in others)]
-    return [part.merged() if block.flat else part.heads_first() for part in (block.queries, *others)]
+        return [query, *(_repeated(part.heads_first(), part.count, block.queries.count) for part in others)]
+    return [query, *(part.merged() if block.flat else part.heads_first() for part in others)]
+
+
+def queries(block: Attention, *, flat: bool) -> ir.Value:
+    """The queries, multiplied by what those of each head are.
+
+    Args:
+        block: The block.
+        flat: Whether heads stand side by side, else first.
+    """
+    own = block.queries
+    value = own.merged() if flat else own.heads_first()
+    if not block.by_head:
+        return value
+    numbers = np.array(block.by_head, dtype(own.views[0].value).numpy())
+    numbers = np.repeat(numbers, own.size) if flat else numbers.reshape(-1, 1, 1)
+    return ir.node("Mul", [value, constant(numbers)]).outputs[0]
+
+
+def _repeated(value: ir.Value, count: int, wanted: int) -> ir.Value:
+    """Heads, [batch, heads, length, size], each as often as query heads share it."""
+    if count == wanted:
+        return value
+    heads = np.arange(wanted, dtype=np.int64) // (wanted // count)
+    return ir.node("Gather", [value, constant(heads)], {"axis": 1}).outputs[0]
 
 
 def bias_of_rank_4(block: Attention) -> ir.Value:
@@ -64,4 +91,4 @@ def replacements(block: Attention, results: Sequence[ir.Value]) -> dict[ir.Value
     return replaced
 
 
-__all__ = ["STANDARD_FROM", "bias_of_rank_4", "check_layouts", "has_standard_op", "operands", "replacements"]
+__all__ = ["STANDARD_FROM", "bias_of_rank_4", "check_layouts", "has_standard_op", "operands", "queries", "replacements"]

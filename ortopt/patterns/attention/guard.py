@@ -17,6 +17,7 @@ _KEEPS_NAN = frozenset(
         "Div",
         "DynamicQuantizeLinear",
         "Expand",
+        "FusedMatMul",
         "Gemm",
         "Identity",
         "MatMul",
@@ -27,10 +28,17 @@ _KEEPS_NAN = frozenset(
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
-_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
-_DOMAINS = frozenset({"", "com.microsoft"})  # RotaryEmbedding is an op of both
+_PRODUCTS = frozenset({"FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
+_CHOICES = ("Gather", "GatherND")
+"""Those too if what they choose is constant: parts of a projection, as a Slice takes them."""
+
+_NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+_SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+_MICROSOFT = "com.microsoft"
+_DOMAINS = frozenset({"", _MICROSOFT})  # RotaryEmbedding is an op of both
 _MAX_VALUES = 64
 _MAX_STEPS = 8
+_MAX_SUMS = 512
 
 
 def check_nothing_else_is_guarded(operands: Sequence[ir.Value], result: ir.Value) -> None:
@@ -62,7 +70,7 @@ def check_nothing_else_is_guarded(operands: Sequence[ir.Value], result: ir.Value
 
 
 def _is_normalized_with(result: ir.Value, sources: set[ir.Value]) -> bool:
-    """Whether a value is used only in rows that are normalized together with one of some values."""
+    """Whether a value is added to one of some values, and the sum is used only where its rows are normalized."""
     at = result
     for _ in range(_MAX_STEPS):
         try:
@@ -70,18 +78,47 @@ def _is_normalized_with(result: ir.Value, sources: set[ir.Value]) -> bool:
         except Refusal:
             return False
         other = next((value for value in node.inputs[:2] if value is not at and value in sources), None)
-        if node.domain == "com.microsoft" and node.op_type == "SkipLayerNormalization":
-            return other is not None and not any(is_used(value) for value in node.outputs[1:])
+        if is_op(node, *_SKIPS, domain=_MICROSOFT):
+            return other is not None and _normalizes(node, at) and all(map(_is_normalized, _sums(node)))
         if node.domain not in _DOMAINS or node.op_type not in _KEEPS_NAN:
             return False
         at = node.outputs[0]
         if node.op_type == "Add" and other is not None:
-            return bool(users(at)) and not at.is_graph_output() and all(map(_is_normalization, users(at)))
+            return _is_normalized(at)
     return False
 
 
-def _is_normalization(node: ir.Node) -> bool:
-    return is_op(node, "LayerNormalization") and attribute(node, "axis", -1) == -1 and len(node.outputs) == 1
+def _is_normalized(value: ir.Value) -> bool:
+    """Whether a value is used only in rows that are normalized, alone or after other values were added to them."""
+    pending, seen = [value], {value}
+    while pending:
+        at = pending.pop()
+        if len(seen) > _MAX_SUMS or at.is_graph_output() or not users(at):
+            return False
+        for node in users(at):
+            if not _normalizes(node, at):
+                return False
+            sums = [one for one in _sums(node) if one not in seen]
+            seen.update(sums)
+            pending.extend(sums)
+    return True
+
+
+def _normalizes(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node normalizes the rows of a value, or of a sum with it, or adds to it, and gives nothing else."""
+    if is_op(node, *_SKIPS, domain=_MICROSOFT):
+        return value in node.inputs[:2] and not any(map(is_used, node.outputs[1:3]))
+    if is_op(node, "Add"):
+        return True
+    whole = is_op(node, *_NORMALIZATIONS) and attribute(node, "axis", -1) == -1
+    return whole and node.inputs[0] is value and len(node.outputs) == 1
+
+
+def _sums(node: ir.Node) -> list[ir.Value]:
+    """The sums that a node gives beside what it normalizes, as far as they are used."""
+    if is_op(node, "Add"):
+        return list(node.outputs)
+    return [one for one in node.outputs[3:4] if is_used(one)]
 
 
 def _sources(value: ir.Value) -> set[ir.Value]:
@@ -94,9 +131,19 @@ def _sources(value: ir.Value) -> set[ir.Value]:
             continue
         seen.add(at)
         node = at.producer()
-        if node is not None and node.domain in _DOMAINS and node.op_type in _KEEPS_NAN:
+        if node is None:
+            continue
+        if is_op(node, *_SKIPS, domain=_MICROSOFT):
+            pending.extend(one for one in (*node.inputs[:2], *node.outputs[3:4]) if one is not None)
+        elif _keeps_nan(node):
             pending.extend(operand for operand in node.inputs if operand is not None)
     return seen
+
+
+def _keeps_nan(node: ir.Node) -> bool:
+    if is_op(node, *_CHOICES):
+        return node.inputs[1] is not None and is_constant(node.inputs[1])
+    return node.domain in _DOMAINS and node.op_type in _KEEPS_NAN
 
 
 def _projected(value: ir.Value) -> list[ir.Value]:

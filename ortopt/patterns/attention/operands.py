@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, dims, is_op, is_used_once, shape_of
+from ortopt.graph.match import Dim, Refusal, is_op, is_used_once
 from ortopt.patterns.attention.axes import Group, View, above, leaves, unrepeated
 from ortopt.patterns.attention.scores import factor
+from ortopt.patterns.attention.sizes import dims, shape_of
 
 _LONGEST = 16
 

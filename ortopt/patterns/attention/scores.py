@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
@@ -15,8 +17,8 @@ from ortopt.graph.match import (
     FLOAT16,
     Dim,
     Refusal,
+    array_of,
     attribute,
-    dims,
     dtype,
     inputs,
     is_constant,
@@ -27,17 +29,21 @@ from ortopt.graph.match import (
     opset,
     same_dim,
     scalar,
-    shape_of,
     splat,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves, regrouped
-from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.contraction import FUSED, PRODUCTS, is_product
 from ortopt.patterns.attention.mask import LOWEST, is_zero
+from ortopt.patterns.attention.sizes import dims, shape_of
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _MAX_NODES = 24
+_FACTORS = ("Div", "Mul")
+_SMALLEST_PART = 2.0**-10
+"""Queries are multiplied by no less, so that in half precision they do not vanish."""
+
 _LAST_AXIS_FROM = 13
 """From here on the softmax is over one axis; before, over all from one on."""
 
@@ -80,7 +86,8 @@ class Scores:
         queries: The axis along the queries.
         keys: The axis along the keys.
         nodes: The nodes passed.
-        scale: The product of all factors.
+        scale: The product of all factors; of those by head, of the largest.
+        by_head: The axes of heads, and what each head's scores are multiplied by beside `scale`; None for nothing.
         steps: What else happens, the last first.
         cap: Above what number the scores are bent; 0 is nowhere.
         guarded: Whether NaNs among the probabilities are set to 0.
@@ -94,6 +101,7 @@ class Scores:
     keys: Axis
     nodes: list[ir.Node] = field(default_factory=list)
     scale: float = 1.0
+    by_head: tuple[Group, tuple[float, ...]] | None = None
     steps: list[Step] = field(default_factory=list)
     cap: float = 0.0
     guarded: bool = False
@@ -106,10 +114,10 @@ def leads_to(value: ir.Value, ops: Sequence[str], through: Sequence[str]) -> int
     """How many nodes above a value one of some ops is, through others; None where it is not."""
     level = [value]
     for distance in range(_MAX_NODES):
-        behind = [node for one in level if (node := one.producer()) is not None and not node.domain]
+        behind = [node for one in level if (node := one.producer()) is not None]
         if any(node.op_type in ops for node in behind):
             return distance
-        level = [one for node in behind if node.op_type in through for one in node.inputs if one is not None][:16]
+        level = [one for node in behind if is_op(node, *through) for one in node.inputs if one is not None][:16]
         if not level:
             break
     return None
@@ -133,7 +141,7 @@ def scores(view: View, queries: Axis, keys: Axis) -> Scores:
     """
     found = Scores(view, queries, keys)
     _to_softmax(found)
-    while not is_op(found.view.value.producer(), *PRODUCTS):
+    while not is_product(found.view.value.producer()):
         need(len(found.nodes) < _MAX_NODES, "too much happens to the scores", found.view.value)
         need(is_used_once(found.view.value), "the scores are used elsewhere", found.view.value)
         _back(found)
@@ -245,6 +253,7 @@ def _back(found: Scores) -> None:
     elif node.op_type == "Cast":
         _pass_cast(found)
     else:
+        need(node.op_type in _FACTORS or found.by_head is None, "what is scaled by head is no product", node)
         _HANDLERS[node.op_type](found, node)
         found.nodes.append(node)
 
@@ -275,7 +284,7 @@ def _axes_of(found: Scores, source: ir.Value, dim: Dim, outer: Dim, group: Group
 
 def _product_operand(node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
     """The operand that leads to the product of queries and keys; if several may, the nearest first."""
-    distances = [(leads_to(value, PRODUCTS, (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
+    distances = [(leads_to(value, (*PRODUCTS, FUSED), (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
     near = sorted(((d, i) for i, (d, _) in enumerate(distances) if d is not None))
     if not near:
         raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
@@ -299,10 +308,42 @@ def _subtract(found: Scores, node: ir.Node) -> None:
 
 
 def _scale(found: Scores, node: ir.Node) -> None:
-    source, number = factor(node)
+    source, numbers = _factors(node)
+    number = float(numbers.flat[0])
+    if numbers.size > 1 and (numbers != number).any():
+        number = _scale_heads(found, numbers, source)
     found.scale *= number
     need(found.scale > 0, "the scale is not positive", source)
     _continue(found, source)
+
+
+def _factors(node: ir.Node) -> tuple[ir.Value, npt.NDArray[np.float64]]:
+    """The operand of a Mul or Div whose other operand is constant, and what its elements are multiplied by."""
+    a, b = inputs(node, 2)
+    if not is_constant(b) and node.op_type == "Mul":
+        a, b = b, a
+    need(is_constant(b), "the factor is not a constant", node)
+    numbers = array_of(b).astype(np.float64)
+    need(numbers.size > 0, "there are no factors", b)
+    need(node.op_type == "Mul" or bool(numbers.all()), "the scores are divided by 0", b)
+    return a, numbers if node.op_type == "Mul" else 1 / numbers
+
+
+def _scale_heads(found: Scores, numbers: npt.NDArray[np.float64], source: ir.Value) -> float:
+    """Note a factor for each head; returns the largest, which all others are noted as parts of."""
+    need(found.by_head is None, "the scores are scaled by head twice", source)
+    places = [place - numbers.ndim for place, count in enumerate(numbers.shape) if count > 1]
+    single = len(places) == 1 and -places[0] <= len(found.view.groups)
+    group = found.view.groups[places[0]] if single else ()
+    own = leaves((found.queries, found.keys))
+    need(bool(group) and not set(group).intersection(own), "the factors are not for heads", source)
+    largest = float(numbers.max())
+    parts = numbers / largest
+    positive = bool(np.isfinite(numbers).all()) and float(numbers.min()) > 0
+    need(positive, "the scale is not positive", source)
+    need(float(parts.min()) >= _SMALLEST_PART, "the scales of heads differ too much", source)
+    found.by_head = group, tuple(map(float, parts.reshape(-1)))
+    return largest
 
 
 def _fill(found: Scores, node: ir.Node) -> None:

@@ -1,0 +1,149 @@
+"""Dimensions where there is a batch: a Reshape that infers one beside a batch of 0 leaves it open, and nobody reads it.
+
+``Reshape(x, [heads · batch, -1, size])`` has as many positions as x wherever there is a batch. Where there is none, the
+result has no elements, nor has anything that is computed from it for the batch, whatever the dimension is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortopt.graph import match, symbolic
+from ortopt.graph.match import Dim, Refusal, is_op
+
+_MAX_DEPTH = 24
+_BROADCASTING = ("Add", "Div", "Max", "Mul", "Sub", "Where")
+
+Dims = tuple[Dim, ...]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What holds where there is a batch.
+
+    Attributes:
+        symbols: The symbols that are not 0 then.
+        known: The dimensions of values, as far as they were asked for.
+        found: What invented symbols have turned out to be.
+    """
+
+    symbols: frozenset[str]
+    known: dict[ir.Value, Dims | None] = field(default_factory=dict)
+    found: dict[str, Dim] = field(default_factory=dict)
+
+
+_batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
+
+
+@contextmanager
+def where_there_is_a_batch(product: ir.Node) -> Iterator[None]:
+    """Let `dims` and `shape_of` say what holds where a product has a batch: operands [batch, …, rows, columns]."""
+    shapes = (match.shape_of(value) for value in (*product.inputs, *product.outputs) if value is not None)
+    outer = [symbolic.canonical(dim) for shape in shapes if shape is not None for dim in tuple(shape)[:-2]]
+    token = _batch.set(_Batch(frozenset(name for dim in outer for name in symbolic.factors(dim))))
+    try:
+        yield
+    finally:
+        _batch.reset(token)
+
+
+def shape_of(value: ir.Value) -> Dims | None:
+    """The dimensions of a value, or None where even the rank is unknown."""
+    try:
+        return dims(value)
+    except Refusal:
+        return None
+
+
+def dims(value: ir.Value, rank: int | None = None) -> Dims:
+    """The dimensions of a value.
+
+    Args:
+        value: A value.
+        rank: What their number must be.
+
+    Raises:
+        Refusal: If they are not known, or of another number.
+    """
+    own = match.dims(value) if rank is None else match.dims(value, rank)
+    batch = _batch.get()
+    if batch is None or not any(map(symbolic.is_invented, own)):
+        return own
+    return _settled(value, own, batch, _MAX_DEPTH)
+
+
+def _settled(value: ir.Value, own: Dims, batch: _Batch, depth: int) -> Dims:
+    """Dimensions in which what a Reshape inferred is computed."""
+    known = batch.known.get(value)
+    if known is not None:
+        return known
+    batch.known[value] = own
+    node = value.producer()
+    if node is None or not depth:
+        return own
+    operands = [_of(operand, batch, depth - 1) for operand in node.inputs if operand is not None]
+    result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, batch.found) for dim in own)
+    if is_op(node, "Reshape"):
+        result = _inferred(result, operands[0], batch)
+    elif is_op(node, *_BROADCASTING):
+        result = _broadcast(result, operands)
+    elif is_op(node, "MatMul"):
+        rows = [None if operand is None else operand[:-2] for operand in operands]
+        result = (*_broadcast(result[:-2], rows), *result[-2:])
+    _note(own, result, batch)
+    batch.known[value] = result
+    return result
+
+
+def _of(value: ir.Value, batch: _Batch, depth: int) -> Dims | None:
+    try:
+        own = match.dims(value)
+    except Refusal:
+        return None
+    return _settled(value, own, batch, depth) if any(map(symbolic.is_invented, own)) else own
+
+
+def _note(own: Dims, result: Dims, batch: _Batch) -> None:
+    """Keep what invented symbols have turned out to be."""
+    for before, after in zip(own, result, strict=True):
+        names = symbolic.symbols(before)
+        name = next(iter(names)) if len(names) == 1 else ""
+        single = bool(name) and symbolic.is_invented(before) and symbolic.equal(before, symbolic.symbol(name))
+        if single and not symbolic.equal(before, after):
+            batch.found[name] = after
+
+
+def _broadcast(result: Dims, operands: Sequence[Dims | None]) -> Dims:
+    """The result of an elementwise op, where operands have the same size along a dimension, or 1."""
+    sizes: list[Dim] = []
+    for place, dim in enumerate(result, -len(result)):
+        found = [None if own is None else own[place] for own in operands if own is None or len(own) >= -place]
+        wide = [one for one in found if one != 1]
+        known = symbolic.is_invented(dim) and bool(wide) and all(one is not None for one in wide)
+        alike = known and all(one is not None and symbolic.equal(one, wide[0] or 0) for one in wide)
+        sizes.append(wide[0] if alike and wide[0] is not None else dim)
+    return tuple(sizes)
+
+
+def _inferred(result: Dims, source: Dims | None, batch: _Batch) -> Dims:
+    """The result of a Reshape, of which one dimension is unknown, if the others and the elements tell it."""
+    unknown = [place for place, dim in enumerate(result) if symbolic.is_invented(dim)]
+    if source is None or len(unknown) != 1:
+        return result
+    others = symbolic.product(dim for place, dim in enumerate(result) if place != unknown[0])
+    if not symbolic.symbols(others) <= batch.symbols or not symbolic.is_known(others):
+        return result
+    if isinstance(others, int) and not others:
+        return result
+    size = symbolic.quotient_exact(symbolic.product(source), others)
+    if size is None or symbolic.is_invented(size):
+        return result
+    return (*result[: unknown[0]], size, *result[unknown[0] + 1 :])
+
+
+__all__ = ["dims", "shape_of", "where_there_is_a_batch"]
