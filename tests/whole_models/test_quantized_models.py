@@ -273,6 +273,10 @@ MODELS = {
 """By name: a model that somebody's tool writes."""
 
 
+ROUNDED_TWICE = {"qdq double pairs": 2}
+"""Nodes of pairs that round once more with another scale, which ONNX Runtime drops though the numbers change."""
+
+
 def optimized(model: onnx.ModelProto, level: int, target: str) -> onnx.ModelProto:
     result = optimize(model, level=level, target=target, verify=False)  # type: ignore[arg-type]
     assert not result.summary.failures
@@ -337,7 +341,8 @@ def test_units_stay_whole(name: str, level: int, target: str, tmp_path: Path) ->
     for one, other in zip(session(model).run(None, feeds), session(made).run(None, feeds), strict=True):
         np.testing.assert_array_equal(one, other)
     before, after = by_onnx_runtime(model, tmp_path), by_onnx_runtime(made, tmp_path)
-    assert sum(after.values()) <= sum(before.values()), f"{before} was before, {after} is"
+    kept = ROUNDED_TWICE.get(name, 0) if (level, target) == (3, "ort") else 0
+    assert sum(after.values()) <= sum(before.values()) + kept, f"{before} was before, {after} is"
     assert not fused(before) - fused(after), f"{before} was before, {after} is"
 
 

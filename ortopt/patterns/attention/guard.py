@@ -23,11 +23,13 @@ _KEEPS_NAN = frozenset(
     }
     | {"MatMulInteger", "Mul", "Neg", "Reshape", "RotaryEmbedding", "Slice"}
     | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Split", "Squeeze", "Sub", "Transpose"}
-    | {"MatMulNBits", "SequenceAt", "SplitToSequence", "Unsqueeze"}
+    | {"DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "SequenceAt", "SplitToSequence", "Unsqueeze"}
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
-_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
+_PRODUCTS = frozenset(
+    {"DynamicQuantizeMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits"}
+)
 _DOMAINS = frozenset({"", "com.microsoft"})  # RotaryEmbedding is an op of both
 _MAX_VALUES = 64
 _MAX_STEPS = 8

@@ -1,0 +1,39 @@
+"""Sums, products and activations between DequantizeLinear and QuantizeLinear have kernels of 8-bit integers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.match import inputs, need, plain_attributes
+from ortopt.patterns.quantization import MICROSOFT
+from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+
+KERNELS = {"Add": 2, "LeakyRelu": 1, "Mul": 2, "Sigmoid": 1}
+"""The ops that have such a kernel, with how many operands they have."""
+
+COARSEST = 2.0**10
+"""How much an operand's step may be of the result's: what is left of two such operands is still exact to a tenth."""
+
+
+class QlinearElementwiseFusion(UnitFusion):
+    """``Quantize(Add(Dequantize(a), Dequantize(b)))`` → ``com.microsoft.QLinearAdd(a, b)``.
+
+    So for Mul, Sigmoid and LeakyRelu. The activations are tables, and exact.
+    """
+
+    produces = tuple((MICROSOFT, f"QLinear{op}") for op in KERNELS)
+
+    def match(self, root: ir.Node) -> KernelCall:
+        """An elementwise op of operands that are all dequantized."""
+        op = unit_before(root, *KERNELS)
+        y = result(root)
+        attributes = plain_attributes(op)
+        operands = [operand(value) for value in inputs(op, KERNELS[op.op_type])]
+        check_same_type(*operands, y)
+        if op.op_type == "Add":
+            fine = all(item.step <= COARSEST * y.step for item in operands)
+            need(fine, "the operands' steps are so large that rounding decides the sum", op)
+        triples = [item for each in operands for item in each.triple]
+        return KernelCall(
+            (op, root), f"QLinear{op.op_type}", (*triples, y.scale, y.zero_point), tuple(attributes.values())
+        )
