@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     shape_of,
     users,
 )
+from ortopt.graph.symbolic import Dim
 
 ADDITIONS = ("Add", "Sum")
 
@@ -91,13 +92,9 @@ def integer_product(root: ir.Node) -> IntegerProduct:
         need(fits, "the second operand has scales or zero points that are not those of columns", product)
     need(zero_b is None or is_constant(zero_b), "the second operand's zero point is no constant", product)
     nodes = (product, cast, root)
-    addition = _addition(root.outputs[0])
-    others = [] if addition is None else [value for value in addition.inputs if value is not root.outputs[0]]
-    if addition is not None and len(others) == 1 and others[0] is not None and _is_bias(others[0], columns):
-        return IntegerProduct(
-            (*nodes, addition), a, b, a_scale, b_scale, zero_a, zero_b, others[0], addition.outputs[0]
-        )
-    return IntegerProduct(nodes, a, b, a_scale, b_scale, zero_a, zero_b, None, root.outputs[0])
+    addition, bias = bias_behind(root.outputs[0], columns)
+    behind = nodes if addition is None else (*nodes, addition)
+    return IntegerProduct(behind, a, b, a_scale, b_scale, zero_a, zero_b, bias, behind[-1].outputs[0])
 
 
 def _scales(factor: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -114,16 +111,23 @@ def _is_single(value: ir.Value) -> bool:
     return shape_of(value) in ((), (1,))
 
 
-def _addition(value: ir.Value) -> ir.Node | None:
-    """The one user of a value, if it adds it to one other."""
+def bias_behind(value: ir.Value, columns: Dim) -> tuple[ir.Node, ir.Value] | tuple[None, None]:
+    """The node that adds a constant number for each column to a value, and these numbers; None where none does.
+
+    Args:
+        value: A product of matrices, read by nobody else.
+        columns: How many columns it has.
+    """
     if not is_used_once(value):
-        return None
+        return None, None
     (user,) = users(value)
-    return user if is_op(user, *ADDITIONS) and len(user.inputs) == 2 and user.graph is value.graph else None
+    if not is_op(user, *ADDITIONS) or len(user.inputs) != 2 or user.graph is not value.graph:
+        return None, None
+    others = [operand for operand in user.inputs if operand is not value]
+    bias = others[0] if len(others) == 1 else None
+    if bias is None or not is_constant(bias) or not is_vector_of(bias, columns):
+        return None, None
+    return user, bias
 
 
-def _is_bias(value: ir.Value, columns: object) -> bool:
-    return is_constant(value) and is_vector_of(value, columns)  # type: ignore[arg-type]
-
-
-__all__ = ["IntegerProduct", "integer_product"]
+__all__ = ["IntegerProduct", "bias_behind", "integer_product"]
