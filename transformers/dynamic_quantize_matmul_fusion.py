@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import inputs, is_constant, is_op, is_used_once, need
+from ortopt.graph.match import inputs, is_op, is_used_once, need
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.integer_products import IntegerProduct, integer_product
 from ortopt.patterns.quantization import MICROSOFT
@@ -52,7 +52,6 @@ class DynamicQuantizeMatmulFusion(RewriteRule[Found]):
         need(own, "the scale and the zero point are others", quantize)
         alone = all(is_used_once(value) and not value.is_graph_output() for value in quantize.outputs)
         need(alone, "others read the quantized floats", quantize)
-        need(is_constant(product.b), "the weight is no constant", product.b)
         scales = next(use.node for use in scale.uses())
         need(is_used_once(scales.outputs[0]), "others read the product of the scales", scales)
         return Found((quantize, scales, *product.nodes), product, inputs(quantize, 1)[0])

@@ -18,7 +18,8 @@ COARSEST = 2.0**10
 class QlinearElementwiseFusion(UnitFusion):
     """``Quantize(Add(Dequantize(a), Dequantize(b)))`` → ``com.microsoft.QLinearAdd(a, b)``.
 
-    So for Mul, Sigmoid and LeakyRelu. The activations are tables, and exact.
+    So for Mul, Sigmoid and LeakyRelu. The activations are tables, and exact. A sum or a product may become the
+    neighbouring integer where it is a tie: the kernel adds the zero point before it rounds to even.
     """
 
     produces = tuple((MICROSOFT, f"QLinear{op}") for op in KERNELS)

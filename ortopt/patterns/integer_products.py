@@ -90,7 +90,6 @@ def integer_product(root: ir.Node) -> IntegerProduct:
     for value in (b_scale, zero_b):
         fits = value is None or _is_single(value) or (rank(b) == 2 and is_vector_of(value, columns))
         need(fits, "the second operand has scales or zero points that are not those of columns", product)
-    need(zero_b is None or is_constant(zero_b), "the second operand's zero point is no constant", product)
     nodes = (product, cast, root)
     addition, bias = bias_behind(root.outputs[0], columns)
     behind = nodes if addition is None else (*nodes, addition)

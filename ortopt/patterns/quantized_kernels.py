@@ -75,6 +75,11 @@ class Operand(NamedTuple):
         return self.integers, self.scale, self.zero_point
 
     @property
+    def given_zero(self) -> ir.Value | None:
+        """The zero point, where the model has one."""
+        return self.zero_point if isinstance(self.zero_point, ir.Value) else None
+
+    @property
     def step(self) -> float:
         """The scale, where it is one number."""
         return float(self.mapping.scale)
@@ -143,9 +148,7 @@ def result(root: ir.Node) -> Operand:
         Refusal: If no kernel does so, with the reason.
     """
     plain_attributes(root)
-    integers = root.outputs[0]
-    need(not integers.is_graph_output(), "its integers are a result of the model, and a neighbour would show", root)
-    return _operand(root, integers, channels=False)
+    return _operand(root, root.outputs[0], channels=False)
 
 
 def unit_before(root: ir.Node, *ops: str) -> ir.Node:

@@ -35,6 +35,11 @@ def test_without_a_zero_point() -> None:
     check_rewrites(PASS, text, after="y = com.microsoft.DynamicQuantizeMatMul (x, b, t)")
 
 
+def test_a_weight_and_a_zero_point_that_change() -> None:
+    text = model(inputs=", int8[4,3] b, int8[1] w", constants="float t = {0.01}")
+    check_rewrites(PASS, text, after="y = com.microsoft.DynamicQuantizeMatMul (x, b, t, w)")
+
+
 @pytest.mark.parametrize(
     ("text", "because"),
     [
@@ -44,7 +49,6 @@ def test_without_a_zero_point() -> None:
         ),
         (model(out=", uint8[N,4] q"), "others read the quantized floats"),
         (model("y = Mul (c, f) v = Neg (f)", out=", float v"), "others read the product of the scales"),
-        (model(inputs=", int8[4,3] b"), "the weight is no constant"),
         (model(zero="k"), "the scale and the zero point are others"),
     ],
 )

@@ -86,3 +86,27 @@ def test_keeps_doubles() -> None:
 
 def test_only_for_onnx_runtime() -> None:
     check_keeps(PASS, model(), target="onnx")
+
+
+def dequantized(product: str = "y = MatMul (f, g)", constants: str = "", a: str = "N,4", out: str = "N,3") -> str:
+    return f"""main (uint8[{a}] a, int8[4,3] b) => (float[{out}] y) <float s = {{0.05}}, uint8 z = {{7}},
+        float[3] t = {{0.01, 0.02, 0.015}}, int8[3] w = {{0, 0, 0}}{constants}> {{ f = DequantizeLinear (a, s, z)
+        g = DequantizeLinear <axis = 1> (b, t, w) {product} }}"""
+
+
+def test_what_is_dequantized() -> None:
+    check_rewrites(PASS, dequantized(), after="y = com.microsoft.MatMulIntegerToFloat (a, b, s, t, z, w)")
+
+
+def test_what_is_dequantized_with_a_bias() -> None:
+    text = dequantized("m = MatMul (f, g) y = Add (d, m)", f", {OTHERS['d']}", "2,N,4", "2,N,3")
+    check_rewrites(PASS, text, after="y = com.microsoft.MatMulIntegerToFloat (a, b, s, t, z, w, d)")
+
+
+def test_keeps_what_is_quantized_again() -> None:
+    text = dequantized("m = MatMul (f, g) q = QuantizeLinear (m, s, z) y = DequantizeLinear (q, s, z)")
+    check_keeps(PASS, text, because="quantize the result as well")
+
+
+def test_keeps_floats() -> None:
+    check_keeps(PASS, dequantized("e = Neg (f) y = MatMul (e, g)"), because="no DequantizeLinear comes before")
