@@ -39,12 +39,12 @@ class MatmulNbitsBiasFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "MatMulNBits"),)
 
     def match(self, root: ir.Node) -> Found:
-        """A constant number for each column, added by the one user."""
+        """A number for each column, added by the one user."""
         attributes = plain_attributes(root)
         need(optional(root, BIAS) is None, "it has a bias", root)
         addition, bias = bias_behind(root.outputs[0], attributes["N"].as_int())
         if addition is None or bias is None:
-            raise Refusal("nothing adds a constant number for each column", root)
+            raise Refusal("nothing adds a number for each column that is there before", root)
         return Found((root, addition), bias)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:

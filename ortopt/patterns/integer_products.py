@@ -111,7 +111,7 @@ def _is_single(value: ir.Value) -> bool:
 
 
 def bias_behind(value: ir.Value, columns: Dim) -> tuple[ir.Node, ir.Value] | tuple[None, None]:
-    """The node that adds a constant number for each column to a value, and these numbers; None where none does.
+    """The node that adds a number for each column to a value, and these numbers; None where none does.
 
     Args:
         value: A product of matrices, read by nobody else.
@@ -124,8 +124,8 @@ def bias_behind(value: ir.Value, columns: Dim) -> tuple[ir.Node, ir.Value] | tup
         return None, None
     others = [operand for operand in user.inputs if operand is not value]
     bias = others[0] if len(others) == 1 else None
-    if bias is None or not is_constant(bias) or not is_vector_of(bias, columns):
-        return None, None
+    if bias is None or not (is_constant(bias) or bias.is_graph_input()) or not is_vector_of(bias, columns):
+        return None, None  # what is computed may be computed behind the product
     return user, bias
 
 

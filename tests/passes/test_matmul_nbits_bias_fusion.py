@@ -24,11 +24,17 @@ def test_fuses(end: str, level: int) -> None:
     assert [value and value.name for value in node.inputs] == ["x", "w", "s", None, None, "c"]
 
 
+def test_a_bias_that_is_an_input() -> None:
+    text = model(bias="float unused = {1}").replace(", float unused = {1}", "").replace("32] x)", "32] x, float[3] c)")
+    check_rewrites(PASS, text, ops={"com.microsoft::MatMulNBits": 1, "Add": 0})
+
+
 @pytest.mark.parametrize(
     ("text", "because"),
     [
         (model(bias="float[1,3] c = {1, -2, 0.5}"), "nothing adds"),
         (model(bias="float[1] c = {1}"), "nothing adds"),
+        (model("d = Neg (c) y = Add (t, d)"), "nothing adds"),
         (model("y = Mul (t, c)"), "nothing adds"),
         (model("y = Add (t, t) u = Add (t, c)"), "nothing adds"),
         (model(more=", , , c"), "it has a bias"),
