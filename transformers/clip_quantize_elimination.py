@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes
 from ortopt.options import TransformerLevel
 from ortopt.patterns.clamp import bounds_of
-from ortopt.patterns.quantization import RANGES, Scaling, scaling
+from ortopt.patterns.quantization import RANGES, integer_of, scaling
 from ortopt.patterns.quantized_kernels import QUANTIZERS, unit_before
 from ortopt.rule import Forwarded, Replacement, RewriteRule
 
@@ -36,10 +36,10 @@ class ClipQuantizeElimination(RewriteRule[Forwarded]):
         low, high = (0.0, math.inf) if clip.op_type == "Relu" else bounds_of(clip)
         least, greatest = RANGES[mapping.integers]
         need(
-            bool(np.all(_quantized(low, mapping) <= least)), "it cuts off numbers that have integers of their own", clip
+            bool(np.all(integer_of(low, mapping) <= least)), "it cuts off numbers that have integers of their own", clip
         )
         need(
-            bool(np.all(_quantized(high, mapping) >= greatest)),
+            bool(np.all(integer_of(high, mapping) >= greatest)),
             "it cuts off numbers that have integers of their own",
             clip,
         )
@@ -49,9 +49,3 @@ class ClipQuantizeElimination(RewriteRule[Forwarded]):
         """Build the QuantizeLinear alone."""
         root = found.nodes[-1]
         return ir.Node(root.domain, root.op_type, [found.value, *root.inputs[1:]], root.attributes.values())
-
-
-def _quantized(bound: float, mapping: Scaling) -> np.ndarray:
-    """The integers that a bound becomes, before they saturate."""
-    with np.errstate(over="ignore"):
-        return np.asarray(np.rint(np.float32(bound) / mapping.scale) + mapping.zero_point)

@@ -112,7 +112,10 @@ class UnitFusion(RewriteRule[KernelCall]):
     """What all rules have in common that make a kernel of a unit, found by its QuantizeLinear."""
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("clip_quantize_elimination", "conv_add_fusion", "matmul_add_fusion", "qdq_propagation")
+    after = (
+        *("clip_quantize_elimination", "clip_quantize_reordering", "conv_add_fusion", "matmul_add_fusion"),
+        *("qdq_propagation", "unsigned_quantization_conversion"),
+    )
     roots = QUANTIZERS
     lookback = 3
     numerics = Numerics.QUANTIZED

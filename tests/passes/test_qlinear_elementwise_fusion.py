@@ -34,6 +34,12 @@ def test_one_operand_without_elements(op: str) -> None:
     check_unit(PASS, text, f"com.microsoft::QLinear{op}", exact=True)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_relu_has_no_slope(dtype: str) -> None:
+    text = unit("t = Relu (a_x)", Y._replace(dtype=dtype), a=A._replace(dtype=dtype))
+    check_unit(PASS, text, "com.microsoft::QLinearLeakyRelu", exact=True)
+
+
 def test_what_becomes_what() -> None:
     check_rewrites(
         PASS,
@@ -61,7 +67,7 @@ def test_broadcasting(dims: str) -> None:
         (unit(ADD, Y._replace(scale=-0.1), a=A, b=B), "a scale is negative"),
         (unit(ADD, Y, a=A._replace(scale=0.0), b=B), "a scale is negative, zero"),
         (unit("t = Add (a_x, c)", Y, "float c = {1.0}, ", a=A), "no DequantizeLinear comes before"),
-        (unit("t = Sub (a_x, b_x)", Y, a=A, b=B), "no Add or LeakyRelu or Mul or Sigmoid comes before"),
+        (unit("t = Sub (a_x, b_x)", Y, a=A, b=B), "no Add or LeakyRelu or Mul or Relu or Sigmoid comes before"),
         (unit(ADD, Y, a=A, b=B).replace("out)", "out, float[N,300] t)"), "used elsewhere"),
         (unit(f"{ADD} u = Neg (t)", Y, a=A, b=B).replace("out)", "out, float[N,300] u)"), "used elsewhere"),
     ],
