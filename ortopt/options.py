@@ -65,10 +65,16 @@ class Fusions(enum.Enum):
 
 
 class Numerics(enum.Enum):
-    """What a transformer may do to numbers."""
+    """What a transformer may do to numbers.
+
+    EXACT keeps all bits, REORDERED rounds otherwise. QUANTIZED rounds otherwise before numbers become integers of a
+    quantized tensor: an integer may then be its neighbour, one quantization step away, where the number lies in the
+    middle between two. APPROXIMATE is anything else.
+    """
 
     EXACT = "exact"
     REORDERED = "reordered"
+    QUANTIZED = "quantized"
     APPROXIMATE = "approximate"
 
 

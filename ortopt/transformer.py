@@ -180,7 +180,7 @@ def check_contract(transformer: GraphTransformer) -> None:
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
     if (
-        kind.numerics is Numerics.REORDERED
+        kind.numerics in (Numerics.REORDERED, Numerics.QUANTIZED)
         and not kind.bypasses_editor
         and not (kind.offers_rewrites or kind.keeps_elementwise)
     ):

@@ -29,11 +29,16 @@ LARGE_BYTES = 64 * 1024
 DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
-def describe(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
-    """How to draw an array that looks like this one to an optimizer; None if it must be kept."""
+def describe(array: np.ndarray[Any, Any], kept: int = LARGE_BYTES) -> dict[str, Any] | None:
+    """How to draw an array that looks like this one to an optimizer; None if it must be kept.
+
+    Args:
+        array: The array.
+        kept: The size in bytes up to which integers in no order must be.
+    """
     flat = array.reshape(-1)
     if flat.dtype.kind in "iu":
-        return _integers(flat)
+        return _integers(flat, kept)
     if flat.dtype.kind != "f" or not np.isfinite(flat).all():
         return None
     values = flat.astype(np.float64)
@@ -47,20 +52,25 @@ def describe(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
     return {"kind": "normal", "mean": float(values.mean()), "std": float(values.std())}
 
 
-def _integers(flat: np.ndarray[Any, Any]) -> dict[str, Any] | None:
+def _integers(flat: np.ndarray[Any, Any], kept: int) -> dict[str, Any] | None:
     if (np.diff(flat.astype(np.int64)) == 1).all():
         return {"kind": "arange", "start": int(flat[0])}
-    if flat.nbytes <= LARGE_BYTES:
+    if flat.nbytes <= kept:
         return None
     return {"kind": "choice", "low": int(flat.min()), "high": int(flat.max()) + 1}
 
 
-def strip(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Take large weights and the exporter's traces out of a model."""
+def strip(model: onnx.ModelProto, small: int = LARGE_BYTES) -> onnx.ModelProto:
+    """Take large weights and the exporter's traces out of a model.
+
+    Args:
+        model: The model, which changes.
+        small: The size in bytes up to which integers in no order stay.
+    """
     for graph in _graphs(model.graph):
         for tensor in graph.initializer:
             array = numpy_helper.to_array(tensor)
-            spec = describe(array) if array.nbytes > KEPT_BYTES else None
+            spec = describe(array, small) if array.nbytes > KEPT_BYTES else None
             if spec is not None:
                 for field in DATA_FIELDS:
                     tensor.ClearField(field)
@@ -130,10 +140,16 @@ def main() -> None:
         options.name, family, model, {key: value.numpy() for key, value in arguments.items() if key in names}
     )
     onnx.save(strip(model), MODELS / f"{options.name}.onnx")
-    _enter(listed, [dict(block) for block in architecture.blocks])
+    enter(listed, [dict(block) for block in architecture.blocks])
 
 
-def _enter(listed: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
+def enter(listed: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
+    """Enter a model into the manifest and the table of blocks.
+
+    Args:
+        listed: What the manifest says of it.
+        blocks: Its blocks.
+    """
     path = MODELS / "manifest.json"
     models = [one for one in json.loads(path.read_text(encoding="utf-8"))["models"] if one["name"] != listed["name"]]
     models = sorted([*models, listed], key=lambda one: str(one["name"]))

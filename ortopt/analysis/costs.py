@@ -195,8 +195,30 @@ def _is_repeated(node: ir.Node, index: int) -> bool:
     return False
 
 
+def _is_signed(*indices: int) -> Callable[[ir.Node], bool]:
+    """The question whether an operand is of int8."""
+
+    def asked(node: ir.Node) -> bool:
+        values = (node.inputs[index] if _given(node, index) else None for index in indices)
+        return any(value is not None and value.dtype == ir.DataType.INT8 for value in values)
+
+    return asked
+
+
+_SIGNED: Final = "of signed integers"
+
 _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], bool]], ...]]] = {
     ("", "Attention"): (("with heads first", lambda node: not _has(node, "q_num_heads")),),
+    ("", "QLinearConv"): ((_SIGNED, _is_signed(0)),),
+    ("", "QLinearMatMul"): ((_SIGNED, _is_signed(0)),),
+    **{
+        ("com.microsoft", f"QLinear{op}"): ((_SIGNED, _is_signed(0, 1)),)
+        for op in (
+            *("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"),
+        )
+    },
+    ("com.microsoft", "MatMulIntegerToFloat"): ((_SIGNED, _is_signed(0)),),
+    ("com.microsoft", "QGemm"): ((_SIGNED, _is_signed(0)),),
     ("com.microsoft", "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
     ("com.microsoft", "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
     ("com.microsoft", "FusedMatMul"): (

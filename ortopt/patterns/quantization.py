@@ -151,6 +151,17 @@ def same_scale(a: Scaling, b: Scaling) -> bool:
     )
 
 
+def integer_of(bound: float, mapping: Scaling) -> np.ndarray:
+    """The integers that QuantizeLinear makes of a number, before they saturate.
+
+    Args:
+        bound: The number, perhaps infinite.
+        mapping: The mapping, of float32, with positive scales.
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(np.rint(np.float32(bound) / mapping.scale) + mapping.zero_point)
+
+
 def is_faithful(mapping: Scaling) -> bool:
     """Whether every integer that is dequantized and quantized again stays the same (see `FAITHFUL`)."""
     bits, least, most = FAITHFUL[mapping.numbers]

@@ -58,6 +58,8 @@ ENDS_THE_PATH = {
     "group_query_operand_folding": "what it gives comes out of a MatMul",
     "grouped_heads_merging": "what it gives comes out of a MatMul",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
+    "matmul_nbits_bias_fusion": "what it adds to comes out of a matrix product",
+    "matmul_nbits_fusion": "what it gives comes out of a MatMul",
     "matmul_scale_fusion": "what it scales comes out of a MatMul",
     "matmul_transpose_fusion": "what it gives comes out of a MatMul",
     "matmul_vector_conversion": "what it gives comes out of a MatMul",

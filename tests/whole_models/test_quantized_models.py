@@ -273,6 +273,10 @@ MODELS = {
 """By name: a model that somebody's tool writes."""
 
 
+ROUNDED_TWICE = {"qdq double pairs": 2}
+"""Nodes of pairs that round once more with another scale, which ONNX Runtime drops though the numbers change."""
+
+
 def optimized(model: onnx.ModelProto, level: int, target: str) -> onnx.ModelProto:
     result = optimize(model, level=level, target=target, verify=False)  # type: ignore[arg-type]
     assert not result.summary.failures
@@ -337,7 +341,8 @@ def test_units_stay_whole(name: str, level: int, target: str, tmp_path: Path) ->
     for one, other in zip(session(model).run(None, feeds), session(made).run(None, feeds), strict=True):
         np.testing.assert_array_equal(one, other)
     before, after = by_onnx_runtime(model, tmp_path), by_onnx_runtime(made, tmp_path)
-    assert sum(after.values()) <= sum(before.values()), f"{before} was before, {after} is"
+    kept = ROUNDED_TWICE.get(name, 0) if (level, target) == (3, "ort") else 0
+    assert sum(after.values()) <= sum(before.values()) + kept, f"{before} was before, {after} is"
     assert not fused(before) - fused(after), f"{before} was before, {after} is"
 
 
@@ -353,3 +358,31 @@ def test_units_stay_whole_with_passes_that_are_off(name: str, one: str, tmp_path
     assert to_bytes(again.model) == first, "on its own result"
     before, after = by_onnx_runtime(model, tmp_path), by_onnx_runtime(onnx.load_from_string(first), tmp_path)
     assert not fused(before) - fused(after), f"{before} was before, {after} is"
+
+
+def units(model: onnx.ModelProto) -> Counter[str]:
+    """Ops all of whose floats that change are dequantized right before, and whose result is quantized right behind."""
+    made_by = {output: node.op_type for node in model.graph.node for output in node.output}
+    readers: dict[str, list[str]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node.op_type)
+    return Counter(
+        node.op_type
+        for node in model.graph.node
+        if node.op_type in UNITS
+        and {made_by.get(name) for name in node.input if name in made_by} == {"DequantizeLinear"}
+        and set(readers.get(node.output[0], [])) == {"QuantizeLinear"}
+    )
+
+
+UNITS = frozenset({"Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "MatMul", "Mul", "Sigmoid"})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_runtimes_find_the_units(name: str) -> None:
+    """With the target onnx the pairs stay right beside their ops, and no kernel of ONNX Runtime's own comes in."""
+    model = MODELS[name]()
+    made = optimized(model, 3, "onnx")
+    assert not units(model) - units(made), f"{units(model)} was before, {units(made)} is"
+    assert all(made_op in ops(model) for made_op in ops(made) if made_op.startswith(("com.microsoft", "QLinear")))

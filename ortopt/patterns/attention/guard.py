@@ -24,11 +24,16 @@ _KEEPS_NAN = frozenset(
     }
     | {"MatMulInteger", "Mul", "Neg", "Reshape", "RotaryEmbedding", "Slice"}
     | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Split", "Squeeze", "Sub", "Transpose"}
-    | {"MatMulNBits", "SequenceAt", "SplitToSequence", "Unsqueeze"}
+    | {"DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "SequenceAt", "SplitToSequence", "Unsqueeze"}
 )
 """Ops whose result has a NaN in each position, of a sequence, in which an operand that is not constant has one."""
 
-_PRODUCTS = frozenset({"FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulNBits"})
+_PRODUCTS = frozenset(
+    {
+        *("DynamicQuantizeMatMul", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat"),
+        "MatMulNBits",
+    }
+)
 _CHOICES = ("Gather", "GatherND")
 """Those too if what they choose is constant: parts of a projection, as a Slice takes them."""
 

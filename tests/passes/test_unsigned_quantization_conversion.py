@@ -1,0 +1,79 @@
+"""Signed activations become unsigned, with --native and on x86 processors only."""
+
+import platform
+
+import numpy as np
+import pytest
+
+from ortopt.options import Fusions, Options
+from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.quantized_units import run
+
+PASS = "unsigned_quantization_conversion"
+NATIVE = Options(native=True, fusions=Fusions.ALL)
+
+
+@pytest.fixture(autouse=True)
+def x86(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+
+
+def model(
+    between: str = "y = DequantizeLinear (q, s, z)", out: str = "2,3,4,4", more: str = "", zero: str = "-5"
+) -> str:
+    return f"""main (float[2,3,4,4] x) => (float[{out}] y{more}) <float s = {{0.05}}, int8 z = {{{zero}}}> {{
+        q = QuantizeLinear (x, s, z) {between} }}"""
+
+
+@pytest.mark.parametrize("zero", ["-128", "-5", "0", "127"])
+def test_a_pair(zero: str) -> None:
+    after = """main (float[2,3,4,4] x) => (float[2,3,4,4] y) <float s = {0.05}, uint8 z = {%d}> {
+        q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }"""
+    check_rewrites(PASS, model(zero=zero), after=after % (int(zero) + 128), options=NATIVE)
+
+
+@pytest.mark.parametrize(
+    ("between", "out"),
+    [
+        ("t = Transpose <perm = [0, 2, 3, 1]> (q)", "2,4,4,3"),
+        ("t = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (q)", "2,3,4,4"),
+        ("m = MaxPool <kernel_shape = [2, 2]> (q) t = Flatten (m)", "2,27"),
+    ],
+)
+def test_bits_stay_where_integers_are_moved(between: str, out: str) -> None:
+    text = model(f"{between} y = DequantizeLinear (t, s, z)", out)
+    feeds = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 4, 4)).astype(np.float32)}
+    result = check_rewrites(PASS, text, options=NATIVE, inputs=feeds)
+    np.testing.assert_array_equal(run(parse(text), feeds)[0], run(result, feeds)[0])
+
+
+def test_two_readers() -> None:
+    text = model(
+        "y = DequantizeLinear (q, s, z) t = Transpose (q) u = DequantizeLinear (t, s, z)", more=", float[4,4,3,2] u"
+    )
+    check_rewrites(PASS, text, ops={"QuantizeLinear": 1, "DequantizeLinear": 2, "Transpose": 1}, options=NATIVE)
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        (model(more=", int8[2,3,4,4] q"), "a result of the model"),
+        (model("c = Concat <axis = 0> (q, q) y = DequantizeLinear (c, s, z)", "4,3,4,4"), "not only moved"),
+        (model().replace("int8", "uint8").replace("-5", "5"), "not of 8 bits with a sign"),
+    ],
+)
+def test_keeps(text: str, because: str) -> None:
+    check_keeps(PASS, text, because=because, options=NATIVE)
+
+
+def test_keeps_without_native() -> None:
+    check_keeps(PASS, model(), because="--native is not given")
+
+
+def test_keeps_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    check_keeps(PASS, model(), because="has kernels for signed integers", options=NATIVE)
+
+
+def test_only_for_onnx_runtime() -> None:
+    check_keeps(PASS, model(), target="onnx")

@@ -1,0 +1,34 @@
+"""Parts that are dequantized, joined and quantized again can be joined as integers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, inputs, need, plain_attributes, rank
+from ortopt.options import Numerics
+from ortopt.patterns.quantization import MICROSOFT
+from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+
+
+class QlinearConcatFusion(UnitFusion):
+    """``Quantize(Concat(Dequantize(a), …))`` → ``com.microsoft.QLinearConcat(a, …)``.
+
+    Exact: the kernel maps each of the 256 integers as the unit does.
+    """
+
+    numerics = Numerics.EXACT
+    produces = ((MICROSOFT, "QLinearConcat"),)
+
+    def match(self, root: ir.Node) -> KernelCall:
+        """A Concat of dequantized operands of the result's type."""
+        concat = unit_before(root, "Concat")
+        y = result(root)
+        plain_attributes(concat)
+        parts = [operand(value) for value in inputs(concat, len(concat.inputs))]
+        check_same_type(*parts, y)
+        axis = attribute(concat, "axis", 0)
+        of = rank(parts[0].integers)
+        triples = [item for part in parts for item in part.triple]
+        need(-of <= axis < of, "the axis is out of range", concat)
+        attributes = (ir.AttrInt64("axis", axis % of),)
+        return KernelCall((concat, root), "QLinearConcat", (y.scale, y.zero_point, *triples), attributes)

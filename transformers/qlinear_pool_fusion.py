@@ -1,0 +1,37 @@
+"""Means between DequantizeLinear and QuantizeLinear have kernels of 8-bit integers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, dims, inputs, is_never_zero, need, plain_attributes
+from ortopt.patterns.quantization import MICROSOFT
+from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+
+
+class QlinearPoolFusion(UnitFusion):
+    """``Quantize(AveragePool(Dequantize(x)))`` → ``com.microsoft.QLinearAveragePool(x)``.
+
+    So for GlobalAveragePool.
+    """
+
+    produces = ((MICROSOFT, "QLinearAveragePool"), (MICROSOFT, "QLinearGlobalAveragePool"))
+
+    def match(self, root: ir.Node) -> KernelCall:
+        """A pool of means."""
+        pool = unit_before(root, "AveragePool", "GlobalAveragePool")
+        y = result(root)
+        attributes = plain_attributes(pool)
+        x = operand(inputs(pool, 1)[0])
+        check_same_type(x, y)
+        whole = pool.op_type == "GlobalAveragePool"
+        sizes = dims(x.integers)
+        need(all(is_never_zero(size, pool) for size in sizes[2:]), "a mean of nothing", pool)
+        if not whole:
+            dilations: tuple[int, ...] = ()
+            dilated = any(step != 1 for step in attribute(pool, "dilations", dilations))
+            need(not dilated, "the kernel knows no dilations", pool)
+            need(attribute(pool, "ceil_mode", 0) == 0, "windows beyond the border are counted otherwise", pool)
+        kept = tuple(item for name, item in attributes.items() if name != "dilations")
+        operands = (*x.triple, y.scale, y.zero_point)
+        return KernelCall((pool, root), f"QLinear{pool.op_type}", operands, kept)
