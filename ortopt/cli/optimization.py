@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
 from ortopt.analysis.providers import check_distributions, usable
-from ortopt.api import Optimization, OptimizeResult
+from ortopt.api import Optimization, OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
 from ortopt.cli.arguments import MARK
@@ -129,7 +129,7 @@ class Run:
         if self._flags["dump_dir"]:
             observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):
-            run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
+            run = new_optimization(self._argument.source, self._options, observers=observers, cancellation=token)
         with contextlib.closing(run):
             self._check_external_data(models.external_data(run.model))
             return self._finish(run, token, progress)

@@ -23,6 +23,7 @@ from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.replay import NumberedRewrite
 
 if TYPE_CHECKING:
+    from ortopt.optimization.half_precision_conversion import HalfPrecision
     from ortopt.verification.verify import Verification
 
 
@@ -165,6 +166,7 @@ class OptimizeResult:
         stopped: Whether the deadline ended the run.
         repairs: What was left out because the result differed from the original, in order.
         provenance: Whether `save` writes into each new node which pass made it, from which nodes.
+        half_precision: What became of a conversion to 16 bits; None if none was asked for.
     """
 
     model: ir.Model
@@ -174,6 +176,7 @@ class OptimizeResult:
     stopped: bool = False
     repairs: tuple[Repair, ...] = ()
     provenance: bool = False
+    half_precision: HalfPrecision | None = None
 
     @property
     def verified(self) -> bool:
