@@ -191,7 +191,9 @@ class Options:
         False, Switch(), "--provenance", "Write into each new node which pass made it, from which nodes."
     )
     keep_functions: bool = _option(False, Switch(), "--keep-functions", "Do not inline local functions.")
-    float16: bool = _option(False, Switch(), "--float16", "Compute in float16 where kernels, range and tolerance allow.")
+    float16: bool = _option(
+        False, Switch(), "--float16", "Compute in float16 where kernels, range and tolerance allow."
+    )
     bfloat16: bool = _option(False, Switch(), "--bfloat16", "Compute in bfloat16 where kernels and tolerance allow.")
     float16_tolerance: float | None = _option(
         None,

@@ -74,21 +74,19 @@ def _constraints(formals: Sequence[tuple[str, str]], single: Sequence[bool]) -> 
     return {at: formals[min(at, len(formals) - 1)][1] for at, is_one in enumerate(single) if is_one and formals}
 
 
-def _convertible(
-    node: ir.Node, schema: Schema, floats: Sequence[Mapping[int, str]], form: Format
-) -> frozenset[str]:
+def _convertible(node: ir.Node, schema: Schema, floats: Sequence[Mapping[int, str]], form: Format) -> frozenset[str]:
     """The constraints that allow the format, and that the inputs decide about: no attribute."""
     read = {name for _, name in schema.inputs}
     kept = _READ_AS_SINGLE.get((node.domain, node.op_type), frozenset())
     names = {name for used in floats for name in used.values()}
     return frozenset(
-        name for name in names if name in read and name not in kept and form.type_text in schema.constraints.get(name, ())
+        name
+        for name in names
+        if name in read and name not in kept and form.type_text in schema.constraints.get(name, ())
     )
 
 
-def _has_kernels(
-    node: ir.Node, opset: int, arguments: Arguments, form: Format, providers: Sequence[str]
-) -> bool:
+def _has_kernels(node: ir.Node, opset: int, arguments: Arguments, form: Format, providers: Sequence[str]) -> bool:
     inputs = _types(node.inputs, arguments.inputs, form)
     outputs = _types(node.outputs, arguments.outputs, form)
     ask = functools.partial(kernels.support_of, node=node, opset=opset, inputs=inputs, outputs=outputs)

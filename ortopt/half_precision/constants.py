@@ -19,6 +19,12 @@ _SURELY_A_MASK: Final = 9e8
 _BOUNDS: Final = frozenset({"Clip", "Max", "Min", "Pad", "Where"})
 """Ops that compare with a large number, or put it in a place: a smaller one that is large does the same."""
 
+_DIVISORS: Final = frozenset({"Add", "Clip", "Div", "Max", "Min", "Sub"})
+"""Ops that keep a number away from 0 by a small one: it must not be 0 itself, nor lose digits."""
+
+_SOME_DIGITS: Final = 2.0**-7
+"""What is left of the smallest number of full precision where numbers have three binary digits yet."""
+
 
 class Fit(enum.Enum):
     """How a constant fits into 16 bits."""
@@ -50,12 +56,11 @@ class Magnitudes:
         tensor = semantics.constant_tensor(value)
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
             return Fit.FITS
-        bound = user is not None and user.domain == "" and user.op_type in _BOUNDS
-        return self._judged(*self._extremes(tensor), bound=bound)
+        return self._judged(*self._extremes(tensor), user)
 
     def fit_of(self, tensor: ir.TensorProtocol) -> Fit:
         """How a tensor fits, wherever it is read."""
-        return self._judged(*self._extremes(tensor), bound=False)
+        return self._judged(*self._extremes(tensor), None)
 
     def exceeds(self, tensor: ir.TensorProtocol) -> bool:
         """Whether a tensor has finite numbers beyond the range."""
@@ -66,10 +71,12 @@ class Magnitudes:
             self._known[id(tensor)] = tensor, extremes(tensor)
         return self._known[id(tensor)][1]
 
-    def _judged(self, largest: float, smallest: float, *, bound: bool) -> Fit:
+    def _judged(self, largest: float, smallest: float, user: ir.Node | None) -> Fit:
+        op = "" if user is None or user.domain else user.op_type
         if largest > self._form.largest:
-            return Fit.MASK if bound or smallest >= _SURELY_A_MASK else Fit.TOO_LARGE
-        return Fit.TOO_SMALL if 0 < largest < self._form.smallest else Fit.FITS
+            return Fit.MASK if op in _BOUNDS or smallest >= _SURELY_A_MASK else Fit.TOO_LARGE
+        least = self._form.smallest if op in _DIVISORS else self._form.smallest * _SOME_DIGITS
+        return Fit.TOO_SMALL if 0 < largest < least else Fit.FITS
 
 
 def extremes(tensor: ir.TensorProtocol) -> tuple[float, float]:

@@ -69,7 +69,9 @@ class _Conversion:
         cast_down: list[ir.Value] = []
         for value, unit in self._division.producer.items():
             half = unit in self._division.half
-            uses = [use for use, reader in self._division.readers.get(value, ()) if (reader in self._division.half) != half]
+            uses = [
+                use for use, reader in self._division.readers.get(value, ()) if (reader in self._division.half) != half
+            ]
             if unit.is_constant:
                 self._constant(value, unit, uses)
                 continue
@@ -135,9 +137,7 @@ class _Conversion:
             node.outputs[0].type, node.outputs[0].shape = ir.TensorType(tensor.dtype), value.shape
             self._owners[value].insert_before(self._nodes[producer], node)
             return node.outputs[0]
-        constant = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
-        )
+        constant = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
         self._owners[value].register_initializer(constant)
         return constant
 

@@ -88,8 +88,10 @@ class RangeRules:
                 continue
             fit = self._magnitudes.fit(value, node)
             if fit is Fit.TOO_LARGE or (fit is Fit.TOO_SMALL and node.op_type not in MOVING):
-                return f"its constant {value.name!r} is {fit.value}" if fit is Fit.TOO_LARGE else (
-                    f"its constant {value.name!r} {fit.value}"
+                return (
+                    f"its constant {value.name!r} is {fit.value}"
+                    if fit is Fit.TOO_LARGE
+                    else (f"its constant {value.name!r} {fit.value}")
                 )
         return ""
 
@@ -106,9 +108,7 @@ class RangeRules:
             return
         if node.op_type in {"Cast", "CastLike"}:
             source = operands[0].dtype
-            if source is not None and source not in _FLOATS and source not in _EXACT_INTEGERS:
-                self._positions.update(node.outputs)
-            elif operands[0] in self._positions:
+            if (source is not None and source not in _FLOATS and source not in _EXACT_INTEGERS) or operands[0] in self._positions:
                 self._positions.update(node.outputs)
         elif node.op_type in {"Range", "CumSum"}:
             self._positions.update(node.outputs)

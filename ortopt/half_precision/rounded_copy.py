@@ -91,7 +91,11 @@ def _widen(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
             if attribute.as_int() == dtype.value:
                 node.attributes[name] = ir.AttrInt64(name, _SINGLE.value)
     for name, attribute in list(node.attributes.items()):
-        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref() and attribute.as_tensor().dtype == dtype:
+        if (
+            attribute.type == ir.AttributeType.TENSOR
+            and not attribute.is_ref()
+            and attribute.as_tensor().dtype == dtype
+        ):
             node.attributes[name] = ir.AttrTensor(name, ConvertedTensor(attribute.as_tensor(), _SINGLE))
     exact = node.domain == "" and (node.op_type in _EXACT or node.op_type in {"Constant", "ConstantOfShape"})
     for value in node.outputs:

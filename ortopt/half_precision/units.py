@@ -48,7 +48,11 @@ class Use(NamedTuple):
     @property
     def value(self) -> ir.Value:
         """What it reads."""
-        value = self.holder.inputs[self.position] if isinstance(self.holder, ir.Node) else self.holder.outputs[self.position]
+        value = (
+            self.holder.inputs[self.position]
+            if isinstance(self.holder, ir.Node)
+            else self.holder.outputs[self.position]
+        )
         assert value is not None
         return value
 
@@ -175,8 +179,10 @@ class Units:
             self._stay([], uses, "it is cast")
             unit = Unit(node, [], values, half=None if self._fits(node) else False)
         else:
-            arguments = None if why or any(True for _ in semantics.subgraphs(node)) else half_arguments(
-                node, opset, self._form, self._providers
+            arguments = (
+                None
+                if why or any(True for _ in semantics.subgraphs(node))
+                else half_arguments(node, opset, self._form, self._providers)
             )
             if arguments is None:
                 self._stay(values, uses, why or "no provider that is meant has a kernel of 16 bits for it", node)

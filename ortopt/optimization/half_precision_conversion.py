@@ -23,7 +23,7 @@ from ortopt.half_precision.division import Division
 from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.half_precision.units import Units
-from ortopt.optimization.keep_list import Kept, KeepListSearch
+from ortopt.optimization.keep_list import KeepListSearch, Kept
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
@@ -47,7 +47,7 @@ class HalfPrecision:
     Attributes:
         dtype: ``float16`` or ``bfloat16``.
         nodes: How many nodes compute in 16 bits.
-        single: How many stay in float32, by reason.
+        single: What stays in float32, as (op, why, how many nodes).
         casts: How many Casts between floats the conversion left.
         kept: The nodes that stay because they cost too much, as (name, op).
         tolerance: What an output may change, relative to its slices.
@@ -59,7 +59,7 @@ class HalfPrecision:
 
     dtype: str
     nodes: int
-    single: Mapping[str, int]
+    single: tuple[tuple[str, str, int], ...]
     casts: int
     kept: tuple[tuple[str, str], ...]
     tolerance: float
@@ -133,7 +133,7 @@ class HalfPrecisionConversion:
         division = Division(units)
         model = convert(self.model, division, self._form, self._token)
         single = Counter(
-            unit.why or "it is among nodes of float32"
+            (unit.node.op_type, unit.why or "it is among nodes of float32")
             for unit in units.all
             if unit.node is not None and not unit.is_constant and unit not in division.half and unit.values
         )
@@ -142,7 +142,7 @@ class HalfPrecisionConversion:
         return model, HalfPrecision(
             self._form.dtype.name.lower(),
             half,
-            dict(sorted(single.items())),
+            tuple((*row, count) for row, count in sorted(single.items())),
             sum(1 for _ in casts(model)),
             tuple((node.name or "", node.op_type) for node in self._kept.nodes),
             self.tolerance,

@@ -32,14 +32,6 @@ from ortopt.transformer import GraphTransformer
 if TYPE_CHECKING:
     from ortopt.verification.verify import Reference, Verification
 
-_PLAIN: dict[str, Any] = {
-    "float16": False,
-    "bfloat16": False,
-    "float16_tolerance": None,
-    "float16_io": False,
-    "keep_float32": (),
-}
-
 
 def new_optimization(
     source: Source,
@@ -76,7 +68,7 @@ class HalfPrecisionOptimization(Optimization):
         self._behind: Optimization | None = None
         self._is_verified = False
         self.half_precision: HalfPrecision | None = None
-        before = dataclasses.replace(options, level=min(options.level, TransformerLevel.LEVEL3), **_PLAIN)
+        before = dataclasses.replace(options, level=min(options.level, TransformerLevel.LEVEL3))
         super().__init__(
             source, before, transformers=self._transformers, observers=self._given_observers, cancellation=cancellation
         )
@@ -127,7 +119,7 @@ class HalfPrecisionOptimization(Optimization):
         limit = self._asked.limit
         if limit is not None:
             limit = max(0, limit - self._transformation.run.offered)
-        options = dataclasses.replace(self._asked, opset=None, dims={}, limit=limit, timeout=None, **_PLAIN)
+        options = dataclasses.replace(self._asked, opset=None, dims={}, limit=limit, timeout=None)
         self._behind = _RunBehind(
             converted,
             options,
@@ -191,11 +183,15 @@ def _together(before: Summary, behind: Summary, seconds: Mapping[str, float]) ->
     totals: dict[str, PassTotal] = {}
     for total in (*before.passes, *behind.passes):
         one = totals.get(total.transformer)
-        totals[total.transformer] = total if one is None else PassTotal(
-            total.transformer,
-            one.rewrites + total.rewrites,
-            one.seconds + total.seconds,
-            one.visits + total.visits,
+        totals[total.transformer] = (
+            total
+            if one is None
+            else PassTotal(
+                total.transformer,
+                one.rewrites + total.rewrites,
+                one.seconds + total.seconds,
+                one.visits + total.visits,
+            )
         )
     with contextlib.suppress(KeyError):
         seconds = {**seconds, "optimize": seconds["optimize"] + behind.seconds["optimize"]}
