@@ -111,14 +111,14 @@ class _Conversion:
         in_single = others if half else [use for use in readers if use not in others]
         if not in_half:
             return
-        twin = self._values[value]
+        twin, producer = self._values[value], value.producer()
         if in_single:
             self._rewire(in_half, self._new_constant(value, self._tensor(tensor, None)))
-        elif value.producer() is None:
+        elif producer is None:
             twin.const_value = self._tensor(tensor, twin.name)
             twin.type = ir.TensorType(self._form.dtype)
         else:
-            self._set_content(self._nodes[value.producer()], self._tensor(tensor, twin.name))
+            self._set_content(self._nodes[producer], self._tensor(tensor, twin.name))
 
     def _set_content(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
         node.attributes.clear()
@@ -137,7 +137,9 @@ class _Conversion:
             node.outputs[0].type, node.outputs[0].shape = ir.TensorType(tensor.dtype), value.shape
             self._owners[value].insert_before(self._nodes[producer], node)
             return node.outputs[0]
-        constant = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        constant = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
         self._owners[value].register_initializer(constant)
         return constant
 

@@ -108,7 +108,8 @@ class RangeRules:
             return
         if node.op_type in {"Cast", "CastLike"}:
             source = operands[0].dtype
-            if (source is not None and source not in _FLOATS and source not in _EXACT_INTEGERS) or operands[0] in self._positions:
+            may_be_large = source is not None and source not in _FLOATS and source not in _EXACT_INTEGERS
+            if may_be_large or operands[0] in self._positions:
                 self._positions.update(node.outputs)
         elif node.op_type in {"Range", "CumSum"}:
             self._positions.update(node.outputs)

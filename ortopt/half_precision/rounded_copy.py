@@ -19,7 +19,7 @@ from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import load
 
 _SINGLE: Final = ir.DataType.FLOAT
-_DTYPE_ATTRIBUTES: Final = ("to", "dtype", "output_dtype")
+_DTYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
 _EXACT: Final = MOVING | {"Abs", "Concat", "Max", "MaxPool", "Min", "Neg", "Relu", "ReduceMax", "ReduceMin", "Where"}
 """Ops whose results are operands of theirs, up to the sign: what is rounded stays so."""
 
@@ -85,11 +85,11 @@ _WAS_HALF: Final = "ortopt.half_precision.was_half"
 
 def _widen(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
     """Let a node compute in float32, and round what it gives."""
-    for name in _DTYPE_ATTRIBUTES:
-        attribute = node.attributes.get(name)
-        if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.INT:
-            if attribute.as_int() == dtype.value:
-                node.attributes[name] = ir.AttrInt64(name, _SINGLE.value)
+    for name in _DTYPE_ATTRIBUTES & node.attributes.keys():
+        attribute = node.attributes[name]
+        is_number = attribute.type == ir.AttributeType.INT and not attribute.is_ref()
+        if is_number and attribute.as_int() == dtype.value:
+            node.attributes[name] = ir.AttrInt64(name, _SINGLE.value)
     for name, attribute in list(node.attributes.items()):
         if (
             attribute.type == ir.AttributeType.TENSOR
@@ -103,9 +103,9 @@ def _widen(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
             continue
         _retype(value)
         value.const_value = None
-        if not exact and not any(True for _ in scope.nested(node)):
-            value = _round(graph, node, value, dtype)
-        value.meta[_WAS_HALF] = True
+        is_rounded = exact or any(True for _ in scope.nested(node))
+        last = value if is_rounded else _round(graph, node, value, dtype)
+        last.meta[_WAS_HALF] = True
 
 
 def _round(graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -27,6 +27,7 @@ from ortopt.optimization.keep_list import KeepListSearch, Kept
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
+from ortopt.verification.inputs import Recorded
 from ortopt.verification.process import WorkerError
 from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
@@ -179,7 +180,8 @@ class Measurement:
         facts = OriginalFacts(
             model, seed=0, sizes=dict(options.dims), rtol=_ORDINARY, atol=_ORDINARY, interface=None, token=token
         )
-        outputs = run_original(self._runner, original, facts, inputs, thorough=False)
+        given = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
+        outputs = run_original(self._runner, original, facts, given, thorough=False)
         self.reason = "" if isinstance(outputs, ReferenceOutputs) else outputs.reason
         self._outputs = outputs
 

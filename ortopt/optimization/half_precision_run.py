@@ -96,7 +96,7 @@ class HalfPrecisionOptimization(Optimization):
             self._behind.close()
 
     def transform(self) -> None:
-        """Apply the levels; without a verification the conversion, which measures nothing then, and the levels again."""
+        """Apply the levels; without a verification convert, which measures nothing then, and apply them again."""
         super().transform()
         if not self._is_verified:
             self._convert(None, measured=False)

@@ -1,4 +1,4 @@
-"""Tensors of floats whose data are another tensor's in another dtype: converted piece by piece when they are written."""
+"""Tensors of floats whose data are another tensor's in another dtype, converted piece by piece when written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ConvertedTensor(ir.LazyTensor):
     __slots__ = ("_largest", "source")
 
     def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType, largest: float | None = None) -> None:
-        shape = ir.Shape(source.shape)
+        shape = ir.Shape(source.shape.numpy())
         super().__init__(self._converted, dtype, shape, name=source.name, doc_string=source.doc_string)
         self.source = source
         self._largest = largest
