@@ -23,7 +23,7 @@ from ortopt.half_precision.division import Division
 from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.half_precision.units import Units
-from ortopt.optimization.keep_list import KeepListSearch, Kept
+from ortopt.optimization.keep_list import MAX_PROBES, KeepListSearch, Kept
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
@@ -31,12 +31,17 @@ from ortopt.verification.inputs import Recorded
 from ortopt.verification.process import WorkerError
 from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
-from ortopt.verification.runner import ModelRunner
+from ortopt.verification.runner import ModelRunner, nbytes
 from ortopt.verification.slice_errors import slice_error
 from ortopt.verification.worker import restore
 
 ASKED: Final = "it was asked to"
 MEASURED: Final = "it costs more than the tolerance"
+_LARGE: Final = 1 << 28
+"""Bytes of weights for which a model is measured half as often, and so on."""
+
+_LEAST_PROBES: Final = 24
+
 _ORDINARY: Final = 0.0
 """A tolerance of the caller's own: no large numbers are drawn then."""
 
@@ -120,7 +125,8 @@ class HalfPrecisionConversion:
                 for node in graph
                 if (unit := self._units.of_node.get(node)) is not None and unit in half
             ]
-            search = KeepListSearch(lambda kept: measurement.error(self._probe(kept)), nodes, self.tolerance)
+            probes = max(_LEAST_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))
+            search = KeepListSearch(lambda kept: measurement.error(self._probe(kept)), nodes, self.tolerance, probes)
             self._kept = search.run()
 
     def _probe(self, kept: Collection[ir.Node]) -> ir.Model:

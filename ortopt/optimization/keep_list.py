@@ -13,11 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-MAX_PROBES: Final = 200
+MAX_PROBES: Final = 96
 """How many models are measured at most; then all nodes up to the place that was found stay."""
 
 _PROGRESS: Final = 0.5
 """What is left of an error where a node was worth keeping by itself."""
+
+_SINGLE_OVERFLOWS: Final = 4
+"""How many nodes that overflow are searched one by one."""
 
 Node = TypeVar("Node")
 
@@ -74,12 +77,12 @@ class KeepListSearch(Generic[Node]):
         while error > self._tolerance:
             end = self._boundary()
             if self._probes >= self._max_probes:
-                self._blocks = [range(end)]
-                error = self._error(range(end))
+                self._blocks.append(range(end))
+                error = self._error(self._places())
                 break
             self._blocks.append(range(max(0, end - width), end))
             now = self._error(self._places())
-            is_progress = now <= error * _PROGRESS or math.isinf(now)
+            is_progress = now <= error * _PROGRESS or (math.isinf(now) and len(self._blocks) < _SINGLE_OVERFLOWS)
             width, error = (1 if is_progress else 2 * width), now
         return self._kept(before, self._without_needless(error))
 
