@@ -52,8 +52,9 @@ def half_arguments(node: ir.Node, opset: int, form: Format, providers: Sequence[
         providers: The providers of the run.
     """
     schema = kernels.schema(node.domain, node.op_type, opset)
-    if schema is None:
-        return None
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.type is not None]
+    if schema is None or not all(isinstance(value.type, ir.TensorType) for value in values):
+        return None  # a sequence of tensors cannot be cast
     floats = [
         _constraints(schema.inputs, [is_single(value) for value in node.inputs]),
         _constraints(schema.outputs, [is_single(value) and value.name != "" for value in node.outputs]),

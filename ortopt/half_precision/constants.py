@@ -31,7 +31,7 @@ class Fit(enum.Enum):
 
     FITS = "fits"
     MASK = "mask"
-    TOO_LARGE = "beyond the range of 16 bits"
+    TOO_LARGE = "is beyond the range of 16 bits"
     TOO_SMALL = "vanishes in 16 bits"
 
 
