@@ -12,8 +12,10 @@ from typing import Final
 
 import onnx_ir as ir
 
+from ortopt.analysis import shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.options import Options
 from ortopt.semantics.op_traits import MOVING
 from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import load
@@ -33,6 +35,7 @@ def rounded_copy(model: ir.Model, dtype: ir.DataType, token: CancellationToken =
         token: Cancellation token.
     """
     copy = load(model, token, checked=False)
+    _infer(copy, token)
     for graph in list(scope.graphs(copy, token)):
         is_main = graph is copy.graph
         for value in graph.initializers.values():
@@ -48,6 +51,14 @@ def rounded_copy(model: ir.Model, dtype: ir.DataType, token: CancellationToken =
         if is_main:
             _leave(graph, dtype)
     return copy
+
+
+def _infer(model: ir.Model, token: CancellationToken) -> None:
+    """Know the types of all values; a model that has been worked on has them."""
+    nodes = (node for graph in scope.graphs(model, token) for node in graph)
+    if any(value.type is None and value.name != "" for node in nodes for value in node.outputs):
+        scope.attach(model, Options(), token)
+        shapes.infer_model(model, token)
 
 
 def _retype(value: ir.Value) -> None:

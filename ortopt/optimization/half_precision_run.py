@@ -65,7 +65,7 @@ class HalfPrecisionOptimization(Optimization):
         self._asked = options
         self._transformers = tuple(transformers)
         self._given_observers = tuple(observers)
-        self._behind: Optimization | None = None
+        self._behind: _RunBehind | None = None
         self._is_verified = False
         self.half_precision: HalfPrecision | None = None
         before = dataclasses.replace(options, level=min(options.level, TransformerLevel.LEVEL3))
@@ -128,6 +128,7 @@ class HalfPrecisionOptimization(Optimization):
             cancellation=self.token,
             rounded=format_of(self._asked) is BFLOAT16,
         )
+        self._behind.leave_out(self._transformation.left_out)
         self._behind.transform()
 
     def _inputs_behind(self, inputs: Mapping[str, np.ndarray] | None) -> Mapping[str, np.ndarray] | None:
@@ -164,6 +165,14 @@ class _RunBehind(Optimization):
     def __init__(self, source: Source, options: Options, *, rounded: bool, **more: Any) -> None:
         super().__init__(source, options, **more)
         self._rounded = rounded
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Run without transformers that were wrong before.
+
+        Args:
+            names: Their names.
+        """
+        self._transformation.left_out.update(names)
 
     def reference(self, inputs: Mapping[str, np.ndarray] | None = None) -> Reference:
         """The converted model to compare results with."""

@@ -48,7 +48,8 @@ def _of_floats(expected: Array, got: Array) -> float:
     alike = np.where(finite, np.isfinite(got), (expected == got) | (np.isnan(expected) & np.isnan(got)))
     if not alike.all():
         return math.inf
-    wanted, differences = np.where(finite, expected, 0), np.where(finite, np.abs(got - expected), 0)
+    wanted = np.where(finite, expected, 0)
+    differences = np.abs(np.where(finite, got, 0) - wanted)
     axes = tuple(range(min(_AXES, expected.ndim - 1), expected.ndim))
     scales = np.sqrt(np.mean(wanted**2, axis=axes, keepdims=True))
     whole = math.sqrt(float(np.mean(wanted**2)))

@@ -109,10 +109,27 @@ def check_numbers(text: str, result: ir.Model, opset: int = 17, *, form: Format 
         assert max(errors) <= limit, errors
 
 
+def constant(name: str, array: Any) -> str:
+    """An initializer in ONNX's text form."""
+    dims = ",".join(map(str, array.shape))
+    return f"float[{dims}] {name} = {{{', '.join(map(str, array.reshape(-1).tolist()))}}}"
+
+
 def _as_single(array: Any) -> Any:
     return array.astype(np.float32) if getattr(array, "dtype", None) == np.float16 else array
 
 
 keeping = functools.partial(converted, keep=("*",))
 
-__all__ = ["CPU", "CUDA", "check_numbers", "converted", "divided", "dtypes", "inner_casts", "prepared", "run"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "check_numbers",
+    "constant",
+    "converted",
+    "divided",
+    "dtypes",
+    "inner_casts",
+    "prepared",
+    "run",
+]
