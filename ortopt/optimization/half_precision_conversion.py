@@ -5,16 +5,13 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
-from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
@@ -23,27 +20,19 @@ from ortopt.half_precision.division import Division
 from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.half_precision.units import Units
+from ortopt.optimization.half_precision_measurement import Measurement
 from ortopt.optimization.keep_list import MAX_PROBES, KeepListSearch, Kept
 from ortopt.options import Options
 from ortopt.serialization.load import load
-from ortopt.system.temporary_files import temporary_folder
-from ortopt.verification.inputs import Recorded
-from ortopt.verification.process import WorkerError
-from ortopt.verification.randomness import GivenValues
-from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
-from ortopt.verification.runner import ModelRunner, nbytes
-from ortopt.verification.slice_errors import slice_error
-from ortopt.verification.worker import restore
+from ortopt.verification.runner import nbytes
 
 ASKED: Final = "it was asked to"
+BEYOND: Final = "its numbers are beyond the range on the inputs"
 MEASURED: Final = "it costs more than the tolerance"
 _LARGE: Final = 1 << 28
 """Bytes of weights for which a model is measured half as often, and so on."""
 
 _LEAST_PROBES: Final = 24
-
-_ORDINARY: Final = 0.0
-"""A tolerance of the caller's own: no large numbers are drawn then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +107,32 @@ class HalfPrecisionConversion:
             self._not_measured = measurement.reason
             if self._not_measured:
                 return
-            half = Division(self._units).half
-            nodes = [
-                node
-                for graph in scope.graphs(self.model)
-                for node in graph
-                if (unit := self._units.of_node.get(node)) is not None and unit in half
-            ]
-            probes = max(_LEAST_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))
-            search = KeepListSearch(lambda kept: measurement.error(self._probe(kept)), nodes, self.tolerance, probes)
-            self._kept = search.run()
+            before = measurement.error(self._probe(()))
+            self._kept = Kept((), before, before, 1)
+            if before > self.tolerance:
+                self._kept = self._searched(measurement, before)
+
+    def _searched(self, measurement: Measurement, before: float) -> Kept[ir.Node]:
+        """What must stay: what is beyond the range in float32 already, and what a search finds beside."""
+        nodes = self._nodes_of_16_bits()
+        beyond = measurement.beyond(nodes, self._form.largest) if math.isinf(before) else []
+        self._units = self._units.without(beyond, BEYOND)
+        others = [node for node in nodes if node not in set(beyond)]
+        probes = max(_LEAST_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))
+        search = KeepListSearch(lambda kept: measurement.error(self._probe(kept)), others, self.tolerance, probes)
+        found = search.run()
+        kept = set(beyond).union(found.nodes)
+        return Kept(tuple(node for node in nodes if node in kept), before, found.after, found.probes + 2)
+
+    def _nodes_of_16_bits(self) -> list[ir.Node]:
+        """The nodes that can be of 16 bits, in the graph's order."""
+        half = Division(self._units).half
+        return [
+            node
+            for graph in scope.graphs(self.model)
+            for node in graph
+            if (unit := self._units.of_node.get(node)) is not None and unit in half
+        ]
 
     def _probe(self, kept: Collection[ir.Node]) -> ir.Model:
         division = Division(self._units.without(kept, MEASURED))
@@ -136,7 +141,9 @@ class HalfPrecisionConversion:
 
     def result(self) -> tuple[ir.Model, HalfPrecision]:
         """The converted model, and what became of it."""
-        units = self._units_with(interface_too=self._options.float16_io).without(self._kept.nodes, MEASURED)
+        units = self._units_with(interface_too=self._options.float16_io)
+        beyond = [node for node in self._kept.nodes if self._units.of_node[node].why == BEYOND]
+        units = units.without(beyond, BEYOND).without(self._kept.nodes, MEASURED)
         division = Division(units)
         model = convert(self.model, division, self._form, self._token)
         single = Counter(
@@ -158,69 +165,6 @@ class HalfPrecisionConversion:
             self._kept.probes,
             self._not_measured,
         )
-
-
-class Measurement:
-    """A float32 model's outputs, with which those of its versions in 16 bits are compared.
-
-    Args:
-        model: The model.
-        inputs: Inputs by name; None draws them.
-        options: Options of the run.
-        token: Cancellation token.
-
-    Attributes:
-        reason: Why nothing can be measured, or empty.
-    """
-
-    def __init__(
-        self, model: ir.Model, inputs: Mapping[str, Any] | None, options: Options, token: CancellationToken
-    ) -> None:
-        token = token.with_timeout(None)
-        self._stack = ExitStack()
-        folder = Path(self._stack.enter_context(temporary_folder("ortopt-half-")))
-        self._runner = ModelRunner(folder, (CPU,), token)
-        self._stack.callback(self._runner.close)
-        self._given = GivenValues(model, token) if GivenValues.are_needed(model, token) else None
-        original = model if self._given is None else self._given.original
-        facts = OriginalFacts(
-            model, seed=0, sizes=dict(options.dims), rtol=_ORDINARY, atol=_ORDINARY, interface=None, token=token
-        )
-        given = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
-        outputs = run_original(self._runner, original, facts, given, thorough=False)
-        self.reason = "" if isinstance(outputs, ReferenceOutputs) else outputs.reason
-        self._outputs = outputs
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def error(self, model: ir.Model) -> float:
-        """The worst error of a model's outputs; infinite where it does not run.
-
-        Args:
-            model: A model with the same inputs and outputs.
-        """
-        if self._given is not None:
-            model, _ = self._given.of(model)
-        try:
-            with self._runner.worker(model, "converted") as worker:
-                worker.wait()
-                return max(self._errors(worker), default=0.0)
-        except WorkerError:
-            return math.inf
-
-    def _errors(self, worker: Any) -> Iterator[float]:
-        assert isinstance(self._outputs, ReferenceOutputs)
-        random = self._outputs.comparison.random
-        for number, input_set in self._outputs.sets.items():
-            target = self._runner.folder / f"converted{number}"
-            rows = worker.run(input_set.source, target)
-            for name, expected, got in zip(self._outputs.names, input_set.rows, rows, strict=True):
-                if name not in random:
-                    yield slice_error(restore(input_set.target, expected), restore(target, got))
 
 
 def matches(node: ir.Node, patterns: Sequence[str]) -> bool:
@@ -245,4 +189,4 @@ def check_patterns(model: ir.Model, patterns: Sequence[str]) -> None:
             raise UsageError(f"keep_float32 names {pattern!r}, which is no op and no name of a node in the model")
 
 
-__all__ = ["HalfPrecision", "HalfPrecisionConversion", "Measurement", "check_patterns", "format_of", "matches"]
+__all__ = ["HalfPrecision", "HalfPrecisionConversion", "check_patterns", "format_of", "matches"]

@@ -16,7 +16,7 @@ from ortopt.api import OptimizeResult
 from ortopt.cli.group import commands
 from ortopt.graph import scope
 from ortopt.graph.match import need
-from ortopt.optimization import half_precision_conversion
+from ortopt.optimization import half_precision_measurement
 from ortopt.reporting.report import as_dict
 from ortopt.rule import Forwarded
 from ortopt.serialization.load import load
@@ -40,7 +40,7 @@ def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return ModelRunner(*arguments, **more, in_process=True)
 
     monkeypatch.setattr(verify_module, "Reference", here)
-    monkeypatch.setattr(half_precision_conversion, "ModelRunner", runner)
+    monkeypatch.setattr(half_precision_measurement, "ModelRunner", runner)
 
 
 def weights(model: ir.Model) -> set[str]:
