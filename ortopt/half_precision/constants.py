@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.half_precision.formats import Format
+from ortopt.serialization.mapped_tensors import forget
 
 _PIECE: Final = 1 << 22
 
@@ -69,6 +70,7 @@ class Magnitudes:
     def _extremes(self, tensor: ir.TensorProtocol) -> tuple[float, float]:
         if id(tensor) not in self._known:
             self._known[id(tensor)] = tensor, extremes(tensor)
+            forget(tensor)
         return self._known[id(tensor)][1]
 
     def _judged(self, largest: float, smallest: float, user: ir.Node | None) -> Fit:

@@ -17,6 +17,9 @@ _BOUNDED: Final = frozenset({"Cos", "Sin", "Sigmoid", "Tanh", "Softmax", "LogSof
 _ENLARGING: Final = frozenset({"Exp", "Pow", "ReduceProd", "ReduceSum", "ReduceSumSquare", "CumProd", "Cosh", "Sinh"})
 """Ops whose results may be large where their operands are not."""
 
+_ADDING_INTEGERS: Final = frozenset({"ConvInteger", "MatMulInteger"})
+"""Ops whose results are sums of products of 8 bits, which are scaled afterwards."""
+
 _STAY_LARGE: Final = MOVING | REDUCTIONS | {"Abs", "Add", "Concat", "Max", "Mean", "Mul", "Neg", "Sub", "Sum", "Where"}
 _SHRINKING: Final = frozenset({"ReduceLogSum", "ReduceLogSumExp"})
 
@@ -66,6 +69,12 @@ class Origins:
 
     def _gives_large(self, node: ir.Node, computed: list[ir.Value]) -> bool:
         """Whether a node gives squares, powers or sums, or keeps them about as large as they are."""
+        if (
+            node.op_type == "Cast"
+            and (above := node.inputs[0]) is not None
+            and (adding := above.producer()) is not None
+        ):
+            return adding.op_type in _ADDING_INTEGERS
         if is_square(node) or (node.op_type in _ENLARGING and not is_root(node)):
             return True
         floats = [value for value in computed if is_single(value)]

@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.serialization.mapped_tensors import forget
+
 _PIECE: Final = 1 << 20
 """Elements that are converted at a time: what is in memory of a tensor that is written."""
 
@@ -55,6 +57,7 @@ class ConvertedTensor(ir.LazyTensor):
         for first in range(start // size, end, _PIECE):
             piece = self._rounded(flat[first : min(first + _PIECE, end)])
             file.write(piece.astype(piece.dtype.newbyteorder("<"), copy=False).tobytes())
+        forget(self.source)
 
 
 __all__ = ["ConvertedTensor"]

@@ -159,3 +159,12 @@ def test_indices_of_what_is_rounded_are_no_reason() -> None:
     result = converted(text)
     assert [value.dtype for value in result.graph.outputs] == [ir.DataType.INT64]
     assert inner_casts(result) == ["float16"]
+
+
+def test_sums_of_integers_are_scaled_in_float32() -> None:
+    text = f"""main (uint8[2,4] a, uint8[4,4] b) => (float[2,4] y) <{EYE}, float s = {{0.001}}> {{
+        i = MatMulInteger (a, b) f = Cast <to = 1> (i) m = Mul (f, s) y = MatMul (m, w) }}"""
+    result = converted(text)
+    assert dtypes(result, "Mul") == ["float"]
+    assert dtypes(result, "MatMul") == ["float16"]
+    check_numbers(text, result)
