@@ -197,6 +197,9 @@ class Run:
             warn(report.describe_repair(repair))
         if result.verification is not None and not result.verified:
             warn(f"the result could not be verified: {result.verification.reason}")
+        half = result.half_precision
+        if half is not None and half.error is not None and half.error > half.tolerance:
+            warn(f"16 bits change an output by {half.error:.2g} of its scale, and no layer in float32 helps")
         if result.stopped:
             warn("stopped by the time limit; what was reached has been written")
         if not self._flags["quiet"]:
