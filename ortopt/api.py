@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
+from ortopt.optimization.half_precision_run import HalfPrecision, new_optimization
 from ortopt.optimization.request import make_options
 from ortopt.optimization.result import (
     CostRefusal,
@@ -61,6 +62,11 @@ def optimize(
     keep_pass: bool = False,
     provenance: bool = False,
     keep_functions: bool = False,
+    float16: bool = False,
+    bfloat16: bool = False,
+    float16_tolerance: float | None = None,
+    float16_io: bool = False,
+    keep_float32: Sequence[str] = (),
     transformers: Iterable[GraphTransformer] = (),
     observers: Iterable[Observer] = (),
     max_memory: int | str | None = None,
@@ -112,6 +118,13 @@ def optimize(
         keep_pass: Repair by leaving out single rewrites, not their pass.
         provenance: Write into each new node which pass made it, from which nodes.
         keep_functions: Do not inline local functions.
+        float16: Compute in float16 where kernels, range and tolerance allow. What must stays in float32, as do inputs
+            and outputs; with `verify`, layers that cost more than the tolerance are found and stay, too.
+        bfloat16: Compute in bfloat16 where kernels and tolerance allow; otherwise as `float16`.
+        float16_tolerance: What 16 bits may change of an output, relative to its slices. None is 0.01, and 0.05 of
+            bfloat16.
+        float16_io: Inputs and outputs of 16 bits, too.
+        keep_float32: What stays in float32: ops, or names of nodes with * for any text.
         transformers: Transformers of your own, instances, beside the installed ones.
         observers: Observers of the run.
         max_memory: Bytes of memory that this process and its children may use meanwhile, mapped files apart, or a text
@@ -134,7 +147,9 @@ def optimize(
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
     with memory.bounded(None if max_memory is None else memory.parse_limit("max_memory", max_memory)):
-        run = Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation)
+        run = new_optimization(
+            model, options, transformers=transformers, observers=observers, cancellation=cancellation
+        )
         result = run.run(verify=verify, inputs=inputs)
     for text in run.warnings:
         warnings.warn(text, stacklevel=2)
@@ -143,6 +158,7 @@ def optimize(
 
 __all__ = [
     "CostRefusal",
+    "HalfPrecision",
     "ModelFigures",
     "Optimization",
     "OptimizeResult",
@@ -153,5 +169,6 @@ __all__ = [
     "Summary",
     "figures",
     "make_options",
+    "new_optimization",
     "optimize",
 ]

@@ -460,6 +460,7 @@ class Context:
         replaced = {costs.form_of(node) for node in matched}
         for node in new:
             if (node.domain, node.op_type) in fuses and costs.form_of(node) not in replaced:
+                fusions.check_convertible(node, self.options)
                 smaller = len(new) < len(matched)
                 fusions.check_wanted(node, self.options.fusions, self.options.providers, smaller=smaller)
 

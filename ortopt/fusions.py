@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortopt import placement
-from ortopt.analysis import costs
+from ortopt.analysis import costs, kernels
 from ortopt.analysis.costs import Cost, Form, Sizes, Verdict
-from ortopt.analysis.kernels import CPU
+from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
@@ -52,6 +52,32 @@ def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, s
     cost = _against(form, placement.provider_of(node, providers), costs.sizes_of(node), smaller=smaller)
     if cost is not None:
         raise Unwanted(_explained(cost), cost)
+
+
+def check_convertible(node: ir.Node, options: Options) -> None:
+    """Refuse a new node of a fused form that keeps a run from what it was asked for: 16 bits.
+
+    A conversion makes models for a GPU, whichever provider verifies them here: CUDA's kernels count.
+
+    Args:
+        node: The new node, in its graph.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If the op has no kernel of 16 bits.
+    """
+    if not (options.float16 or options.bfloat16):
+        return
+    half = "tensor(float16)" if options.float16 else "tensor(bfloat16)"
+    opset = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, placement.CONTRIB_VERSION)
+    schema = kernels.schema(node.domain, node.op_type, opset)
+    if schema is None:
+        return
+    constraint = next(
+        (name for _, name in (*schema.outputs, *schema.inputs) if half in schema.constraints.get(name, ())), ""
+    )
+    if not constraint or not kernels.has_kernel(CUDA, node.domain, node.op_type, opset, {constraint: half}):
+        raise Conflict(f"{node.op_type} has no kernel of 16 bits, to which the model is converted afterwards")
 
 
 def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Options) -> None:
@@ -131,4 +157,4 @@ def _explained(cost: Cost) -> str:
     return f"{known}; {INSISTING}"
 
 
-__all__ = ["Unwanted", "check_wanted", "check_worthwhile", "preferred"]
+__all__ = ["Unwanted", "check_convertible", "check_wanted", "check_worthwhile", "preferred"]

@@ -169,6 +169,16 @@ class Seconds(Kind):
         return value
 
 
+class Share(Kind):
+    """A positive share of something, or None where that is the default."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a positive number."""
+        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise UsageError(f"the {name} must be a positive number, not {value!r}")
+        return float(value)
+
+
 class Choice(Kind):
     """One of the values of an enumeration.
 

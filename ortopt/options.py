@@ -24,6 +24,7 @@ from ortopt.option_kinds import (
     Seconds,
     Settings,
     Shapes,
+    Share,
     Size,
     Sizes,
     Switch,
@@ -209,6 +210,27 @@ class Options:
         False, Switch(), "--provenance", "Write into each new node which pass made it, from which nodes."
     )
     keep_functions: bool = _option(False, Switch(), "--keep-functions", "Do not inline local functions.")
+    float16: bool = _option(
+        False, Switch(), "--float16", "Compute in float16 where kernels, range and tolerance allow."
+    )
+    bfloat16: bool = _option(False, Switch(), "--bfloat16", "Compute in bfloat16 where kernels and tolerance allow.")
+    float16_tolerance: float | None = _option(
+        None,
+        Share(),
+        "--float16-tolerance",
+        "What 16 bits may change of an output, relative to its slices.",
+        metavar="SHARE",
+        says="0.01; 0.05 of bfloat16",
+    )
+    float16_io: bool = _option(False, Switch(), "--float16-io", "Inputs and outputs of 16 bits, too.")
+    keep_float32: tuple[str, ...] = _option(
+        (),
+        Names(),
+        "--keep-float32",
+        "What stays in float32: ops, or names of nodes with * for any text.",
+        metavar="A,B",
+        says="what must",
+    )
     settings: Mapping[str, Mapping[str, object]] = _option(
         dict, Settings(), "", "Options of single passes: name to option to value."
     )

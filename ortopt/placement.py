@@ -29,6 +29,16 @@ def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
     return None
 
 
+def meant_providers(options: Options) -> tuple[str, ...]:
+    """The providers that the result of a run is for: computing in 16 bits is for a GPU, wherever it is verified.
+
+    Args:
+        options: Options of the run.
+    """
+    on_request = (kernels.CUDA,) if options.float16 or options.bfloat16 else ()
+    return tuple(dict.fromkeys((*options.providers, *on_request)))
+
+
 def check_defined(
     node: ir.Node, model: ir.Model, produces: Sequence[tuple[str, str]], level: TransformerLevel, options: Options
 ) -> None:
@@ -116,4 +126,4 @@ def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[s
     return max(places) if peers else min(places)
 
 
-__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "provider_of"]
+__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "meant_providers", "provider_of"]

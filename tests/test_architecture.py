@@ -22,7 +22,7 @@ LAYERS = (
     "serialization analysis",
     "evaluation",
     "transformer former_names context placement fusions workspace observers rule adapters direct_edits",
-    "patterns transpose partition opset_conversion",
+    "patterns transpose partition opset_conversion half_precision",
     "transformers",
     "registry rule_batch batch_runner manager instrumentation",
     "verification measurement",

@@ -16,6 +16,7 @@ from ortopt.cli.bisect import command as bisect_command
 from ortopt.cli.explain import command as explain_command
 from ortopt.cli.groups import command as groups_command
 from ortopt.cli.optimize import command as optimize_command
+from ortopt.cli.run_options import HALF_PRECISION
 from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
@@ -73,8 +74,8 @@ def test_the_docstring_describes_each_parameter_once_in_the_order_of_the_signatu
     ("command", "without"),
     [
         (optimize_command, set()),
-        (bisect_command, {"strict", "repair", "keep_pass", "provenance", "value_info", "rename"}),
-        (explain_command, {"repair", "keep_pass", "provenance", "value_info", "rename"}),
+        (bisect_command, {"strict", "repair", "keep_pass", "provenance", "value_info", "rename", *HALF_PRECISION}),
+        (explain_command, {"repair", "keep_pass", "provenance", "value_info", "rename", *HALF_PRECISION}),
     ],
     ids=["optimize", "bisect", "explain"],
 )
@@ -120,6 +121,10 @@ OPTIONS = Options(
     keep_pass=True,
     provenance=True,
     keep_functions=True,
+    float16=True,
+    float16_tolerance=0.02,
+    float16_io=True,
+    keep_float32=("Softmax", "/layers.3/*"),
 )
 
 
@@ -129,6 +134,7 @@ OPTIONS = Options(
         OPTIONS,
         dataclasses.replace(OPTIONS, only=(), passes="cast_elimination,matmul_add_fusion", level=0, max_growth=0),
         Options(enforce_timeout=True, max_growth=parse_size("9000000000GB")),
+        Options(enforce_timeout=True, bfloat16=True),
     ],
 )
 def test_options_as_arguments_are_read_back(options: Options) -> None:
@@ -155,6 +161,8 @@ WRONG: dict[str, object] = {
     "max_growth": "1 furlong",
     "steps": 0,
     "timeout": 0,
+    "float16_tolerance": 0,
+    "keep_float32": "Softmax",
 }
 
 

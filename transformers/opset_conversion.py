@@ -17,6 +17,7 @@ from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
 from ortopt.patterns.rotary.block import rotary, wants_standard_op
+from ortopt.placement import meant_providers
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -159,6 +160,7 @@ def _raised(version: int, context: Context, why: str) -> str:
 
 def _lost_kernel(version: int, context: Context) -> str:
     """Which op a provider runs now and would not run in another opset; an empty text if there is none."""
+    providers = meant_providers(context.options)
     seen: set[tuple[object, ...]] = set()
     for graph in context.edit.index.graphs():
         have = scope.of(graph).opset_imports.get("", version)
@@ -167,7 +169,7 @@ def _lost_kernel(version: int, context: Context) -> str:
             if node.domain or (node.op_type, kinds, have) in seen:
                 continue
             seen.add((node.op_type, kinds, have))
-            for provider in context.options.providers:
+            for provider in providers:
                 if kernels.support(provider, node, have) and not kernels.support(provider, node, version):
                     return f"{provider} has no kernel of {node.op_type} in opset {version}"
     return ""

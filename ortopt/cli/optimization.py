@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
 from ortopt.analysis.providers import check_distributions, usable
-from ortopt.api import Optimization, OptimizeResult
+from ortopt.api import Optimization, OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
 from ortopt.cli.arguments import MARK
@@ -147,7 +147,7 @@ class Run:
         if self._flags["dump_dir"]:
             observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):
-            run = Optimization(self._argument.source, self._options, observers=observers, cancellation=token)
+            run = new_optimization(self._argument.source, self._options, observers=observers, cancellation=token)
         with contextlib.closing(run):
             self._check_external_data(models.external_data(run.model))
             outcome = self._finish(run, token, progress)
@@ -237,6 +237,9 @@ class Run:
             warn(report.describe_repair(repair))
         if result.verification is not None and not result.verified:
             warn(f"the result could not be verified: {result.verification.reason}")
+        half = result.half_precision
+        if half is not None and half.error is not None and half.error > half.tolerance:
+            warn(f"16 bits change an output by {half.error:.2g} of its scale, and no layer in float32 helps")
         if result.stopped:
             warn("stopped by the time limit; what was reached has been written")
         if not self._flags["quiet"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ortopt.cli.run_options import make_options, run_option, run_options
+from ortopt.cli.run_options import half_precision_options, make_options, run_option, run_options
 
 
 @click.command("optimize", short_help="Make a model smaller and faster, and verify it.")
@@ -36,6 +36,7 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 @run_option("rename")
 @run_option("value_info")
 @run_option("provenance")
+@half_precision_options
 @click.option("--json", "json_file", metavar="FILE", help="The report as data.")
 @click.option("--html", "html_file", metavar="FILE", help="The report as a page for a browser; a folder of several.")
 @click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")

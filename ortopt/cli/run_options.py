@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
-from ortopt.option_kinds import Choice, Count, Seconds, Switch
+from ortopt.option_kinds import Choice, Count, Seconds, Share, Switch
 from ortopt.options import Options, declarations
 
 if TYPE_CHECKING:
     from ortopt.options import Declaration
 
-OF_SOME = ("level", "strict", "repair", "keep_pass", "provenance", "value_info", "rename")
+HALF_PRECISION = ("float16", "bfloat16", "float16_tolerance", "float16_io", "keep_float32")
+"""The options of a conversion to 16 bits, which is no pass."""
+
+OF_SOME = ("level", "strict", "repair", "keep_pass", "provenance", "value_info", "rename", *HALF_PRECISION)
 """The options that not every command has which runs transformers."""
 
 
@@ -38,7 +41,7 @@ def run_option(name: str, *, help_: str = "") -> Callable[[Any], Any]:
         more["type"] = click.IntRange(kind.least, kind.most)
     elif isinstance(kind, Choice):
         more["type"], default = click.Choice(kind.values), default.value
-    elif isinstance(kind, Seconds):
+    elif isinstance(kind, Seconds | Share):
         more["type"] = float
     if isinstance(kind, Choice | Count) and default is not None:
         more |= {"default": default, "show_default": True}
@@ -73,6 +76,13 @@ def run_options(function: Any) -> Any:
     return function
 
 
+def half_precision_options(function: Any) -> Any:
+    """The options of a conversion to 16 bits."""
+    for name in reversed(HALF_PRECISION):
+        function = run_option(name)(function)
+    return function
+
+
 def make_options(**arguments: Any) -> Options:
     """The options that the user asked for, checked.
 
@@ -101,4 +111,4 @@ def _group_settings(policy: str | None, argument_limit: int | None) -> dict[str,
     return {"group_fusion": settings} if settings else {}
 
 
-__all__ = ["make_options", "run_option", "run_options"]
+__all__ = ["half_precision_options", "make_options", "run_option", "run_options"]

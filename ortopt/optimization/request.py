@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from ortopt.analysis import providers as execution
@@ -28,11 +29,22 @@ def make_options(**values: Any) -> Options:
         values["min_onnxruntime"] = releases.parse_release(values["min_onnxruntime"])
     if values.get("passes") is not None and values.get("only"):
         raise UsageError("give either a pipeline or a selection (only), not both")
+    _check_half_precision(values)
     if "providers" in values:
         values["providers"] = tuple(dict.fromkeys(map(execution.normalize, values["providers"])))
         if not values["providers"]:
             raise UsageError("at least one execution provider is needed")
     return Options(**values)
+
+
+def _check_half_precision(values: Mapping[str, Any]) -> None:
+    """Options that say how to compute in 16 bits need one that says so."""
+    if values.get("float16") and values.get("bfloat16"):
+        raise UsageError("a model computes in float16 or in bfloat16, not in both")
+    if not (values.get("float16") or values.get("bfloat16")):
+        for name in ("float16_tolerance", "float16_io", "keep_float32"):
+            if values.get(name):
+                raise UsageError(f"{name} says how to compute in 16 bits: give float16 or bfloat16, too")
 
 
 __all__ = ["make_options"]

@@ -26,6 +26,7 @@ from ortopt.optimization.replay import NumberedRewrite
 from ortopt.system.files import write_atomically
 
 if TYPE_CHECKING:
+    from ortopt.optimization.half_precision_conversion import HalfPrecision
     from ortopt.verification.verify import Verification
 
 
@@ -169,6 +170,7 @@ class OptimizeResult:
         repairs: What was left out because the result differed from the original, in order.
         provenance: Whether `save` writes into each new node which pass made it, from which nodes.
         lineage: The `Lineage` among the observers of the run, if there was one: what `to_html` shows beside the result.
+        half_precision: What became of a conversion to 16 bits; None if none was asked for.
     """
 
     model: ir.Model
@@ -179,6 +181,7 @@ class OptimizeResult:
     repairs: tuple[Repair, ...] = ()
     provenance: bool = False
     lineage: Lineage | None = dataclasses.field(default=None, repr=False, compare=False)
+    half_precision: HalfPrecision | None = None
 
     @property
     def verified(self) -> bool:

@@ -96,7 +96,7 @@ def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
         if not missing:
             stack.enter_context(start.early())
         source = _source(order)
-        run = stack.enter_context(contextlib.closing(api.Optimization(source, options)))
+        run = stack.enter_context(contextlib.closing(api.new_optimization(source, options)))
         origin = run.model.meta[SOURCE_KEY]
         facts["model"] = of_facts.hash_of([source, *map(Path, origin.data)])
         if order.get("hash", facts["model"]) != facts["model"]:

@@ -16,6 +16,7 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
@@ -76,6 +77,7 @@ def as_dict(
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
+        "half_precision": half_precision.as_data(result.half_precision),
         "costs": fused_forms(result, options),
         "too_large": [_size_refusal(refusal) for refusal in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
@@ -302,6 +304,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         candidates = f"{refusal['count']} candidates of {refusal['pass']}"
         growth = f"would have added {size(refusal['bytes'])}, more than --max-growth allows"
         yield f"left as it was: {candidates} {growth}"
+    yield from half_precision.lines(data["half_precision"])
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
     yield f"needs: {_needs(data['requires'])}"

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OutputError
+from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.output_files import TemporaryOutput
 from ortopt.serialization.tensor_encoding import Place
@@ -178,7 +179,7 @@ class _Hasher:
 
 def write_data(tensor: ir.TensorProtocol, stream: BinaryIO) -> Iterator[None]:
     """Write a tensor's data in slices; and make sure that they are as much as the tensor said."""
-    if isinstance(tensor, MappedTensor):
+    if isinstance(tensor, MappedTensor | ConvertedTensor):
         for start in range(0, tensor.nbytes, _SLICE):
             tensor.write_slice(stream, start, min(_SLICE, tensor.nbytes - start))
             yield

@@ -26,6 +26,8 @@ CHUNK: Final = 256 << 10
 
 _WORTH_A_CALL: Final = 64 << 10
 
+_WORTH_FORGETTING: Final = 16 << 20
+
 _NO_KERNEL_COPY: Final = frozenset(
     {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EBADF, errno.ETXTBSY}
 )
@@ -233,6 +235,13 @@ class MappedTensor(ir.Tensor[Region]):
         copied = _copy_in_kernel(source.fileno(), offset, length, file)
         for chunk in chunks(source, offset + copied, length - copied):
             file.write(chunk)
+
+
+def forget(tensor: ir.TensorProtocol) -> None:
+    """Give back the memory of a large tensor that was read and lies in a mapped file (see `MappedFile.forget`)."""
+    is_mapped = isinstance(tensor, MappedTensor) and isinstance(tensor.raw.source, MappedFile)
+    if is_mapped and tensor.nbytes >= _WORTH_FORGETTING:
+        tensor.raw.source.forget()
 
 
 def data_bytes(dtype: ir.DataType, dims: Sequence[int]) -> int:

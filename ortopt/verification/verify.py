@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -336,6 +336,25 @@ class Reference:
         """An input set that was compared."""
         assert isinstance(self._outputs, ReferenceOutputs)
         return inputs_from(self._outputs.sets[number].source)
+
+
+class RenderedReference(Reference):
+    """An original and results that are compared as copies: of what ONNX Runtime has no kernels for here.
+
+    Args:
+        rendering: Makes the copy of a model.
+        original: The original.
+        **more: As `Reference` takes them.
+    """
+
+    def __init__(self, rendering: Callable[[ir.Model], ir.Model], original: ir.Model, **more: Any) -> None:
+        super().__init__(rendering(original), **more)
+        self._rendering = rendering
+
+    def compare(self, result: Source, **more: Any) -> Verification:
+        """Compare a copy of a result; see `Reference`."""
+        model = result if isinstance(result, ir.Model) else load(result, self._token)
+        return super().compare(self._rendering(model), **more)
 
 
 def outputs_of(

@@ -1,0 +1,192 @@
+"""A float32 model in 16 bits: divided by rule, measured against itself, and divided again where that costs too much."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnx_ir as ir
+
+from ortopt.analysis import shapes
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import UsageError
+from ortopt.graph import scope
+from ortopt.half_precision.conversion import casts, convert
+from ortopt.half_precision.division import Division
+from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
+from ortopt.half_precision.rounded_copy import rounded_copy
+from ortopt.half_precision.units import Units
+from ortopt.optimization.half_precision_measurement import Measurement
+from ortopt.optimization.keep_list import MAX_PROBES, KeepListSearch, Kept
+from ortopt.options import Options
+from ortopt.serialization.load import load
+from ortopt.verification.runner import nbytes
+
+ASKED: Final = "it was asked to"
+BEYOND: Final = "its numbers are beyond the range on the inputs"
+MEASURED: Final = "it costs more than the tolerance"
+_LARGE: Final = 1 << 28
+"""Bytes of weights for which a model is measured half as often, and so on."""
+
+_LEAST_PROBES: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPrecision:
+    """What became of a model that was to compute in 16 bits.
+
+    Attributes:
+        dtype: ``float16`` or ``bfloat16``.
+        nodes: How many nodes compute in 16 bits.
+        single: What stays in float32, as (op, why, how many nodes).
+        casts: How many Casts between floats the conversion left.
+        kept: The nodes that stay because they cost too much, as (name, op).
+        tolerance: What an output may change, relative to its slices.
+        error_before: The worst error of an output with all nodes in 16 bits that can be; None if not measured.
+        error: The same with what is kept in float32.
+        probes: How many models were measured.
+        not_measured: Why nothing was measured, or empty.
+    """
+
+    dtype: str
+    nodes: int
+    single: tuple[tuple[str, str, int], ...]
+    casts: int
+    kept: tuple[tuple[str, str], ...]
+    tolerance: float
+    error_before: float | None
+    error: float | None
+    probes: int
+    not_measured: str
+
+
+def format_of(options: Options) -> Format:
+    """The format that was asked for."""
+    return FLOAT16 if options.float16 else BFLOAT16
+
+
+class HalfPrecisionConversion:
+    """Converts one model.
+
+    Args:
+        model: A float32 model; only what is inferred of it changes.
+        options: Options of the run.
+        token: Cancellation token.
+    """
+
+    def __init__(self, model: ir.Model, options: Options, token: CancellationToken = NEVER) -> None:
+        self._form = format_of(options)
+        self._options = options
+        self._token = token
+        self.model = load(model, token, checked=False)
+        scope.attach(self.model, options, token)
+        shapes.infer_model(self.model, token)
+        self._asked = [
+            node for graph in scope.graphs(self.model, token) for node in graph if matches(node, options.keep_float32)
+        ]
+        self._units = self._units_with(interface_too=False)
+        self._kept: Kept[ir.Node] = Kept((), math.nan, math.nan, 0)
+        self._not_measured = "no inputs were run"
+        self.tolerance = options.float16_tolerance or self._form.tolerance
+
+    def _units_with(self, *, interface_too: bool) -> Units:
+        units = Units(self.model, self._form, self._options.providers, interface_too=interface_too, token=self._token)
+        return units.without(self._asked, ASKED)
+
+    def measure(self, inputs: Mapping[str, Any] | None = None) -> None:
+        """Find what must stay in float32 for the outputs to be within the tolerance.
+
+        Args:
+            inputs: Inputs by name; None draws them.
+        """
+        with Measurement(self.model, inputs, self._options, self._token) as measurement:
+            self._not_measured = measurement.reason
+            if self._not_measured:
+                return
+            before = measurement.error(self._probe(()))
+            self._kept = Kept((), before, before, 1)
+            if before > self.tolerance:
+                self._kept = self._searched(measurement, before)
+
+    def _searched(self, measurement: Measurement, before: float) -> Kept[ir.Node]:
+        """What must stay: what is beyond the range in float32 already, and what a search finds beside."""
+        nodes = self._nodes_of_16_bits()
+        beyond = measurement.beyond(nodes, self._form.largest) if math.isinf(before) else []
+        self._units = self._units.without(beyond, BEYOND)
+        others = [node for node in nodes if node not in set(beyond)]
+        probes = max(_LEAST_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))
+        search = KeepListSearch(lambda kept: measurement.error(self._probe(kept)), others, self.tolerance, probes)
+        found = search.run()
+        kept = set(beyond).union(found.nodes)
+        return Kept(tuple(node for node in nodes if node in kept), before, found.after, found.probes + 2)
+
+    def _nodes_of_16_bits(self) -> list[ir.Node]:
+        """The nodes that can be of 16 bits, in the graph's order."""
+        half = Division(self._units).half
+        return [
+            node
+            for graph in scope.graphs(self.model)
+            for node in graph
+            if (unit := self._units.of_node.get(node)) is not None and unit in half
+        ]
+
+    def _probe(self, kept: Collection[ir.Node]) -> ir.Model:
+        division = Division(self._units.without(kept, MEASURED))
+        converted = convert(self.model, division, self._form, self._token)
+        return rounded_copy(converted, self._form.dtype, self._token)
+
+    def result(self) -> tuple[ir.Model, HalfPrecision]:
+        """The converted model, and what became of it."""
+        units = self._units_with(interface_too=self._options.float16_io)
+        beyond = [node for node in self._kept.nodes if self._units.of_node[node].why == BEYOND]
+        units = units.without(beyond, BEYOND).without(self._kept.nodes, MEASURED)
+        division = Division(units)
+        model = convert(self.model, division, self._form, self._token)
+        single = Counter(
+            (unit.node.op_type, unit.why or "it is among nodes of float32")
+            for unit in units.all
+            if unit.node is not None and not unit.is_constant and unit not in division.half and unit.values
+        )
+        half = sum(1 for unit in division.half if unit.node is not None and not unit.is_constant)
+        measured = not self._not_measured
+        return model, HalfPrecision(
+            self._form.dtype.name.lower(),
+            half,
+            tuple((*row, count) for row, count in sorted(single.items())),
+            sum(1 for _ in casts(model)),
+            tuple((node.name or "", node.op_type) for node in self._kept.nodes),
+            self.tolerance,
+            self._kept.before if measured else None,
+            self._kept.after if measured else None,
+            self._kept.probes,
+            self._not_measured,
+        )
+
+
+def matches(node: ir.Node, patterns: Sequence[str]) -> bool:
+    """Whether a node is among ops and names, as ``Softmax``, ``com.microsoft::Gelu`` or ``/layers.3/*``."""
+    texts = (node.op_type, f"{node.domain}::{node.op_type}", node.name or "")
+    return any(text and fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in texts)
+
+
+def check_patterns(model: ir.Model, patterns: Sequence[str]) -> None:
+    """Refuse patterns that no node matches.
+
+    Args:
+        model: The original.
+        patterns: As `matches` takes them.
+
+    Raises:
+        UsageError: One matches no node.
+    """
+    nodes = [node for graph in scope.graphs(model) for node in graph] if patterns else []
+    for pattern in patterns:
+        if not any(matches(node, [pattern]) for node in nodes):
+            raise UsageError(f"keep_float32 names {pattern!r}, which is no op and no name of a node in the model")
+
+
+__all__ = ["HalfPrecision", "HalfPrecisionConversion", "check_patterns", "format_of", "matches"]

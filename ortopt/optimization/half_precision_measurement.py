@@ -1,0 +1,130 @@
+"""A float32 model's outputs, and how far those of its versions in 16 bits are from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, Self
+
+import onnx_ir as ir
+
+from ortopt.analysis.providers import CPU
+from ortopt.cancellation import CancellationToken
+from ortopt.options import Options
+from ortopt.system.temporary_files import temporary_folder
+from ortopt.verification.inputs import Recorded
+from ortopt.verification.process import WorkerError
+from ortopt.verification.randomness import GivenValues
+from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
+from ortopt.verification.runner import ModelRunner
+from ortopt.verification.slice_errors import slice_error
+from ortopt.verification.value_ranges import PREFIX, with_ranges
+from ortopt.verification.worker import restore
+
+_ORDINARY: Final = 0.0
+"""A tolerance of the caller's own: no large numbers are drawn then."""
+
+
+class Measurement:
+    """A float32 model's outputs, with which those of its versions in 16 bits are compared.
+
+    Args:
+        model: The model.
+        inputs: Inputs by name; None draws them.
+        options: Options of the run.
+        token: Cancellation token.
+
+    Attributes:
+        reason: Why nothing can be measured, or empty.
+    """
+
+    def __init__(
+        self, model: ir.Model, inputs: Mapping[str, Any] | None, options: Options, token: CancellationToken
+    ) -> None:
+        self._model = model
+        self._token = token = token.with_timeout(None)
+        self._stack = ExitStack()
+        folder = Path(self._stack.enter_context(temporary_folder("ortopt-half-")))
+        self._runner = ModelRunner(folder, (CPU,), token)
+        self._stack.callback(self._runner.close)
+        self._given = GivenValues(model, token) if GivenValues.are_needed(model, token) else None
+        original = model if self._given is None else self._given.original
+        facts = OriginalFacts(
+            model, seed=0, sizes=dict(options.dims), rtol=_ORDINARY, atol=_ORDINARY, interface=None, token=token
+        )
+        given = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
+        outputs = run_original(self._runner, original, facts, given, thorough=False)
+        self.reason = "" if isinstance(outputs, ReferenceOutputs) else outputs.reason
+        self._outputs = outputs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def error(self, model: ir.Model) -> float:
+        """The worst error of a model's outputs; infinite where it does not run.
+
+        Args:
+            model: A model with the same inputs and outputs.
+        """
+        if self._given is not None:
+            model, _ = self._given.of(model)
+        try:
+            with self._runner.worker(model, "converted") as worker:
+                worker.wait()
+                return max(self._errors(worker), default=0.0)
+        except WorkerError:
+            return math.inf
+
+    def beyond(self, nodes: Sequence[ir.Node], largest: float) -> list[ir.Node]:
+        """The nodes that give or read numbers that are beyond a range in float32.
+
+        Args:
+            nodes: Nodes of the model.
+            largest: The end of the range.
+        """
+        values = {
+            value.name or "": value
+            for node in nodes
+            for value in node.outputs
+            if value.name and node.graph is self._model.graph and value.dtype == ir.DataType.FLOAT
+        }
+        large = {values[name] for name in self._larger_than(largest, values)}
+        return [node for node in nodes if not large.isdisjoint((*node.inputs, *node.outputs))]
+
+    def _larger_than(self, largest: float, names: Collection[str]) -> set[str]:
+        """The values of some names that are larger than a number on any input set."""
+        assert isinstance(self._outputs, ReferenceOutputs)
+        found: set[str] = set()
+        model = with_ranges(self._model if self._given is None else self._given.original, names, self._token)
+        try:
+            with self._runner.worker(model, "ranges") as worker:
+                worker.wait()
+                for number, input_set in self._outputs.sets.items():
+                    target = self._runner.folder / f"ranges{number}"
+                    rows = dict(zip(worker.names, worker.run(input_set.source, target), strict=True))
+                    found |= {
+                        name.removeprefix(PREFIX)
+                        for name, row in rows.items()
+                        if name.startswith(PREFIX) and not float(restore(target, row)) <= largest
+                    }
+        except WorkerError:  # a value without elements has no largest: the search finds what is to be found
+            return set()
+        return found
+
+    def _errors(self, worker: Any) -> Iterator[float]:
+        assert isinstance(self._outputs, ReferenceOutputs)
+        random = self._outputs.comparison.random
+        for number, input_set in self._outputs.sets.items():
+            target = self._runner.folder / f"converted{number}"
+            rows = worker.run(input_set.source, target)
+            for name, expected, got in zip(self._outputs.names, input_set.rows, rows, strict=True):
+                if name not in random:
+                    yield slice_error(restore(input_set.target, expected), restore(target, got))
+
+
+__all__ = ["Measurement"]

@@ -1,0 +1,223 @@
+"""A run with a conversion to 16 bits: levels 1 to 3 before it, verified against the original, and all levels behind it.
+
+What comes before is verified against the original, what comes behind against the converted model, each at its own
+bounds: the tolerance of the conversion, which is measured between the two, hides no wrong rewrite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.half_precision.formats import BFLOAT16
+from ortopt.half_precision.rounded_copy import rounded_copy
+from ortopt.observers import Observer
+from ortopt.optimization.half_precision_conversion import (
+    HalfPrecision,
+    HalfPrecisionConversion,
+    check_patterns,
+    format_of,
+)
+from ortopt.optimization.result import OptimizeResult, PassTotal, Summary
+from ortopt.optimization.run import Optimization, Source
+from ortopt.options import Options, TransformerLevel
+from ortopt.transformer import GraphTransformer
+
+if TYPE_CHECKING:
+    from ortopt.verification.verify import Reference, Verification
+
+
+def new_optimization(
+    source: Source,
+    options: Options,
+    *,
+    transformers: Iterable[GraphTransformer] = (),
+    observers: Iterable[Observer] = (),
+    cancellation: CancellationToken | None = None,
+) -> Optimization:
+    """A run, with a conversion to 16 bits where the options ask for one; see `Optimization`."""
+    kind = HalfPrecisionOptimization if options.float16 or options.bfloat16 else Optimization
+    return kind(source, options, transformers=transformers, observers=observers, cancellation=cancellation)
+
+
+class HalfPrecisionOptimization(Optimization):
+    """A run with a conversion; see `Optimization`.
+
+    Attributes:
+        half_precision: What became of the conversion; None before it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        *,
+        transformers: Iterable[GraphTransformer] = (),
+        observers: Iterable[Observer] = (),
+        cancellation: CancellationToken | None = None,
+    ) -> None:
+        self._asked = options
+        self._transformers = tuple(transformers)
+        self._given_observers = tuple(observers)
+        self._behind: _RunBehind | None = None
+        self._is_verified = False
+        self.half_precision: HalfPrecision | None = None
+        before = dataclasses.replace(options, level=min(options.level, TransformerLevel.LEVEL3))
+        super().__init__(
+            source, before, transformers=self._transformers, observers=self._given_observers, cancellation=cancellation
+        )
+        check_patterns(super().model, options.keep_float32)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model that has been reached."""
+        return super().model if self._behind is None else self._behind.model
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the deadline ended the run, before or behind the conversion."""
+        return super().stopped or (self._behind is not None and self._behind.stopped)
+
+    def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
+        """As `Optimization` does; the conversion waits for `verify`."""
+        self._is_verified = True
+        super().begin_verification(inputs)
+
+    def close(self) -> None:
+        """End what was begun."""
+        super().close()
+        if self._behind is not None:
+            self._behind.close()
+
+    def transform(self) -> None:
+        """Apply the levels; without a verification convert, which measures nothing then, and apply them again."""
+        super().transform()
+        if not self._is_verified:
+            self._convert(None, measured=False)
+
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
+        """Verify, convert, apply the levels again, and verify that against the converted model."""
+        outcome = super().verify(inputs)
+        self._convert(inputs, measured=True)
+        assert self._behind is not None
+        behind = self._behind.verify(self._inputs_behind(inputs))
+        self.verification = behind if outcome.status == "verified" else outcome
+        return self.verification
+
+    def _convert(self, inputs: Mapping[str, np.ndarray] | None, *, measured: bool) -> None:
+        with self._timed("convert"):
+            conversion = HalfPrecisionConversion(super().model, self._asked, self.token.with_timeout(None))
+            if measured:
+                conversion.measure(inputs)
+            converted, self.half_precision = conversion.result()
+        limit = self._asked.limit
+        if limit is not None:
+            limit = max(0, limit - self._transformation.run.offered)
+        options = dataclasses.replace(self._asked, opset=None, dims={}, limit=limit, timeout=None)
+        self._behind = _RunBehind(
+            converted,
+            options,
+            transformers=self._transformers,
+            observers=self._given_observers,
+            cancellation=self.token,
+            rounded=format_of(self._asked) is BFLOAT16,
+        )
+        self._behind.leave_out(self._transformation.left_out)
+        self._behind.transform()
+
+    def _inputs_behind(self, inputs: Mapping[str, np.ndarray] | None) -> Mapping[str, np.ndarray] | None:
+        """Inputs as the converted model takes them."""
+        if inputs is None or not self._asked.float16_io:
+            return inputs
+        dtype = format_of(self._asked).dtype
+        half = {value.name for value in self.model.graph.inputs if value.dtype == dtype}
+        changed = {
+            name: np.asarray(value).astype(dtype.numpy()) if name in half else value for name, value in inputs.items()
+        }
+        return type(inputs)(changed)  # type: ignore[call-arg]
+
+    def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
+        """The result so far: what was done before the conversion, and behind it."""
+        before = super().result(verification, token)
+        if self._behind is None:
+            return before
+        behind = self._behind.result(verification, token)
+        return dataclasses.replace(
+            before,
+            model=behind.model,
+            history=before.history + behind.history,
+            summary=_together(before.summary, behind.summary, self.seconds),
+            stopped=self.stopped,
+            repairs=before.repairs + behind.repairs,
+            half_precision=self.half_precision,
+        )
+
+
+class _RunBehind(Optimization):
+    """The run behind the conversion; what no CPU computes is verified as copies that it does compute."""
+
+    def __init__(self, source: Source, options: Options, *, rounded: bool, **more: Any) -> None:
+        super().__init__(source, options, **more)
+        self._rounded = rounded
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Run without transformers that were wrong before.
+
+        Args:
+            names: Their names.
+        """
+        self._transformation.left_out.update(names)
+
+    def reference(
+        self, inputs: Mapping[str, np.ndarray] | None = None, providers: Sequence[str] | None = None
+    ) -> Reference:
+        """The converted model to compare results with; a rounded copy runs on the CPU."""
+        if not self._rounded:
+            return super().reference(inputs, providers)
+        from ortopt.verification.verify import RenderedReference
+
+        def copy(model: ir.Model) -> ir.Model:
+            return rounded_copy(model, BFLOAT16.dtype, self.token.with_timeout(None))
+
+        original = self._transformation.pipeline.load(self.token.with_timeout(None))
+        return RenderedReference(copy, original, inputs=inputs, thorough=self.is_thorough, token=self.token)
+
+
+def _together(before: Summary, behind: Summary, seconds: Mapping[str, float]) -> Summary:
+    """What both runs did."""
+    totals: dict[str, PassTotal] = {}
+    for total in (*before.passes, *behind.passes):
+        one = totals.get(total.transformer)
+        totals[total.transformer] = (
+            total
+            if one is None
+            else PassTotal(
+                total.transformer,
+                one.rewrites + total.rewrites,
+                one.seconds + total.seconds,
+                one.visits + total.visits,
+            )
+        )
+    with contextlib.suppress(KeyError):
+        seconds = {**seconds, "optimize": seconds["optimize"] + behind.seconds["optimize"]}
+    return dataclasses.replace(
+        before,
+        after=behind.after,
+        passes=tuple(sorted(totals.values(), key=lambda total: (-total.rewrites, total.transformer))),
+        seconds=seconds,
+        bound_reached=tuple(dict.fromkeys((*before.bound_reached, *behind.bound_reached))),
+        failures=before.failures + behind.failures,
+        rewrites=before.rewrites + behind.rewrites,
+        too_large=before.too_large + behind.too_large,
+        requires=behind.requires,
+        declined=before.declined + behind.declined,
+    )
+
+
+__all__ = ["HalfPrecision", "HalfPrecisionOptimization", "new_optimization"]
