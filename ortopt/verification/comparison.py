@@ -111,12 +111,14 @@ class Comparison:
         rtol: If it or ``atol`` is given, floats agree where ``|got - expected| <= atol + rtol * |expected|``, whatever
             their dtype and scale, and noise is not asked for.
         atol: See ``rtol``.
+        caps: The greatest error of an output that noise may excuse, by its name, where it is not its dtype's.
     """
 
     tolerances: Mapping[str, float] = field(default_factory=dict)
     random: Collection[str] = frozenset()
     rtol: float | None = None
     atol: float | None = None
+    caps: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, name: str, type_: str, expected: Any, got: Any, *, extreme: bool = False) -> OutputRow:
         """Compare two outputs: arrays (bfloat16 and float8 as their bits), lists, dicts or None.
@@ -170,7 +172,7 @@ class Comparison:
         if self.rtol is not None or self.atol is not None:
             return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol or 0.0)
         row = _measured(name, *numbers, max(self.tolerances.get(name, 0.0), TOLERANCES[dtype]))
-        return row if math.isinf(row.worst) else _judged(row)
+        return row if math.isinf(row.worst) else _judged(row, self.caps.get(name))
 
 
 def is_float(value: Any, type_: str) -> bool:
@@ -310,10 +312,10 @@ def _surroundings(sizes: Array) -> Array:
     return scales
 
 
-def _judged(row: OutputRow) -> OutputRow:
+def _judged(row: OutputRow, cap: float | None) -> OutputRow:
     """A row by what is usual; doubtful if the noise may say otherwise."""
     limits = LIMITS[row.tolerance]
-    doubtful = row.worst <= limits.cap and (row.worst > limits.sure or row.zeros > 0 or row.local > 0)
+    doubtful = row.worst <= (cap or limits.cap) and (row.worst > limits.sure or row.zeros > 0 or row.local > 0)
     if row.worst > row.tolerance:
         return dataclasses.replace(row, agrees=False, detail=error_text(row), doubtful=doubtful)
     if row.zeros:
@@ -321,11 +323,12 @@ def _judged(row: OutputRow) -> OutputRow:
     return dataclasses.replace(row, doubtful=doubtful)
 
 
-def regardless_of_signs(row: OutputRow) -> OutputRow:
-    """A row whose zeros may have either sign."""
+def regardless_of_signs(row: OutputRow, cap: float | None = None) -> OutputRow:
+    """A row whose zeros may have either sign; ``cap`` is its own in `Comparison.caps`."""
     if not row.zeros or math.isinf(row.worst):
         return row
-    return _judged(dataclasses.replace(row, zeros=0, first_zero=(), agrees=True, detail="", doubtful=False))
+    row = dataclasses.replace(row, zeros=0, first_zero=(), agrees=True, detail="", doubtful=False)
+    return _judged(row, cap)
 
 
 def zero_text(row: OutputRow) -> str:
