@@ -171,6 +171,23 @@ class Seconds(Kind):
         return value
 
 
+class Tolerance(Kind):
+    """A number that is not negative, or None."""
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """A number."""
+        try:
+            return float(text)
+        except ValueError:
+            raise UsageError(f"{flag} must be a number, not {text!r}") from None
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a finite number, and not negative."""
+        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < math.inf):
+            raise UsageError(f"the {name} must be a number from 0 on, not {value!r}")
+        return value
+
+
 class Choice(Kind):
     """One of the values of an enumeration.
 

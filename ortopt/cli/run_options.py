@@ -14,7 +14,7 @@ from ortopt.options import Options, declarations
 if TYPE_CHECKING:
     from ortopt.options import Declaration
 
-OF_SOME = ("level", "strict", "repair", "keep_pass", "provenance")
+OF_SOME = ("level", "strict", "repair", "rtol", "atol", "keep_pass", "provenance")
 """The options that not every command has which runs transformers."""
 
 

@@ -108,6 +108,8 @@ def _show(outcome: Verification) -> None:
     sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
     reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
     out.print(f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}", soft_wrap=True)
+    if quantized := report.of_quantizers(report.plain(outcome)):
+        out.print(f"quantized: {quantized}", soft_wrap=True)
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

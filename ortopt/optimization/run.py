@@ -248,6 +248,8 @@ class Optimization:
             interface=interface,
             thorough=self.is_thorough,
             providers=self.options.providers,
+            rtol=self.options.rtol,
+            atol=self.options.atol,
             token=self.token,
         )
 

@@ -24,14 +24,13 @@ class NodeWriter:
         assert node.graph is not None
         self._graph = node.graph
 
-    def __call__(self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
+    def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """The only output of a new node."""
-        return self.several(1, op_type, *inputs, domain=domain, **attributes)[0]
+        return self.several(1, op_type, *inputs, **attributes)[0]
 
-    def several(
-        self, count: int, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any
-    ) -> tuple[ir.Value, ...]:
-        """So many outputs of a new node."""
+    def several(self, count: int, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> tuple[ir.Value, ...]:
+        """So many outputs of a new node; ``domain`` is no attribute."""
+        domain = attributes.pop("domain", "")
         new = ir.node(op_type, list(inputs), attributes=attributes or None, domain=domain, num_outputs=count)
         self._graph.insert_before(self.node, new)
         return tuple(new.outputs)

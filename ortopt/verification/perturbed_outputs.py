@@ -38,8 +38,8 @@ class PerturbedCopies:
     """Copies of an original, of several kinds (see `ortopt.verification.noise`).
 
     ``jitter0`` and ``jitter1`` are moved by a unit in the last place, ``perturb0`` and so on by up to a few units,
-    ``wide`` is widened, ``optimized`` is optimized by ONNX Runtime. Of ``stepped0`` and ``stepped1`` each quantizer rounds
-    otherwise (`ortopt.verification.stepped`).
+    ``wide`` is widened, ``optimized`` is optimized by ONNX Runtime. Of ``stepped0`` and ``stepped1`` each quantizer
+    rounds otherwise (`ortopt.verification.stepped`).
 
     Args:
         runner: Runs them.

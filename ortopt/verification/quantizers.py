@@ -77,9 +77,7 @@ def quantized_outputs(model: ir.Model, token: CancellationToken = NEVER) -> froz
         model: The model.
         token: Cancellation token.
     """
-    functions = {
-        key for key, function in model.functions.items() if any(map(rounds, _every_node(function.graph)))
-    }
+    functions = {key for key, function in model.functions.items() if any(map(rounds, _every_node(function.graph)))}
     moved: set[ir.Value] = set()
     for node in token.checked(model.graph):
         inner = (node, *(each for graph in scope.nested(node) for each in graph))

@@ -1,7 +1,7 @@
 """A copy of a quantized model in which every quantizer may round to the step beside.
 
-What a quantizer rounds is moved by up to half a step, at random: about a quarter of its numbers goes to the step above or
-below. A right result may round elsewhere, too (a fused kernel requantizes with a multiplier of its own, and the last
+What a quantizer rounds is moved by up to half a step, at random: about a quarter of its numbers goes to the step above
+or below. A right result may round elsewhere, too (a fused kernel requantizes with a multiplier of its own, and the last
 place decides between two steps), but at few places. So what these copies move by is a bound for all of them, whatever
 ops the result computes with; and it is a property of the original alone.
 """
@@ -72,8 +72,8 @@ class _Stepping(NodeWriter):
         elif is_blockwise(node):
             self._step_blocks(data)
         elif key in DYNAMIC:
-            _, scale, _ = self.several(3, "DynamicQuantizeLinear", data)
-            node.replace_input_with(0, self._moved(data, scale))
+            _, step, _ = self.several(3, "DynamicQuantizeLinear", data)
+            node.replace_input_with(0, self._moved(data, step))
         elif (scale := self._scale(data)) is not None:
             node.replace_input_with(0, self._moved(data, scale))
 
@@ -86,9 +86,9 @@ class _Stepping(NodeWriter):
     def _scale(self, data: ir.Value) -> ir.Value | None:
         """The scale of a QuantizeLinear, as it broadcasts to what is rounded; None where that is not known."""
         node = self.node
-        scale = node.inputs[1]
+        scale: ir.Value | None = node.inputs[1]
         shape = None if scale is None else scale.shape
-        if scale is None or shape is None or node.attributes.get_int("block_size", 0):
+        if scale is None or shape is None or "block_size" in node.attributes:
             return None
         if len(shape) == 0 or (len(shape) == 1 and shape[0] == 1):
             return scale
@@ -107,8 +107,9 @@ class _Stepping(NodeWriter):
         old.replace_all_uses_with(new, replace_graph_outputs=False)
 
     def _step_output(self, number: int) -> None:
-        node, scale = self.node, self.node.inputs[number]
-        zero_point = node.inputs[number + 1] if len(node.inputs) > number + 1 else None
+        node = self.node
+        scale: ir.Value | None = node.inputs[number]
+        zero_point: ir.Value | None = node.inputs[number + 1] if len(node.inputs) > number + 1 else None
         assert scale is not None
         self.node = self._after(node)
         old = node.outputs[0]

@@ -1,10 +1,10 @@
 """A copy of a quantized model that rounds nothing: its quantizers keep the fractions.
 
-What is rounded hides small mistakes: a quantized model moves by percents where the last place of a number decides between
-two steps. Without rounding it is as smooth as any other, and an original and its result can be compared as closely. In
-the copy, a tensor of integers that comes from a quantizer is one of floats, in the same units, within the same bounds;
-ops that compute with such integers become the float ops that they stand for (`ortopt.verification.unrounded_ops`), and
-ops that only move elements stay.
+What is rounded hides small mistakes: a quantized model moves by percents where the last place of a number decides
+between two steps. Without rounding it is as smooth as any other, and an original and its result can be compared as
+closely. In the copy, a tensor of integers that comes from a quantizer is one of floats, in the same units, within the
+same bounds; ops that compute with such integers become the float ops that they stand for
+(`ortopt.verification.unrounded_ops`), and ops that only move elements stay.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from typing import Final
 import onnx
 import onnx_ir as ir
 
+from ortopt import semantics
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.semantics.op_traits import BITWISE, SHAPE_QUERIES
 from ortopt.serialization.load import load
 from ortopt.verification.quantizers import is_blockwise, rounds
+from ortopt.verification.rounded_biases import round_biases
 from ortopt.verification.unrounded_ops import FORMULAS, Formula, NoFormulaError
 
 _OF_INTEGERS: Final = BITWISE | {"Div", "Mod"}
 """Ops that do something else with integers than with floats."""
 
 
-def unrounded(model: ir.Model, token: CancellationToken = NEVER) -> ir.Model:
+def unrounded(model: ir.Model, token: CancellationToken = NEVER, *, biases_as_integers: bool = False) -> ir.Model:
     """A copy that rounds nothing.
 
     Args:
         model: The model.
         token: Cancellation token.
+        biases_as_integers: Whether constant biases of floats beside quantized operands become what the integer kernels
+            take for them, which have biases of 32 bits.
 
     Raises:
         NoFormulaError: An op that takes or gives quantized integers has no such copy; the message names it.
@@ -44,6 +48,8 @@ def unrounded(model: ir.Model, token: CancellationToken = NEVER) -> ir.Model:
             for node in graph:
                 if rounds(node):
                     raise NoFormulaError(node)
+    if biases_as_integers:
+        round_biases(copy, token)
     _Unrounding(copy, token).graph(copy.graph)
     return copy
 
@@ -65,7 +71,7 @@ class _Unrounding:
     def graph(self, graph: ir.Graph) -> None:
         """Rewrite a graph, and what is nested in it."""
         for node in self._token.checked(tuple(graph)):
-            for inner in scope.subgraphs(node):
+            for inner in semantics.subgraphs(node):
                 self.graph(inner)
                 if any(value in self._floats for value in inner.outputs):
                     raise NoFormulaError(node)
@@ -113,7 +119,12 @@ class _Unrounding:
 
 
 _ALWAYS: Final = frozenset(
-    {("", "MatMulInteger"), ("", "ConvInteger"), ("com.microsoft", "MatMulIntegerToFloat"), ("com.microsoft", "QAttention")}
+    {
+        ("", "MatMulInteger"),
+        ("", "ConvInteger"),
+        ("com.microsoft", "MatMulIntegerToFloat"),
+        ("com.microsoft", "QAttention"),
+    }
 )
 """Ops whose result would be of integers, or of other numbers, where no operand is."""
 

@@ -50,6 +50,10 @@ class Formula(NodeWriter):
         """An input, or None."""
         return self.node.inputs[number] if number < len(self.node.inputs) else None
 
+    def is_unrounded(self, number: int) -> bool:
+        """Whether an input is one of integers that are floats by now."""
+        return self.input(number) in self._unrounded
+
     def needed(self, number: int) -> ir.Value:
         """An input that must be there."""
         value = self.input(number)
@@ -89,7 +93,9 @@ class Formula(NodeWriter):
         floats = self.floats(data)
         return floats if zero is None else self("Sub", floats, self.aligned(zero, axis, data))
 
-    def quantized(self, numbers: ir.Value, scale: ir.Value, zero: ir.Value | None, axis: int, data: ir.Value) -> ir.Value:
+    def quantized(
+        self, numbers: ir.Value, scale: ir.Value, zero: ir.Value | None, axis: int, data: ir.Value
+    ) -> ir.Value:
         """Numbers in units of a scale, within the bounds of the zero point's dtype."""
         units = self("Div", numbers, self.aligned(scale, axis, data))
         if zero is not None:
@@ -148,7 +154,7 @@ def _quantize(f: Formula) -> tuple[ir.Value, ...]:
 
 def _dequantize(f: Formula) -> tuple[ir.Value, ...]:
     scale = f.needed(1)
-    if f.node.attributes.get_int("block_size", 0) or (f.input(2) in f._unrounded and f.input(0) not in f._unrounded):
+    if f.node.attributes.get_int("block_size", 0) or (f.is_unrounded(2) and not f.is_unrounded(0)):
         raise NoFormulaError(f.node)
     axis = f.node.attributes.get_int("axis", 1)
     return f.give(f.cast_like(f.dequantized(f.needed(0), scale, f.input(2), axis), scale))
@@ -246,9 +252,9 @@ def _of_one(op_type: str, *attributes: str) -> Callable[[Formula], tuple[ir.Valu
 def _softmax(f: Formula) -> tuple[ir.Value, ...]:
     source, axis = f.needed(0), f.node.attributes.get_int("axis", -1)
     last = source.shape is not None and axis in (-1, len(source.shape) - 1)
-    if f.opset < _SOFTMAX_OF_ONE_AXIS or (f.node.attributes.get_int("opset", 0) < _SOFTMAX_OF_ONE_AXIS and not last):
-        if not last:
-            raise NoFormulaError(f.node)
+    coerces = f.opset < _SOFTMAX_OF_ONE_AXIS or f.node.attributes.get_int("opset", 0) < _SOFTMAX_OF_ONE_AXIS
+    if coerces and not last:
+        raise NoFormulaError(f.node)
     return f.give_quantized(f("Softmax", f.real(0), axis=axis), 3)
 
 
@@ -285,7 +291,7 @@ def _lstm(f: Formula) -> tuple[ir.Value, ...]:
 
     def weights(number: int, scale: int) -> ir.Value:
         data, by = f.needed(number), f.needed(scale)
-        if by.shape is None or len(by.shape) > 2:  # noqa: PLR2004 -- one for each direction, and for each column
+        if by.shape is None or len(by.shape) > 2:
             raise NoFormulaError(node)
         shape = f.constant([0, 1, 1] if len(by.shape) == 1 else [0, 1, -1], np.int64)
         numbers, zero = f.floats(data), f.input(scale + 1)
@@ -294,7 +300,7 @@ def _lstm(f: Formula) -> tuple[ir.Value, ...]:
         return f("Transpose", f("Mul", numbers, f("Reshape", by, shape)), perm=[0, 2, 1])
 
     operands = [f.needed(0), weights(1, 8), weights(2, 10), *node.inputs[3:8]]
-    results = f.several(len(node.outputs), "LSTM", *operands, **{name: each for name, each in node.attributes.items()})
+    results = f.several(len(node.outputs), "LSTM", *operands, **dict(node.attributes.items()))
     f.replace_by(results)
     return ()
 

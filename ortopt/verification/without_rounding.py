@@ -22,8 +22,6 @@ from ortopt.verification.unrounded import unrounded
 from ortopt.verification.unrounded_ops import NoFormulaError
 from ortopt.verification.verdict import Verification
 
-_PREFIX = "unrounded-"
-
 
 class UnavailableError(Exception):
     """There is no copy without rounding, or it does not run; the message says why."""
@@ -31,6 +29,9 @@ class UnavailableError(Exception):
 
 class WithoutRounding:
     """The original without rounding, with which results without rounding are compared.
+
+    A bias of floats beside quantized operands is rounded by the integer kernels, and by no others. So a result is right
+    that agrees in either way: with such biases rounded in both models, or in none.
 
     Args:
         runner: Runs them.
@@ -46,6 +47,59 @@ class WithoutRounding:
         self, runner: ModelRunner, original: Source, reference: ReferenceOutputs, token: CancellationToken = NEVER
     ) -> None:
         self.differing: list[int] = []
+        self._arguments = runner, original, reference, token
+        self._ways: dict[bool, _OneWay] = {}
+
+    def compare(self, result: Source, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+        """The verdict on a result without rounding.
+
+        Args:
+            result: The result as it is.
+            outputs: The outputs to compare; all if None.
+            sets: The input sets to compare on; all if None.
+
+        Raises:
+            UnavailableError: Nothing can be said.
+        """
+        first: Verification | None = None
+        for rounded in (True, False):
+            if rounded not in self._ways:
+                self._ways[rounded] = _OneWay(*self._arguments, rounded)
+            verdict = self._ways[rounded].compare(result, outputs, sets)
+            self.differing = self._ways[rounded].differing
+            if verdict.status != "differs":
+                return verdict
+            first = first or verdict
+        assert first is not None
+        self.differing = self._ways[True].differing
+        return first
+
+
+class _OneWay:
+    """The same, with biases rounded or not.
+
+    Args:
+        runner: See `WithoutRounding`.
+        original: Likewise.
+        reference: Likewise.
+        token: Likewise.
+        biases: Whether they are rounded.
+
+    Attributes:
+        differing: The input sets on which the last result differed.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        original: Source,
+        reference: ReferenceOutputs,
+        token: CancellationToken,
+        biases: bool,
+    ) -> None:
+        self.differing: list[int] = []
+        self._biases = biases
+        self._prefix = "unrounded-" if biases else "unrounded2-"
         self._runner = runner
         self._token = token
         self._reference: ReferenceOutputs | None = None
@@ -56,25 +110,25 @@ class WithoutRounding:
         except UnavailableError as reason:
             self._unavailable = str(reason)
             return
-        self._copies = PerturbedCopies(runner, copy, self._reference.sets, prefix=_PREFIX)
+        self._copies = PerturbedCopies(runner, copy, self._reference.sets, prefix=self._prefix)
 
     def _copy(self, model: Source, what: str) -> ir.Model:
         loaded = model if isinstance(model, ir.Model) else load(model, self._token)
         if noise.constant_bytes(loaded, self._token) > noise.LARGEST_COPY:
             raise UnavailableError(f"{what} is too large")
         try:
-            return unrounded(loaded, self._token)
+            return unrounded(loaded, self._token, biases_as_integers=self._biases)
         except NoFormulaError as error:
             raise UnavailableError(f"{error} of {what} has no form without rounding") from None
 
     def _run(self, copy: ir.Model, reference: ReferenceOutputs) -> ReferenceOutputs:
         sets: dict[int, InputSet] = {}
         try:
-            with self._runner.worker(copy, f"{_PREFIX}original") as worker:
+            with self._runner.worker(copy, f"{self._prefix}original") as worker:
                 names, types = tuple(worker.names), tuple(worker.types)
                 for number, input_set in reference.sets.items():
                     if not input_set.extreme:
-                        target = self._runner.folder / f"{_PREFIX}original{number}"
+                        target = self._runner.folder / f"{self._prefix}original{number}"
                         rows = worker.run(input_set.source, target)
                         sets[number] = InputSet(
                             input_set.source, target, rows, input_set.label, worker.seconds, input_set.elements
@@ -86,26 +140,15 @@ class WithoutRounding:
         comparison = Comparison(tolerances(copy, self._token), reference.comparison.random)
         return dataclasses.replace(reference, names=names, types=types, sets=sets, comparison=comparison)
 
-    def compare(
-        self, result: Source, outputs: Collection[str] | None, sets: Collection[int] | None
-    ) -> Verification:
-        """The verdict on a result without rounding.
-
-        Args:
-            result: The result as it is.
-            outputs: The outputs to compare; all if None.
-            sets: The input sets to compare on; all if None.
-
-        Raises:
-            UnavailableError: Nothing can be said.
-        """
+    def compare(self, result: Source, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+        """The verdict on a result without rounding; raises `UnavailableError`."""
         if self._reference is None:
             raise UnavailableError(self._unavailable)
         copy = self._copy(result, "the result")
         reference = self._reference.only(outputs, sets)
-        comparing = ResultComparison(self._runner, reference, self._copies, _PREFIX)
+        comparing = ResultComparison(self._runner, reference, self._copies, self._prefix)
         try:
-            with self._runner.worker(copy, f"{_PREFIX}loaded") as worker:
+            with self._runner.worker(copy, f"{self._prefix}loaded") as worker:
                 if tuple(worker.types) != reference.types:
                     raise UnavailableError("the result has integers where the original has floats without rounding")
             verdict = comparing.verdict(copy)
