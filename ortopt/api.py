@@ -97,8 +97,8 @@ def optimize(
         repair: Leave out what makes the result differ from the original. The first rewrite after which it differs is
             found by replaying the run: passes must do the same to the same graph each time, so instances of yours must
             not keep state between runs that changes what they do.
-        rtol: Relative error of floats that verification allows, as numpy's allclose. If it or ``atol`` is given, a float
-            agrees where ``|got - expected| <= atol + rtol * |expected|``, and the model's own noise is not asked for.
+        rtol: Relative error of floats that verification allows, as numpy's allclose. If it or ``atol`` is given, floats
+            agree where ``|got - expected| <= atol + rtol * |expected|``, and the model's own noise is not asked for.
             None goes by dtype, scale and noise.
         atol: Absolute error of floats that verification allows, as numpy's allclose; see ``rtol``.
         keep_pass: Repair by leaving out single rewrites, not their pass.
