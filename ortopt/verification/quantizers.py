@@ -17,7 +17,7 @@ from ortopt.semantics.op_traits import QUANTIZERS
 
 MICROSOFT: Final = "com.microsoft"
 
-_FROM_THIRD: Final = ("Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool", "ReduceMean")
+_FROM_THIRD: Final = ("Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool")
 
 OUTPUT_SCALES: Final = {
     ("", "QLinearConv"): 6,

@@ -18,7 +18,6 @@ _RANGES: Final = {
     for sign in ("", "U")
     if hasattr(ir.DataType, f"{sign}INT{bits}")
 }
-_AXES_AS_INPUT: Final = 18
 _SOFTMAX_OF_ONE_AXIS: Final = 13
 _FLOAT: Final = ir.DataType.FLOAT
 _TINY: Final = 1e-30
@@ -258,14 +257,6 @@ def _softmax(f: Formula) -> tuple[ir.Value, ...]:
     return f.give_quantized(f("Softmax", f.real(0), axis=axis), 3)
 
 
-def _mean(f: Formula) -> tuple[ir.Value, ...]:
-    keep = f.node.attributes.get_int("keepdims", 1)
-    axes = f.node.attributes.get_ints("axes", ())
-    if f.opset < _AXES_AS_INPUT or not axes:
-        return f.give_quantized(f("ReduceMean", f.real(0), keepdims=keep, **f.kept("axes")), 3)
-    return f.give_quantized(f("ReduceMean", f.real(0), f.constant(list(axes), np.int64), keepdims=keep), 3)
-
-
 def _concat(f: Formula) -> tuple[ir.Value, ...]:
     parts = [f.real(number) for number in range(2, len(f.node.inputs), 3)]
     return f.give_quantized(f("Concat", *parts, axis=f.node.attributes.get_int("axis", 0)), 0)
@@ -350,7 +341,6 @@ FORMULAS: Final[dict[tuple[str, str], Callable[[Formula], tuple[ir.Value, ...]]]
     (MICROSOFT, "QLinearGlobalAveragePool"): _of_one("GlobalAveragePool"),
     (MICROSOFT, "QLinearLeakyRelu"): _of_one("LeakyRelu", "alpha"),
     (MICROSOFT, "QLinearMul"): _of_two("Mul"),
-    (MICROSOFT, "QLinearReduceMean"): _mean,
     (MICROSOFT, "QLinearSigmoid"): _of_one("Sigmoid"),
     (MICROSOFT, "QLinearSoftmax"): _softmax,
     (MICROSOFT, "QLinearWhere"): _where,
