@@ -172,14 +172,7 @@ class Seconds(Kind):
 
 
 class Tolerance(Kind):
-    """A number that is not negative, or None."""
-
-    def parsed(self, flag: str, text: Any) -> Any:
-        """A number."""
-        try:
-            return float(text)
-        except ValueError:
-            raise UsageError(f"{flag} must be a number, not {text!r}") from None
+    """A finite number that is not negative, or None."""
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it is a finite number, and not negative."""

@@ -190,7 +190,7 @@ class Options:
         None,
         Tolerance(),
         "--rtol",
-        "Relative error of floats that verification allows, as numpy's allclose.",
+        "Relative error of floats that verification allows.",
         metavar="NUMBER",
         says="by dtype, scale and noise",
     )
@@ -198,7 +198,7 @@ class Options:
         None,
         Tolerance(),
         "--atol",
-        "Absolute error of floats that verification allows, as numpy's allclose.",
+        "Absolute error of floats that verification allows, beside the relative one.",
         metavar="NUMBER",
         says="by dtype, scale and noise",
     )

@@ -70,7 +70,7 @@ def test_the_docstring_describes_each_parameter_once_in_the_order_of_the_signatu
     [
         (optimize_command, set()),
         (bisect_command, {"strict", "repair", "keep_pass", "provenance"}),
-        (explain_command, {"repair", "keep_pass", "provenance"}),
+        (explain_command, {"repair", "rtol", "atol", "keep_pass", "provenance"}),
     ],
     ids=["optimize", "bisect", "explain"],
 )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
-from ortopt.option_kinds import Choice, Count, Seconds, Switch
+from ortopt.cli.numbers import Finite
+from ortopt.option_kinds import Choice, Count, Seconds, Switch, Tolerance
 from ortopt.options import Options, declarations
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def run_option(name: str, *, help_: str = "") -> Callable[[Any], Any]:
         more["type"], default = click.Choice(kind.values), default.value
     elif isinstance(kind, Seconds):
         more["type"] = float
+    elif isinstance(kind, Tolerance):
+        more["type"] = Finite(min=0)
     if isinstance(kind, Choice | Count) and default is not None:
         more |= {"default": default, "show_default": True}
     return click.option(declared.flag, name, multiple=kind.is_list, **more)

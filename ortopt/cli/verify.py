@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--thorough", is_flag=True, help="Draw many more input sets.")
-@click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
-@click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
+@run_option("rtol", help_="Relative error that is allowed.  [default: by dtype, scale and noise]")
+@run_option("atol", help_="Absolute error that is allowed, beside it.  [default: by dtype, scale and noise]")
 @run_option("providers")
 @click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
 @memory_option

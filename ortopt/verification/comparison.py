@@ -109,8 +109,8 @@ class Comparison:
         tolerances: The least tolerance of an output's floats, by its name.
         random: Outputs of which only dtypes and shapes are compared.
         rtol: If it or ``atol`` is given, floats agree where ``|got - expected| <= atol + rtol * |expected|``, whatever
-            their dtype and scale, and noise is not asked for.
-        atol: See ``rtol``.
+            their dtype, and noise is not asked for.
+        atol: See ``rtol``; if it is None, they agree where ``|got - expected| <= rtol * max(scale, |expected|)``.
         caps: The greatest error of an output that noise may excuse, by its name, where it is not its dtype's.
     """
 
@@ -170,7 +170,7 @@ class Comparison:
         if np.isnan(numbers[0]).all() and np.isnan(numbers[1]).all():
             return OutputRow(name, shown=False)
         if self.rtol is not None or self.atol is not None:
-            return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol or 0.0)
+            return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol)
         row = _measured(name, *numbers, max(self.tolerances.get(name, 0.0), TOLERANCES[dtype]))
         return row if math.isinf(row.worst) else _judged(row, self.caps.get(name))
 
@@ -343,10 +343,13 @@ def error_text(row: OutputRow) -> str:
     return f"{where}: an error of {row.worst:.2g} of the output's scale, where {row.tolerance:.2g} is allowed"
 
 
-def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float) -> OutputRow:
-    """A row by the measure of numpy's ``allclose``."""
+def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float | None) -> OutputRow:
+    """A row by the measure of numpy's ``allclose``; without ``atol``, numbers below the output's scale count as that."""
     if math.isinf(row.worst):
         return row
+    if atol is None:
+        row = dataclasses.replace(row, tolerance=rtol)
+        return row if row.worst <= rtol else dataclasses.replace(row, agrees=False, detail=error_text(row))
     finite = np.isfinite(expected)
     sizes = np.abs(np.where(finite, expected, 0))
     differences = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0))

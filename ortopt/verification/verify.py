@@ -78,8 +78,8 @@ def verify(
         timeout: Seconds after which it is given up as impossible. None gives the original 120 s and more if it is
             large, and the result 20 times longer than the original took besides: one that takes longer differs if the
             original was quick.
-        rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; if both are None, see
-            `ortopt.verification.comparison`.
+        rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; alone, relative to the output's
+            scale where that is greater than the number; if both are None, see `ortopt.verification.comparison`.
         atol: See ``rtol``.
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
