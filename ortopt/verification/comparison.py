@@ -344,7 +344,7 @@ def error_text(row: OutputRow) -> str:
 
 
 def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float | None) -> OutputRow:
-    """A row by the measure of numpy's ``allclose``; without ``atol``, numbers below the output's scale count as that."""
+    """A row by the measure of numpy's ``allclose``; without ``atol``, numbers below the output's scale count as it."""
     if math.isinf(row.worst):
         return row
     if atol is None:
