@@ -114,13 +114,14 @@ class ResultComparison:
             self.differing, self._label = [*differing, number], input_set.label  # in case that it does not run
             target = self._runner.folder / f"{self._prefix}result{number}"
             outputs = worker.run(input_set.source, target)
+            wanted = reference.wanted - reference.quantized if input_set.special else reference.wanted
             for i, (name, output) in enumerate(zip(worker.names, outputs, strict=True)):
-                if name in reference.wanted:
+                if name in wanted:
                     expected, got = restore(input_set.target, input_set.rows[i]), restore(target, output)
                     row = self._compare(number, i, expected, got)
                     compared[name].append(self._decide(row, number, i, expected, got) if row.doubtful else row)
                     (shown if row.shown and np.size(expected) else hidden if not row.shown else set()).add(name)
-            if any(not rows[-1].agrees for rows in compared.values()):
+            if any(not rows[-1].agrees for name, rows in compared.items() if name in wanted):
                 differing.append(number)
         self.differing = differing
         self._hidden = hidden - shown

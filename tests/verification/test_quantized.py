@@ -429,3 +429,18 @@ def test_every_formula_is_tested() -> None:
     }
     tested |= {"MatMulInteger", "QuantizeLinear"}
     assert {op for _, op in FORMULAS} <= tested
+
+
+OF_NAN = """main (float[N,8] x, float s, uint8 z, float o) => (float[N,8] y, float[N,8] p) {{
+    n = IsNaN (x) w = Where (n, o, x) q = QuantizeLinear ({}, s, z) y = DequantizeLinear (q, s, z) p = Neg ({}) }}"""
+
+
+@pytest.mark.parametrize(("changed", "status"), [(("w", "x"), "verified"), (("x", "w"), "differs")])
+def test_nan_is_compared_where_no_quantizer_makes_it_a_number(
+    changed: tuple[str, str], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
+    constants = {"s": np.float32(0.05), "z": np.uint8(100), "o": np.float32(1)}
+    models = [parsed(OF_NAN.format(*names), constants) for names in (("x", "x"), changed)]
+    found = verify(*models, in_process=True)
+    assert found.status == status, found.reason
