@@ -6,6 +6,7 @@ is rounded, always to the same number.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,24 +29,41 @@ def round_biases(model: ir.Model, token: CancellationToken = NEVER) -> None:
         token: Cancellation token.
     """
     opset = model.opset_imports.get("", 1)
+    for node, rounded in list(_biases(model, token)):
+        node.replace_input_with(2, NodeWriter(node, opset).constant(rounded, np.float32))
+
+
+def has_biases(model: ir.Model, token: CancellationToken = NEVER) -> bool:
+    """Whether there is anything to round.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    return any(True for _ in _biases(model, token))
+
+
+def _biases(model: ir.Model, token: CancellationToken) -> Iterator[tuple[ir.Node, Array]]:
+    """The nodes with such a bias, and what becomes of it."""
     for graph in scope.below(model.graph):
         for node in token.checked(tuple(graph)):
             if not node.domain and node.op_type in ("Conv", "Gemm") and len(node.inputs) > 2:
-                _round_bias(node, opset)
+                rounded = _rounded_bias(node)
+                if rounded is not None:
+                    yield node, rounded
 
 
-def _round_bias(node: ir.Node, opset: int) -> None:
+def _rounded_bias(node: ir.Node) -> Array | None:
     bias, data, weights = constant_tensor(node.inputs[2]), _scale(node.inputs[0]), _scale(node.inputs[1])
     if bias is None or data is None or weights is None or bias.dtype != ir.DataType.FLOAT:
-        return
+        return None
     numbers = bias.numpy()
     units = data.astype(np.float64) * weights
     if data.size != 1 or units.size not in (1, numbers.size) or numbers.ndim != 1 or not (units > 0).all():
-        return
+        return None
     if node.op_type == "Gemm":
         units = units * node.attributes.get_float("alpha", 1.0) / node.attributes.get_float("beta", 1.0)
-    rounded = np.rint(numbers / units.reshape(-1)) * units.reshape(-1)
-    node.replace_input_with(2, NodeWriter(node, opset).constant(rounded.astype(np.float32), np.float32))
+    return np.asarray(np.rint(numbers / units.reshape(-1)) * units.reshape(-1)).astype(np.float32)
 
 
 def _scale(value: ir.Value | None) -> Array | None:
@@ -57,4 +75,4 @@ def _scale(value: ir.Value | None) -> Array | None:
     return None if scale is None else scale.numpy()
 
 
-__all__ = ["round_biases"]
+__all__ = ["has_biases", "round_biases"]

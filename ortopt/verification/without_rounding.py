@@ -16,6 +16,7 @@ from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import WorkerError
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.result_comparison import ResultComparison
+from ortopt.verification.rounded_biases import has_biases
 from ortopt.verification.runner import ModelRunner, Source
 from ortopt.verification.tolerances import tolerances
 from ortopt.verification.unrounded import unrounded
@@ -67,12 +68,17 @@ class WithoutRounding:
                 self._ways[rounded] = _OneWay(*self._arguments, rounded)
             verdict = self._ways[rounded].compare(result, outputs, sets)
             self.differing = self._ways[rounded].differing
-            if verdict.status != "differs":
+            if verdict.status != "differs" or (rounded and not self._has_biases(result)):
                 return verdict
             first = first or verdict
         assert first is not None
         self.differing = self._ways[True].differing
         return first
+
+    def _has_biases(self, result: Source) -> bool:
+        _, original, _, token = self._arguments
+        models = (model if isinstance(model, ir.Model) else load(model, token) for model in (original, result))
+        return any(has_biases(model, token) for model in models)
 
 
 class _OneWay:
