@@ -59,6 +59,8 @@ def optimize(
     strict: bool = True,
     check_each: bool = False,
     repair: bool = True,
+    rtol: float | None = None,
+    atol: float | None = None,
     keep_pass: bool = False,
     provenance: bool = False,
     keep_functions: bool = False,
@@ -115,6 +117,11 @@ def optimize(
         repair: Leave out what makes the result differ from the original. The first rewrite after which it differs is
             found by replaying the run: passes must do the same to the same graph each time, so instances of yours must
             not keep state between runs that changes what they do.
+        rtol: Relative error of floats that verification allows. If it or ``atol`` is given, floats agree where
+            ``|got - expected| <= atol + rtol * |expected|``, and the model's own noise is not asked for. Without
+            ``atol``, an error is relative to the output's root mean square where that is greater than the number.
+            If both are None, the limit goes by dtype, scale and noise.
+        atol: Absolute error of floats that verification allows, beside the relative one; see ``rtol``.
         keep_pass: Repair by leaving out single rewrites, not their pass.
         provenance: Write into each new node which pass made it, from which nodes.
         keep_functions: Do not inline local functions.

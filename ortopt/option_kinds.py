@@ -179,6 +179,16 @@ class Share(Kind):
         return float(value)
 
 
+class Tolerance(Kind):
+    """A finite number that is not negative, or None."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a finite number, and not negative."""
+        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < math.inf):
+            raise UsageError(f"the {name} must be a number from 0 on, not {value!r}")
+        return value
+
+
 class Choice(Kind):
     """One of the values of an enumeration.
 

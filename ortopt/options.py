@@ -29,6 +29,7 @@ from ortopt.option_kinds import (
     Sizes,
     Switch,
     Text,
+    Tolerance,
     whole_number,
 )
 
@@ -205,6 +206,22 @@ class Options:
         False, Switch(), "--check-each", "Check the model after every pass; one that breaks it has failed."
     )
     repair: bool = _option(True, Switch(), "--repair", "Leave out what makes the result differ from the original.")
+    rtol: float | None = _option(
+        None,
+        Tolerance(),
+        "--rtol",
+        "Relative error of floats that verification allows.",
+        metavar="NUMBER",
+        says="by dtype, scale and noise",
+    )
+    atol: float | None = _option(
+        None,
+        Tolerance(),
+        "--atol",
+        "Absolute error of floats that verification allows, beside the relative one.",
+        metavar="NUMBER",
+        says="by dtype, scale and noise",
+    )
     keep_pass: bool = _option(False, Switch(), "--keep-pass", "Repair by leaving out single rewrites, not their pass.")
     provenance: bool = _option(
         False, Switch(), "--provenance", "Write into each new node which pass made it, from which nodes."

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
 @run_option("level")
 @run_options
+@run_option("rtol")
+@run_option("atol")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
 @click.option("--json", "as_json", is_flag=True, help="As data.")
 def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None:

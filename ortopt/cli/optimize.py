@@ -18,6 +18,8 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 @run_option("strict", help_="Refuse a result that cannot be trusted: a pass failed, or nothing could be verified.")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
+@run_option("rtol")
+@run_option("atol")
 @run_option("repair")
 @run_option("keep_pass")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")

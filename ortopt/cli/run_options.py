@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.limits import memory_option
-from ortopt.option_kinds import Choice, Count, Seconds, Share, Switch
+from ortopt.cli.numbers import Finite
+from ortopt.option_kinds import Choice, Count, Seconds, Share, Switch, Tolerance
 from ortopt.options import Options, declarations
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 HALF_PRECISION = ("float16", "bfloat16", "float16_tolerance", "float16_io", "keep_float32")
 """The options of a conversion to 16 bits, which is no pass."""
 
-OF_SOME = ("level", "strict", "repair", "keep_pass", "provenance", "value_info", "rename", *HALF_PRECISION)
+OF_SOME = (
+    *("level", "strict", "repair", "rtol", "atol", "keep_pass", "provenance", "value_info", "rename"),
+    *HALF_PRECISION,
+)
 """The options that not every command has which runs transformers."""
 
 
@@ -43,6 +47,8 @@ def run_option(name: str, *, help_: str = "") -> Callable[[Any], Any]:
         more["type"], default = click.Choice(kind.values), default.value
     elif isinstance(kind, Seconds | Share):
         more["type"] = float
+    elif isinstance(kind, Tolerance):
+        more["type"] = Finite(min=0)
     if isinstance(kind, Choice | Count) and default is not None:
         more |= {"default": default, "show_default": True}
     return click.option(declared.flag, name, multiple=kind.is_list, **more)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--thorough", is_flag=True, help="Draw many more input sets.")
-@click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
-@click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
+@run_option("rtol", help_="Relative error that is allowed.  [default: by dtype, scale and noise]")
+@run_option("atol", help_="Absolute error that is allowed, beside it.  [default: by dtype, scale and noise]")
 @run_option("providers")
 @click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
 @memory_option
@@ -108,6 +108,8 @@ def _show(outcome: Verification) -> None:
     sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
     reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
     out.print(f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}", soft_wrap=True)
+    if quantized := report.of_quantizers(report.plain(outcome)):
+        out.print(f"quantized: {quantized}", soft_wrap=True)
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class HalfPrecisionOptimization(Optimization):
         limit = self._asked.limit
         if limit is not None:
             limit = max(0, limit - self._transformation.run.offered)
-        options = dataclasses.replace(self._asked, opset=None, dims={}, limit=limit, timeout=None)
+        options = dataclasses.replace(self._asked, opset=None, dims={}, input_shapes={}, limit=limit, timeout=None)
         self._behind = _RunBehind(
             converted,
             options,

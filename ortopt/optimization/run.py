@@ -285,6 +285,8 @@ class Optimization:
             interface=interface,
             thorough=self.is_thorough,
             providers=self.options.providers if providers is None else providers,
+            rtol=self.options.rtol,
+            atol=self.options.atol,
             token=self.token,
         )
 

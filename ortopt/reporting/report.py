@@ -307,6 +307,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     yield from half_precision.lines(data["half_precision"])
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data['verification'])}"
+    if quantized := of_quantizers(data["verification"]):
+        yield f"quantized: {quantized}"
     yield f"needs: {_needs(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
@@ -404,6 +406,28 @@ def _verification(outcome: Mapping[str, Any] | None) -> str:
         shown = worst if isinstance(worst, str) else f"{worst:.2g}"
         parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
     return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
+
+
+def of_quantizers(outcome: Mapping[str, Any] | None) -> str:
+    """What rounding to few bits does to a quantized model, and how its result compares without; empty of others.
+
+    Args:
+        outcome: A `Verification` as plain data.
+    """
+    if not outcome or not outcome["quantizers"]:
+        return ""
+    count = outcome["quantizers"]
+    text = f"{count} node{' rounds' if count == 1 else 's round'} to few bits"
+    moved = [row for row in outcome["outputs"] if isinstance(row["noise"], float)]
+    if moved:
+        most = max(moved, key=lambda row: float(row["noise"]))
+        text += f", whose steps move output {quoted(most['name'])} by up to {most['noise']:.2g} of its scale"
+    if outcome["not_unrounded"]:
+        return f"{text}; not compared without rounding: {one_line(outcome['not_unrounded'])}"
+    if outcome["unrounded"] is None:
+        return text
+    error = outcome["unrounded"]
+    return f"{text}; without rounding, the worst error is {error if isinstance(error, str) else f'{error:.2g}'}"
 
 
 def size(nbytes: int) -> str:

@@ -109,14 +109,16 @@ class Comparison:
         tolerances: The least tolerance of an output's floats, by its name.
         random: Outputs of which only dtypes and shapes are compared.
         rtol: If it or ``atol`` is given, floats agree where ``|got - expected| <= atol + rtol * |expected|``, whatever
-            their dtype and scale, and noise is not asked for.
-        atol: See ``rtol``.
+            their dtype, and noise is not asked for.
+        atol: See ``rtol``; if it is None, they agree where ``|got - expected| <= rtol * max(scale, |expected|)``.
+        caps: The greatest error of an output that noise may excuse, by its name, where it is not its dtype's.
     """
 
     tolerances: Mapping[str, float] = field(default_factory=dict)
     random: Collection[str] = frozenset()
     rtol: float | None = None
     atol: float | None = None
+    caps: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, name: str, type_: str, expected: Any, got: Any, *, extreme: bool = False) -> OutputRow:
         """Compare two outputs: arrays (bfloat16 and float8 as their bits), lists, dicts or None.
@@ -168,9 +170,9 @@ class Comparison:
         if np.isnan(numbers[0]).all() and np.isnan(numbers[1]).all():
             return OutputRow(name, shown=False)
         if self.rtol is not None or self.atol is not None:
-            return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol or 0.0)
+            return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol)
         row = _measured(name, *numbers, max(self.tolerances.get(name, 0.0), TOLERANCES[dtype]))
-        return row if math.isinf(row.worst) else _judged(row)
+        return row if math.isinf(row.worst) else _judged(row, self.caps.get(name))
 
 
 def is_float(value: Any, type_: str) -> bool:
@@ -310,10 +312,10 @@ def _surroundings(sizes: Array) -> Array:
     return scales
 
 
-def _judged(row: OutputRow) -> OutputRow:
+def _judged(row: OutputRow, cap: float | None) -> OutputRow:
     """A row by what is usual; doubtful if the noise may say otherwise."""
     limits = LIMITS[row.tolerance]
-    doubtful = row.worst <= limits.cap and (row.worst > limits.sure or row.zeros > 0 or row.local > 0)
+    doubtful = row.worst <= (cap or limits.cap) and (row.worst > limits.sure or row.zeros > 0 or row.local > 0)
     if row.worst > row.tolerance:
         return dataclasses.replace(row, agrees=False, detail=error_text(row), doubtful=doubtful)
     if row.zeros:
@@ -321,11 +323,12 @@ def _judged(row: OutputRow) -> OutputRow:
     return dataclasses.replace(row, doubtful=doubtful)
 
 
-def regardless_of_signs(row: OutputRow) -> OutputRow:
-    """A row whose zeros may have either sign."""
+def regardless_of_signs(row: OutputRow, cap: float | None = None) -> OutputRow:
+    """A row whose zeros may have either sign; ``cap`` is its own in `Comparison.caps`."""
     if not row.zeros or math.isinf(row.worst):
         return row
-    return _judged(dataclasses.replace(row, zeros=0, first_zero=(), agrees=True, detail="", doubtful=False))
+    row = dataclasses.replace(row, zeros=0, first_zero=(), agrees=True, detail="", doubtful=False)
+    return _judged(row, cap)
 
 
 def zero_text(row: OutputRow) -> str:
@@ -340,10 +343,13 @@ def error_text(row: OutputRow) -> str:
     return f"{where}: an error of {row.worst:.2g} of the output's scale, where {row.tolerance:.2g} is allowed"
 
 
-def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float) -> OutputRow:
-    """A row by the measure of numpy's ``allclose``."""
+def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: float | None) -> OutputRow:
+    """A row by the measure of numpy's ``allclose``; without ``atol``, numbers below the output's scale count as it."""
     if math.isinf(row.worst):
         return row
+    if atol is None:
+        row = dataclasses.replace(row, tolerance=rtol)
+        return row if row.worst <= rtol else dataclasses.replace(row, agrees=False, detail=error_text(row))
     finite = np.isfinite(expected)
     sizes = np.abs(np.where(finite, expected, 0))
     differences = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0))

@@ -15,12 +15,29 @@ from ortopt.verification.tolerances import LIMITS
 TIMES_THE_NOISE: Final = 8
 """How many times the original's own noise an error may be: both are the greatest of many, one run each."""
 
+TIMES_THE_STEPS: Final = 1.5
+"""The same where every quantizer of a copy has rounded otherwise: a right result rounds otherwise at few places."""
+
+STEPS_CAP: Final = 1.0
+"""What no steps of quantizers excuse, as a share of the output's scale, where a result is right without rounding."""
+
+_MEAN_CAP: Final = 0.25
+"""The same for the root mean square of the errors, as a share of the greatest that is excused."""
+
 _FEW: Final = 0.01
 """The share of an output's integers that may come out differently where the original itself is undecided."""
 
 
 def decide_by_noise(
-    row: OutputRow, noise: float, mean: float, zeros: int = 0, *, local: float = 0.0, extreme: bool = False
+    row: OutputRow,
+    noise: float,
+    mean: float,
+    zeros: int = 0,
+    *,
+    local: float = 0.0,
+    extreme: bool = False,
+    times: float = TIMES_THE_NOISE,
+    cap: float | None = None,
 ) -> OutputRow:
     """A doubtful row of floats, once the model's own noise is known.
 
@@ -32,11 +49,15 @@ def decide_by_noise(
             are sums that cancel out (`zeros_cancel_out`).
         local: The greatest error that the original makes itself, relative to its surroundings.
         extreme: Whether no error is too large to be noise.
+        times: How many times the noise an error may be.
+        cap: The greatest error that noise excuses; None goes by the row's dtype.
     """
     limits = LIMITS[row.tolerance]
     usual = row.tolerance
-    allowed = min(max(limits.sure, TIMES_THE_NOISE * noise), math.inf if extreme else limits.cap)
-    mean_allowed = max(limits.sure, TIMES_THE_NOISE * mean)
+    allowed = min(max(limits.sure, times * noise), math.inf if extreme else cap or limits.cap)
+    mean_allowed = max(limits.sure, times * mean)
+    if cap is not None:
+        mean_allowed = min(mean_allowed, _MEAN_CAP * cap)
     row = dataclasses.replace(row, tolerance=allowed, noise=noise, doubtful=False, agrees=True, detail="")
     if row.worst > allowed:
         detail = f"{error_text(row)} (the model's own noise is {noise:.2g})"
@@ -44,7 +65,7 @@ def decide_by_noise(
     if row.mean > mean_allowed:
         detail = f"the errors are {row.mean:.2g} of the output's scale on average, where {mean_allowed:.2g} is allowed"
         return dataclasses.replace(row, agrees=False, detail=f"{detail} (the model's own noise is {mean:.2g})")
-    if row.local > max(usual, TIMES_THE_NOISE * local):
+    if row.local > max(usual, times * local):
         detail = f"{row.local_detail}, where the output is uneven (the model's own noise is {local:.2g} there)"
         return dataclasses.replace(row, agrees=False, detail=detail)
     if row.zeros and not zeros:
@@ -130,6 +151,38 @@ def _kinds(array: Array) -> Array:
     return np.where(np.isnan(array), 2, np.where(np.isinf(array), np.sign(array), 3))
 
 
+def decide_by_steps(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
+    """A row of quantized integers that differ: right if copies whose quantizers round otherwise are as far away.
+
+    Args:
+        row: The row.
+        expected: What the original gave.
+        got: What the result gave.
+        others: What these copies gave.
+    """
+    arrays = [
+        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
+    ]
+    if not isinstance(expected, np.ndarray) or expected.dtype != got.dtype or expected.shape != got.shape:
+        return row
+    spread = max((_distance(expected, array) for array in arrays), default=0.0)
+    apart = _distance(expected, got)
+    if apart > max(1.0, TIMES_THE_STEPS * spread):
+        return row
+    share = float(np.mean(expected != got))
+    range_ = float(np.iinfo(expected.dtype).max) - float(np.iinfo(expected.dtype).min)
+    return dataclasses.replace(
+        row,
+        worst=apart / range_,
+        tolerance=max(1.0, TIMES_THE_STEPS * spread) / range_,
+        mean=share / range_,
+        noise=spread / range_,
+        agrees=True,
+        detail="",
+        doubtful=False,
+    )
+
+
 def decide_by_distance(row: OutputRow, expected: Any, got: Any, others: Sequence[Any]) -> OutputRow:
     """A row of integers that differ on extreme inputs: right if copies of the original are as far from it.
 
@@ -155,10 +208,13 @@ def _distance(array: Array, other: Array) -> float:
 
 
 __all__ = [
+    "STEPS_CAP",
     "TIMES_THE_NOISE",
+    "TIMES_THE_STEPS",
     "accept_explained_infinities",
     "decide_by_distance",
     "decide_by_matches",
     "decide_by_noise",
+    "decide_by_steps",
     "zeros_cancel_out",
 ]

@@ -236,6 +236,7 @@ class Search:
         input_set = self._attempt(worker, drawn, " and ".join(parts))
         input_set.signs = way.floats != "coarse"
         input_set.extreme = way.is_extreme
+        input_set.special = way.floats in _KINDS
         return input_set
 
     def _try_empty(self, worker: Worker) -> list[InputSet]:

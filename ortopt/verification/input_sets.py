@@ -28,10 +28,12 @@ class InputSet:
         signs: Whether the signs of zeros count.
         extreme: Whether its numbers are such that results may differ legitimately, so that the original's own noise
             decides on all that is not clearly right.
+        special: Whether NaN or infinities were drawn: what a quantizer makes of NaN is any number.
     """
 
     signs = True
     extreme = False
+    special = False
 
     def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
         self.source = source

@@ -15,6 +15,7 @@ from ortopt.verification import noise
 from ortopt.verification.input_sets import InputSet, inputs_from, store_inputs
 from ortopt.verification.process import WorkerError
 from ortopt.verification.runner import ModelRunner, Source
+from ortopt.verification.stepped import stepped
 from ortopt.verification.worker import restore
 
 _PERTURBATIONS: Final = 6
@@ -37,15 +38,28 @@ class PerturbedCopies:
     """Copies of an original, of several kinds (see `ortopt.verification.noise`).
 
     ``jitter0`` and ``jitter1`` are moved by a unit in the last place, ``perturb0`` and so on by up to a few units,
-    ``wide`` is widened, ``optimized`` is optimized by ONNX Runtime.
+    ``wide`` is widened, ``optimized`` is optimized by ONNX Runtime. Of ``stepped0`` and ``stepped1`` each quantizer
+    rounds otherwise (`ortopt.verification.stepped`).
 
     Args:
         runner: Runs them.
         original: A path or a model.
         sets: All input sets, by number.
+        is_quantized: Whether the original has quantizers.
+        prefix: Of the names of files: for a second original of the same runner.
     """
 
-    def __init__(self, runner: ModelRunner, original: Source, sets: Mapping[int, InputSet]) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        original: Source,
+        sets: Mapping[int, InputSet],
+        *,
+        is_quantized: bool = False,
+        prefix: str = "",
+    ) -> None:
+        self._stepped: tuple[str, ...] = ("stepped0", "stepped1") if is_quantized else ()
+        self._prefix = prefix
         self._runner = runner
         self._original = original
         self._sets = sets
@@ -60,19 +74,30 @@ class PerturbedCopies:
             expected: What the original gives, whose dtype they get.
             type_: The output's type in ONNX's spelling.
         """
-        for kind in ("jitter0", "jitter1", "wide", "optimized"):
+        for kind in (*self._stepped, "jitter0", "jitter1", "wide", "optimized"):
             outputs = self._of(kind, number)
             if outputs is not None:
                 yield kind, _in_dtype_of(restore(outputs.folder, outputs.rows[i]), expected, type_)
 
     def perturbed(self, number: int, i: int) -> list[Any]:
-        """What copies give that are moved by several units in the last place, or widened.
+        """What copies give that are moved by several units in the last place, or by steps, or widened.
 
         Args:
             number: The input set.
             i: The output.
         """
-        kinds = (*(f"perturb{n}" for n in range(_PERTURBATIONS)), "wide")
+        return self._outputs_of((*self._stepped, *(f"perturb{n}" for n in range(_PERTURBATIONS)), "wide"), number, i)
+
+    def stepped(self, number: int, i: int) -> list[Any]:
+        """What copies give whose quantizers round otherwise.
+
+        Args:
+            number: The input set.
+            i: The output.
+        """
+        return self._outputs_of(self._stepped, number, i)
+
+    def _outputs_of(self, kinds: Iterable[str], number: int, i: int) -> list[Any]:
         every = [self._of(kind, number) for kind in kinds]
         return [restore(outputs.folder, outputs.rows[i]) for outputs in every if outputs is not None]
 
@@ -87,9 +112,10 @@ class PerturbedCopies:
 
     def _run(self, kind: str, number: int) -> PerturbedOutputs | None:
         runner, token, input_set = self._runner, self._runner.token, self._sets[number]
-        source, target = runner.folder / f"{kind}-in{number}", runner.folder / f"{kind}-out{number}"
+        label = f"{self._prefix}{kind}"
+        source, target = runner.folder / f"{label}-in{number}", runner.folder / f"{label}-out{number}"
         if kind == "optimized":
-            with runner.worker(self._original, kind, optimize=True) as worker:
+            with runner.worker(self._original, label, optimize=True) as worker:
                 return PerturbedOutputs(target, worker.run(input_set.source, target))
         model = self._original if isinstance(self._original, ir.Model) else load(self._original, token)
         if noise.constant_bytes(model, token) > noise.LARGEST_COPY:
@@ -101,13 +127,15 @@ class PerturbedCopies:
             if copy is None:
                 return None
             moved = noise.widened_inputs(inputs, copy)
+        elif kind in self._stepped:
+            copy, moved = stepped(model, int(kind[-1]), token), dict(inputs)
         else:
             units = noise.PERTURBED_BY if kind.startswith("perturb") else 1
             seed = int(kind[-1])
             copy = noise.jittered(model, seed, units, token)
             moved = noise.jittered_inputs(inputs, seed, units, token, small=input_set.extreme)
         store_inputs(moved, source)
-        with runner.worker(copy, kind) as worker:
+        with runner.worker(copy, label) as worker:
             return PerturbedOutputs(target, worker.run(source, target))
 
 

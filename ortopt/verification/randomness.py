@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +24,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.serialization.load import load
+from ortopt.verification.node_writer import NodeWriter
 
 Signature: TypeAlias = tuple[str, ...]
 
@@ -167,25 +168,8 @@ def _dtype(node: ir.Node) -> ir.DataType | None:
     return dtype if dtype is not None or node.inputs[0] is None else node.inputs[0].dtype
 
 
-class _Writer:
-    """Writes nodes before another one."""
-
-    def __init__(self, node: ir.Node, opset: int) -> None:
-        self.node = node
-        self.opset = opset
-        assert node.graph is not None
-        self._graph = node.graph
-
-    def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        new = ir.node(op_type, list(inputs), attributes=attributes or None)
-        self._graph.insert_before(self.node, new)
-        return new.outputs[0]
-
-    def constant(self, value: Any, dtype: Any) -> ir.Value:
-        return self("Constant", value=ir.Tensor(np.array(value, dtype)))
-
-    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        return self("Cast", value, to=dtype.value)
+class _Writer(NodeWriter):
+    """Writes nodes before a random one."""
 
     def uniform(self, shape: ir.Value, salt: int) -> ir.Value:
         """Floats from 0 to 1 that look random: a permutation of equal steps, stirred."""
@@ -218,11 +202,7 @@ def _give(node: ir.Node, salt: int, model: ir.Model) -> None:
             )
             output.replace_all_uses_with(mask)
     values = write("CastLike", value[0], node.inputs[0]) if dtype is None else write.cast(value[0], dtype)
-    node.resize_inputs(1)
-    node.replace_input_with(0, values)
-    node.resize_outputs(1)
-    node.attributes.clear()
-    node.op_type = "Identity"
+    write.become(values)
 
 
 def _float(node: ir.Node, name: str, default: float) -> float:

@@ -18,6 +18,7 @@ from ortopt.verification.input_search import MAX_CRASHES, Search
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Inputs, Interface, Recorded
 from ortopt.verification.process import WorkerError
+from ortopt.verification.quantizers import quantized_outputs, quantizers
 from ortopt.verification.randomness import random_outputs
 from ortopt.verification.runner import ModelRunner, Source
 from ortopt.verification.tolerances import TOLERANCES, tolerances
@@ -35,6 +36,11 @@ class OriginalFacts:
         atol: As `Comparison` takes it.
         interface: Its inputs before it was given the sizes; None if the sizes are not its own.
         token: Cancellation token.
+
+    Attributes:
+        quantized: The outputs that depend on a node that rounds to few bits; none where the caller has chosen the
+            tolerance.
+        quantizers: How many such nodes there are.
     """
 
     def __init__(
@@ -49,6 +55,8 @@ class OriginalFacts:
     ) -> None:
         self.interface = Interface(model, token) if interface is None else interface
         self.comparison = Comparison(tolerances(model, token), random_outputs(model, token), rtol, atol)
+        self.quantized = quantized_outputs(model, token) if rtol is None and atol is None else frozenset()
+        self.quantizers = sum(1 for _ in quantizers(model, token)) if self.quantized else 0
         self.seed = seed
         self.sizes = dict(sizes)
 
@@ -78,6 +86,8 @@ class ReferenceOutputs:
         reference_seconds: Seconds that the original took.
         comparison: How results are compared.
         wanted: The outputs to compare.
+        quantized: Those that depend on a node that rounds to few bits.
+        quantizers: How many such nodes the original has.
     """
 
     names: tuple[str, ...]
@@ -86,6 +96,8 @@ class ReferenceOutputs:
     reference_seconds: float
     comparison: Comparison
     wanted: frozenset[str]
+    quantized: frozenset[str] = frozenset()
+    quantizers: int = 0
 
     def only(self, outputs: Collection[str] | None, sets: Collection[int] | None) -> ReferenceOutputs:
         """The same with fewer outputs and input sets; those of no such name are ignored."""
@@ -143,7 +155,16 @@ def run_original(
         except UsageError as error:
             return Verification("impossible", f"no inputs can be drawn: {error}", attempts=runner.attempts)
     seconds = time.monotonic() - start
-    return ReferenceOutputs(names, types, dict(enumerate(sets)), seconds, facts.comparison, frozenset(names))
+    return ReferenceOutputs(
+        names,
+        types,
+        dict(enumerate(sets)),
+        seconds,
+        facts.comparison,
+        frozenset(names),
+        facts.quantized,
+        facts.quantizers,
+    )
 
 
 __all__ = ["OriginalFacts", "ReferenceOutputs", "run_original"]

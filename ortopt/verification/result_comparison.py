@@ -13,10 +13,13 @@ import numpy as np
 from ortopt.verification import noise
 from ortopt.verification.comparison import OutputRow, is_float, regardless_of_signs, worst_of
 from ortopt.verification.doubtful_outputs import (
+    TIMES_THE_NOISE,
+    TIMES_THE_STEPS,
     accept_explained_infinities,
     decide_by_distance,
     decide_by_matches,
     decide_by_noise,
+    decide_by_steps,
     zeros_cancel_out,
 )
 from ortopt.verification.perturbed_outputs import PerturbedCopies
@@ -27,6 +30,7 @@ from ortopt.verification.verdict import Verification, verdict_of
 from ortopt.verification.worker import restore
 
 _TIMES_THE_ORIGINAL: Final = 20.0  # that the result may take longer
+_QUANTIZED_BYTES: Final = 2  # integers of up to 16 bits come from quantizers, wider ones may be indices
 _MEASURES: Final = (operator.attrgetter("worst"), operator.attrgetter("mean"), operator.attrgetter("local"))
 
 
@@ -50,12 +54,16 @@ class ResultComparison:
         runner: Runs it.
         reference: The outputs of the original.
         copies: Copies of the original, for outputs that are neither clearly right nor clearly wrong.
+        prefix: Of the names of files: for a second original of the same runner.
 
     Attributes:
         differing: The input sets on which the result differs or does not run.
     """
 
-    def __init__(self, runner: ModelRunner, reference: ReferenceOutputs, copies: PerturbedCopies) -> None:
+    def __init__(
+        self, runner: ModelRunner, reference: ReferenceOutputs, copies: PerturbedCopies, prefix: str = ""
+    ) -> None:
+        self._prefix = prefix
         self.differing = list(reference.sets)
         self._runner = runner
         self._reference = reference
@@ -65,7 +73,7 @@ class ResultComparison:
 
     def verdict(self, result: Source) -> Verification:
         """The verdict on a result."""
-        with self._runner.worker(result, "result") as worker:
+        with self._runner.worker(result, f"{self._prefix}result") as worker:
             return self._verdict(worker)
 
     def _verdict(self, worker: Worker) -> Verification:
@@ -104,15 +112,16 @@ class ResultComparison:
         hidden: set[str] = set()  # NaN everywhere
         for number, input_set in reference.sets.items():
             self.differing, self._label = [*differing, number], input_set.label  # in case that it does not run
-            target = self._runner.folder / f"result{number}"
+            target = self._runner.folder / f"{self._prefix}result{number}"
             outputs = worker.run(input_set.source, target)
+            wanted = reference.wanted - reference.quantized if input_set.special else reference.wanted
             for i, (name, output) in enumerate(zip(worker.names, outputs, strict=True)):
-                if name in reference.wanted:
+                if name in wanted:
                     expected, got = restore(input_set.target, input_set.rows[i]), restore(target, output)
                     row = self._compare(number, i, expected, got)
                     compared[name].append(self._decide(row, number, i, expected, got) if row.doubtful else row)
                     (shown if row.shown and np.size(expected) else hidden if not row.shown else set()).add(name)
-            if any(not rows[-1].agrees for rows in compared.values()):
+            if any(not rows[-1].agrees for name, rows in compared.items() if name in wanted):
                 differing.append(number)
         self.differing = differing
         self._hidden = hidden - shown
@@ -131,13 +140,17 @@ class ResultComparison:
         reference, input_set = self._reference, self._reference.sets[number]
         name, type_ = reference.names[i], reference.types[i]
         row = reference.comparison.of(name, type_, expected, got, extreme=input_set.extreme)
-        return row if input_set.signs else regardless_of_signs(row)
+        return row if input_set.signs else regardless_of_signs(row, reference.comparison.caps.get(name))
 
     def _decide(self, row: OutputRow, number: int, i: int, expected: Any, got: Any) -> OutputRow:
         """A row that is neither clearly right nor clearly wrong, by what copies of the original give."""
         compare, type_ = self._reference.comparison.of, self._reference.types[i]
         extreme = self._reference.sets[number].extreme
         if math.isinf(row.worst) and not (extreme and is_float(expected, type_)):
+            if expected.dtype.itemsize <= _QUANTIZED_BYTES and row.name in self._reference.comparison.caps:
+                decided = decide_by_steps(row, expected, got, self._copies.stepped(number, i))
+                if decided.agrees:
+                    return decided
             others = self._copies.perturbed(number, i)
             decided = decide_by_matches(row, expected, got, others)
             return decided if decided.agrees or not extreme else decide_by_distance(row, expected, got, others)
@@ -159,23 +172,30 @@ class ResultComparison:
                 spread[kind] = compared
             if row.zeros and zeros_cancel_out(expected, got, others):
                 zeros = max(zeros, row.zeros)
-            decided = _by_spread(row, spread, zeros, extreme=extreme)
+            decided = self._by_spread(row, spread, zeros, extreme=extreme)
             if decided.agrees and not decided.doubtful:  # another copy could only allow more
                 return decided
-        return _by_spread(row, spread, zeros, extreme=extreme)
+        return self._by_spread(row, spread, zeros, extreme=extreme)
+
+    def _by_spread(self, row: OutputRow, spread: Mapping[str, OutputRow], zeros: int, *, extreme: bool) -> OutputRow:
+        """A doubtful row by how copies of the original compare with it."""
+        if not spread:
+            return row
+        largest, mean, local = _noise(spread)
+        times = TIMES_THE_STEPS if any(kind.startswith("stepped") for kind in spread) else TIMES_THE_NOISE
+        cap = self._reference.comparison.caps.get(row.name)
+        return decide_by_noise(row, largest, mean, zeros, local=local, extreme=extreme, times=times, cap=cap)
 
 
-def _by_spread(row: OutputRow, spread: Mapping[str, OutputRow], zeros: int, *, extreme: bool) -> OutputRow:
-    """A doubtful row by how copies of the original compare with it."""
-    if not spread:
-        return row
+def _noise(spread: Mapping[str, OutputRow]) -> tuple[float, float, float]:
+    """The greatest errors of copies of the original, and the greatest of their means, and relative to surroundings."""
     own = [copy for kind, copy in spread.items() if kind != "optimized"]
     largest = max((copy.worst for copy in own), default=0.0)
     optimized = spread.get("optimized")
     if optimized is not None and (not own or optimized.worst <= noise.TRUSTED_TIMES * largest):
         own.append(optimized)
-    largest, mean, local = (max((get(copy) for copy in own), default=0.0) for get in _MEASURES)
-    return decide_by_noise(row, largest, mean, zeros, local=local, extreme=extreme)
+    worst, mean, local = (max((get(copy) for copy in own), default=0.0) for get in _MEASURES)
+    return worst, mean, local
 
 
 __all__ = ["ResultComparison", "load_failure"]

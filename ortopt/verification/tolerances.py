@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.semantics.op_traits import SHAPE_QUERIES
+from ortopt.verification.quantizers import rounds
 
 TOLERANCES: Final = {
     ir.DataType.DOUBLE: 1e-9,
@@ -25,7 +26,6 @@ TOLERANCES: Final = {
 }
 """What an output may differ by where its model's noise is not known."""
 
-_QUANTIZING: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 
@@ -126,7 +126,7 @@ def _of_type(dtype: ir.DataType | None) -> float:
 def _own(node: ir.Node) -> float:
     """The tolerance of a node's results, whatever its inputs are."""
     tolerance = 0.0
-    if node.op_type in _QUANTIZING or node.op_type.startswith("QLinear"):
+    if rounds(node):
         tolerance = TOLERANCES[ir.DataType.FLOAT16]
     for name, attribute in node.attributes.items():
         if attribute.is_ref():

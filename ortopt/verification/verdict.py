@@ -26,6 +26,10 @@ class Verification:
         attempts: How many input sets were tried on the original.
         random: Whether outputs are random, so that only their dtypes and shapes were compared; ``reason`` names them.
         seconds: How long the verification took.
+        quantizers: How many nodes of the original round to integers of few bits.
+        unrounded: The worst error where nothing is rounded (`ortopt.verification.unrounded`), as `worst` is measured;
+            None where that was not compared.
+        not_unrounded: Why it was not, of a quantized original.
     """
 
     status: Literal["verified", "differs", "not shown", "impossible"]
@@ -37,6 +41,9 @@ class Verification:
     attempts: int = 0
     random: bool = False
     seconds: float = 0.0
+    quantizers: int = 0
+    unrounded: float | None = None
+    not_unrounded: str = ""
 
 
 def verdict_of(

@@ -29,6 +29,7 @@ from ortopt.errors import UsageError, VerificationError
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
 from ortopt.system.threads import BackgroundThread
+from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
 from ortopt.verification.perturbed_outputs import PerturbedCopies
@@ -38,6 +39,7 @@ from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutput
 from ortopt.verification.result_comparison import ResultComparison, load_failure
 from ortopt.verification.runner import ModelRunner, Source, nbytes
 from ortopt.verification.verdict import Verification
+from ortopt.verification.without_rounding import UnavailableError, WithoutRounding
 from ortopt.verification.worker import restore
 
 _EARLY_BYTES: Final = 1 << 28
@@ -76,8 +78,8 @@ def verify(
         timeout: Seconds after which it is given up as impossible. None gives the original 120 s and more if it is
             large, and the result 20 times longer than the original took besides: one that takes longer differs if the
             original was quick.
-        rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; if both are None, see
-            `ortopt.verification.comparison`.
+        rtol: With ``atol``, what floats may differ by as in numpy's ``allclose``; alone, relative to the output's
+            scale where that is greater than the number; if both are None, see `ortopt.verification.comparison`.
         atol: See ``rtol``.
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
@@ -167,6 +169,7 @@ class Reference:
         self._early_thread: BackgroundThread | None = None
         self._outputs: ReferenceOutputs | Verification | None = None
         self._copies: PerturbedCopies | None = None
+        self._without_rounding: WithoutRounding | None = None
         self._differing: list[int] = []
         self._given_values: GivenValues | None = None
 
@@ -256,7 +259,7 @@ class Reference:
         deadline = None if timeout is None else Deadline(timeout)
         reference = self._reference(deadline)
         if isinstance(reference, ReferenceOutputs):
-            verification = self._compare(result, reference.only(outputs, sets), self._copies_with(reference))
+            verification = self._compare(result, reference, outputs, sets)
         else:
             verification = reference
         return dataclasses.replace(verification, seconds=time.monotonic() - start)
@@ -291,11 +294,19 @@ class Reference:
 
     def _copies_with(self, reference: ReferenceOutputs) -> PerturbedCopies:
         if self._copies is None:
-            self._copies = PerturbedCopies(self._runner, self._original, reference.sets)
+            is_quantized = bool(reference.quantized)
+            self._copies = PerturbedCopies(self._runner, self._original, reference.sets, is_quantized=is_quantized)
         return self._copies
 
-    def _compare(self, result: Source, reference: ReferenceOutputs, copies: PerturbedCopies) -> Verification:
+    def _compare(
+        self,
+        result: Source,
+        reference: ReferenceOutputs,
+        outputs: Collection[str] | None,
+        sets: Collection[int] | None,
+    ) -> Verification:
         """The verdict on a result; one that may be random is loaded, and its copy with fixed values is compared."""
+        copies = self._copies_with(reference)
         if self._given_values is not None:
             failure = load_failure(self._runner, result)
             if failure is not None:
@@ -305,11 +316,45 @@ class Reference:
             random |= frozenset(reference.comparison.random)
             comparison = dataclasses.replace(reference.comparison, random=random)
             reference = dataclasses.replace(reference, comparison=comparison)
+        if not reference.quantized:
+            return self._verdict(result, reference.only(outputs, sets), copies)
+        return self._quantized_verdict(result, reference, outputs, sets)
+
+    def _verdict(self, result: Source, reference: ReferenceOutputs, copies: PerturbedCopies) -> Verification:
         comparing = ResultComparison(self._runner, reference, copies)
         try:
             return comparing.verdict(result)
         finally:
             self._differing = comparing.differing
+
+    def _quantized_verdict(
+        self,
+        result: Source,
+        reference: ReferenceOutputs,
+        outputs: Collection[str] | None,
+        sets: Collection[int] | None,
+    ) -> Verification:
+        """The verdict on a result of a quantized model: as it is, and without rounding.
+
+        Where it is right without rounding, steps of quantizers may excuse more of what it gives as it is.
+        """
+        if self._without_rounding is None:
+            self._without_rounding = WithoutRounding(self._runner, self._original, reference, self._token)
+        facts: dict[str, Any] = {"quantizers": reference.quantizers}
+        try:
+            smooth = self._without_rounding.compare(result, outputs, sets)
+        except UnavailableError as reason:
+            facts["not_unrounded"] = str(reason)
+        else:
+            facts["unrounded"] = smooth.worst
+            if smooth.status == "differs":
+                self._differing = self._without_rounding.differing
+                return dataclasses.replace(smooth, reason=f"without rounding, {smooth.reason}", **facts)
+            caps = dict.fromkeys(reference.quantized, STEPS_CAP)
+            comparison = dataclasses.replace(reference.comparison, caps=caps)
+            reference = dataclasses.replace(reference, comparison=comparison)
+        verdict = self._verdict(result, reference.only(outputs, sets), self._copies_with(reference))
+        return dataclasses.replace(verdict, **facts)
 
     def _await_early(self, deadline: Deadline | None) -> ReferenceOutputs | Verification:
         """What came of `begin`.

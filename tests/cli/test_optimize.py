@@ -14,6 +14,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import optimize
+from ortopt.errors import UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -380,3 +381,21 @@ def test_an_unverifiable_model_is_written_with_a_warning(ortopt: Any, report: Re
     done = ortopt("optimize", model)
     assert "warning: the result could not be verified" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_tolerance_lets_a_pass_approximate(ortopt: Any, model: Path, report: Report) -> None:
+    text = "main (float[N,64] x) => (float[N,64] y) { g = Gelu (x) y = Identity (g) }"
+    save(parse(text, 20), model)
+    enabled = ("--enable", "gelu_approximation")
+    assert [one["pass"] for one in report(*enabled, verify=True)["repairs"]] == ["gelu_approximation"]
+    data = report(*enabled, "--rtol", "1e-3", verify=True)
+    assert not data["repairs"]
+    assert "gelu_approximation" in ran(data)
+    assert data["options"]["rtol"] == 1e-3
+    assert not report(*enabled, "--atol", "1e-3", verify=True)["repairs"]
+    near_zero = report(*enabled, "--rtol", "1e-3", "--atol", "0", verify=True)
+    assert near_zero["repairs"], "relative to each number"
+    assert optimize(model, enable=["gelu_approximation"], rtol=1e-3).verified
+    ortopt("optimize", model, *enabled, "--rtol", "nan", code=1)
+    with pytest.raises(UsageError, match="must be a number from 0 on"):
+        optimize(model, rtol=-1.0)

@@ -40,6 +40,7 @@ WEIGHTS = {
     "llama_int4_dq__int4_dq": 0x82A68666,
     "llama_past__dyn20raw": 0xAC74260C,
     "llama_past__ts17": 0xC62E63B9,
+    "llama_past_int4__int4_nbits": 0xC236C58E,
     "lstm_tagger__ts13": 0xDF3D7C4F,
     "lstm_tagger_int8__dynamic_int8": 0x08C82B64,
     "mistral_past__dyn20raw": 0x05C59B26,
