@@ -16,7 +16,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo docs test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,6 +28,9 @@ demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of 
 
 test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 	$(TEST)/python -m pytest -n $(JOBS)
+
+docs: $(VENV_TEST)/.docs ## the documentation as a site, below site/: guides, a page for each pass, the Python interface
+	$(TEST)/python -m tools.site
 
 lint: $(VENV_TEST)/.installed ## ruff (rules and format) and mypy
 	$(TEST)/ruff check .
@@ -93,7 +96,7 @@ wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
 	$(TEST)/python -m build --no-isolation
 
 clean: ## remove environments, caches and everything made here
-	rm -rf .venv .venv-test .venv-ci build dist demo bench-out fuzz-out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-test .venv-ci build dist site demo bench-out fuzz-out .pytest_cache .mypy_cache .ruff_cache
 
 # A stamp is written last: an installation that broke off is done again, one that succeeded is not.
 $(VENV)/.installed: pyproject.toml
@@ -112,6 +115,10 @@ $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 
 $(VENV_TEST)/.exports: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[exports]'
+	@touch $@
+
+$(VENV_TEST)/.docs: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(VENV_TEST)/.cuda: $(VENV_TEST)/.installed

@@ -18,7 +18,7 @@ import pytest
 from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))])
 WRAPPED = ("README", "CONTRIBUTING", "CHANGELOG", "docs/architecture", "docs/writing_passes", "docs/glossary")
 COLUMNS = 100
 FOLDERS = ("ortopt", "transformers", "tests", "tools", "fuzzing", "benchmarks", "docs", "models")

@@ -1,0 +1,103 @@
+"""Every `ortopt …` line of the documentation is one that the command line takes: commands, options, kinds of values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from ortopt.cli.group import commands
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))])
+SHELL = {"&&", "||", "|", ";", "&"}
+
+
+def shown() -> Iterator[tuple[str, str]]:
+    """Lines of the pages' console and shell blocks, those that go on in the next line as one: (page, line)."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^ *```(?:console|sh|bash)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                yield page.relative_to(ROOT).as_posix(), line.strip().removeprefix("$ ")
+
+
+def calls(line: str) -> Iterator[list[str]]:
+    """The arguments of each call of ortopt in a line of a shell."""
+    try:
+        words = shlex.split(line.replace(";", " ; "), comments=True)
+    except ValueError:
+        return
+    call: list[str] | None = None
+    for word in [*words, ";"]:
+        if word in SHELL:
+            if call is not None:
+                yield call
+            call = None
+        elif call is None and word == "ortopt":
+            call = []
+        elif call is not None:
+            call.append(word)
+
+
+def arguments(words: list[str]) -> list[str]:
+    """Without redirections."""
+    left: list[str] = []
+    skip = False
+    for word in words:
+        if skip or re.fullmatch(r"\d?[<>]{1,2}(&\d)?", word):
+            skip = not skip and "&" not in word
+            continue
+        left.append(word)
+    return left
+
+
+def parse(words: list[str]) -> None:
+    """Parse the arguments as a call would, without running it."""
+    with click.Context(commands, info_name="ortopt") as context:
+        if not words or words[0].startswith("-"):
+            return
+        command = commands.get_command(context, words[0])
+        assert command is not None, f"there is no command {words[0]}"
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and command.get_command(context, rest[0]):
+        command = command.get_command(context, rest[0])
+        rest = rest[1:]
+    assert command is not None
+    if {"-h", "--help"} & set(rest):
+        return
+    command.make_context(words[0], rest, parent=context)
+
+
+COMMANDS = list(dict.fromkeys((page, shlex.join(arguments(call))) for page, line in shown() for call in calls(line)))
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_the_command_line_takes_it(page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        parse(shlex.split(line))
+    except click.UsageError as error:
+        pytest.fail(f"{page}: ortopt {line}: {error.format_message()}")
+
+
+def test_options_in_prose_exist() -> None:
+    """What stands as `ortopt COMMAND --option …` in a sentence has these options, whatever its values are."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for code in re.findall(r"`ortopt ([a-z]+ [^`]*)`", text):
+            name, *words = code.split()
+            with click.Context(commands, info_name="ortopt") as context:
+                command = commands.get_command(context, name)
+                assert command is not None, f"{page.name}: {code}"
+                known = {
+                    option for each in command.get_params(context) for option in (*each.opts, *each.secondary_opts)
+                }
+            for word in words:
+                option = word.split("=")[0].rstrip(".,;")
+                if option.startswith("--"):
+                    assert option in known, f"{page.name}: {code}: there is no {option}"
