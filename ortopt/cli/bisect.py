@@ -22,11 +22,20 @@ if TYPE_CHECKING:
 
 @click.command("bisect", short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
-@click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    help="The folder to write, new or empty.  [default: MODEL-stem.bisect in the current folder]",
+)
 @run_option("level")
 @run_options
-@click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    help="Input arrays by name, to verify with.  [default: several sets of random inputs]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None:
     """Find the first single rewrite after which the result of "ortopt optimize" differs from the original.
 

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("name", metavar="PASS|BLOCKS")
 @click.option(
-    "-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one; 3 for blocks]"
+    "-O",
+    "--level",
+    type=click.IntRange(1, 4),
+    help="Run the passes up to this level.  [default: the last level of the pass; 3 for blocks]",
 )
-@click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
+@click.option("--alone", is_flag=True, help="Run only this pass, on the model as it is, without the passes before it.")
 @run_options
 @run_option("strict")
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **flags: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("info")
 @click.argument("model")
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, as_json: bool) -> None:
     """Show what a model holds.
 
