@@ -92,9 +92,9 @@ def optimize(
         inputs: Inputs to verify with, by name; seeded ones if None.
         strict: Stop if a pass fails, instead of leaving that pass out.
         check_each: Check the model after every pass; a pass that breaks it counts as failed.
-        repair: If the result differs from the original, leave out what causes it. The first rewrite after which it differs
-            is found by replaying the run: passes must do the same to the same graph each time, so instances of yours
-            must not keep state between runs that changes what they do.
+        repair: If the result differs from the original, leave out what causes it. The first rewrite after which it
+            differs is found by replaying the run: passes must do the same to the same graph each time, so instances of
+            yours must not keep state between runs that changes what they do.
         keep_pass: When repairing, leave out single rewrites instead of their whole pass.
         provenance: Record in each new node which pass made it, and from which nodes.
         keep_functions: Do not inline local functions.
