@@ -85,19 +85,46 @@ def test_the_command_line_takes_it(page: str, line: str, tmp_path: Path, monkeyp
         pytest.fail(f"{page}: ortopt {line}: {error.format_message()}")
 
 
-def test_options_in_prose_exist() -> None:
-    """What stands as `ortopt COMMAND --option …` in a sentence has these options, whatever its values are."""
+def prose(page: Path) -> str:
+    """A page without its blocks of code; of the tables of other tools' options, the columns about ortopt."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    if page.parent.name != "coming_from":
+        return text
+    lines = (line if not line.startswith("|") else line.split(" | ", 1)[-1] for line in text.splitlines())
+    return "\n".join(lines)
+
+
+def in_prose() -> Iterator[tuple[str, str]]:
+    """What stands as code in sentences and tables, and names a command or an option: (page, code)."""
     for page in PAGES:
-        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-        for code in re.findall(r"`ortopt ([a-z]+ [^`]*)`", text):
-            name, *words = code.split()
-            with click.Context(commands, info_name="ortopt") as context:
-                command = commands.get_command(context, name)
-                assert command is not None, f"{page.name}: {code}"
-                known = {
-                    option for each in command.get_params(context) for option in (*each.opts, *each.secondary_opts)
-                }
-            for word in words:
-                option = word.split("=")[0].rstrip(".,;")
-                if option.startswith("--"):
-                    assert option in known, f"{page.name}: {code}: there is no {option}"
+        if page.stem == "benchmarks":  # it names options of the scripts that measure
+            continue
+        for code in re.findall(r"`((?:ortopt [a-z]|--[a-z])[^`]*)`", prose(page)):
+            yield page.relative_to(ROOT).as_posix(), " ".join(code.split())
+
+
+def options_of(name: str) -> set[str]:
+    with click.Context(commands, info_name="ortopt") as context:
+        command = commands.get_command(context, name)
+        assert command is not None, f"there is no command {name}"
+        known = {option for each in command.get_params(context) for option in (*each.opts, *each.secondary_opts)}
+        if isinstance(command, click.Group):
+            inner = [command.get_command(context, each) for each in command.list_commands(context)]
+            known |= {option for each in inner if each for param in each.params for option in param.opts}
+        return known
+
+
+@pytest.fixture(scope="module")
+def all_options() -> set[str]:
+    with click.Context(commands) as context:
+        return set().union(*map(options_of, commands.list_commands(context))) | {"--version"}
+
+
+@pytest.mark.parametrize(("page", "code"), dict.fromkeys(in_prose()))
+def test_options_in_prose_exist(page: str, code: str, all_options: set[str]) -> None:
+    words = code.split()
+    known = options_of(words[1]) if words[0] == "ortopt" else all_options
+    for word in words:
+        option = re.match(r"--[a-z][a-z0-9-]*", word)
+        if option:
+            assert option[0] in known, f"{page}: {code}: there is no {option[0]}"
