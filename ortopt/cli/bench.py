@@ -160,7 +160,7 @@ def _accepted(
     for feeds, drawn in candidates:
         for name, value in feeds.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
-                raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
+                raise UsageError(f"input {name!r} has a type that numpy does not have, so bench cannot use it")
         path.write_bytes(arrays.archive(feeds))
         failure = attempt(original, path, effort)
         if failure is None:

@@ -53,7 +53,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     from ortopt.reporting.reproducer import of_failure, of_rewrite
 
     if output == "":
-        raise UsageError("-o is given an empty name")
+        raise UsageError("the name after -o is empty")
     options = dataclasses.replace(make_options(**flags), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
@@ -77,7 +77,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
         _speak(as_json, describe(argument.label, run, None, None, None))
         assert run.verification is not None
         if run.verification.status != "verified":
-            raise InvalidModelError(f"nothing can be said: {run.verification.reason}")
+            raise InvalidModelError(f"the models could not be compared: {run.verification.reason}")
         return
     reproducer_folder.write(reproducer, folder, culprit["says"])
     _speak(as_json, describe(argument.label, run, culprit, reproducer, folder))

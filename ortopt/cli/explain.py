@@ -57,7 +57,7 @@ def _explain_blocks(
     from ortopt.reporting import blocks, report
 
     if alone:
-        raise UsageError(f"--alone is for one pass, not for all that fuse {FAMILIES[family].title}")
+        raise UsageError("--alone needs the name of one pass, not a kind of block")
     if level is not None:
         flags["level"] = level
     options, listener = make_options(**flags), Explanation()
@@ -83,7 +83,7 @@ def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json
 
     kind = registry.installed().find(name)
     if alone and (flags["only"] or flags["passes"]):
-        raise UsageError("--alone says what runs: leave out --only and --passes")
+        raise UsageError("--alone runs this pass only: leave out --only and --passes")
     flags["only"] = (kind.name,) if alone else flags["only"]
     flags["enable"] = (*flags["enable"], kind.name)
     options = make_options(level=max(kind.levels) if level is None else level, **flags)
@@ -126,7 +126,7 @@ def _transformed(
         run.transform()
     result = run.result(None)
     if result.stopped:
-        warn("stopped by the time limit; this is what was reached")
+        warn("stopped by the time limit; this is the result so far")
     return run, result
 
 

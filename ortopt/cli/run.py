@@ -71,7 +71,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     from ortopt.serialization.load import load
 
     if flags["export_specialized"] == files.STREAM:
-        raise UsageError("--export-specialized writes a file")
+        raise UsageError("--export-specialized cannot write to stdout")
     if [flags["outputs"], flags["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
     argument = models.resolve(model)

@@ -59,7 +59,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.verification.verify import verify
 
     if flags["thorough"] and flags["inputs"] is not None:
-        raise UsageError("--thorough draws inputs: leave out --inputs")
+        raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
     providers = [normalize(name) for name in commas(flags["providers"]) or ("cpu",)]
@@ -85,7 +85,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     else:
         _show(outcome)
     if outcome.status in ("impossible", "not shown"):
-        raise InvalidModelError(f"nothing can be said: {outcome.reason}")
+        raise InvalidModelError(f"the models could not be compared: {outcome.reason}")
     if outcome.status == "differs":
         raise VerificationError(f"the models differ: {outcome.reason}")
 
