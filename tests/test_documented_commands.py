@@ -128,3 +128,18 @@ def test_options_in_prose_exist(page: str, code: str, all_options: set[str]) -> 
         option = re.match(r"--[a-z][a-z0-9-]*", word)
         if option:
             assert option[0] in known, f"{page}: {code}: there is no {option[0]}"
+
+
+def named_passes() -> Iterator[tuple[str, str]]:
+    """Passes that stand after an option which takes their names: (page, pass)."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for names in re.findall(r"--(?:disable|enable|only) ([a-z0-9_@,]+)", text):
+            for name in names.split(","):
+                yield page.relative_to(ROOT).as_posix(), name.partition("@")[0]
+
+
+@pytest.mark.parametrize(("page", "name"), dict.fromkeys(named_passes()))
+def test_passes_that_options_name_exist(page: str, name: str) -> None:
+    defined = {"mul_to_neg"}  # the pass that the pages write
+    assert name in defined or (ROOT / "transformers" / f"{name}.py").exists(), f"{page}: there is no pass {name}"

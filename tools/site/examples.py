@@ -55,7 +55,7 @@ def text_of(model: onnx.ModelProto) -> str:
     text = re.sub(r"\A<.*?^>\s*", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"\{([^{}=]*)\}", lambda match: f"{{{_shortened(match[1])}}}", text)
     lines = (line.rstrip() for line in text.replace("] (", "] (").splitlines())
-    return "\n".join("\n".join(textwrap.wrap(line, 96, subsequent_indent="      ")) for line in lines if line)
+    return "\n".join("\n".join(textwrap.wrap(line, 84, subsequent_indent="      ")) for line in lines if line)
 
 
 def _shortened(elements: str) -> str:
