@@ -64,17 +64,25 @@ def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
     return found
 
 
-def refusals(name: str) -> list[str]:
-    """Reasons that the tests of a pass expect where it leaves a model as it is."""
-    found: dict[str, None] = {}
+def refusals(name: str) -> list[tuple[str, ModelProto, dict[str, Any]]]:
+    """Reasons that the tests of a pass expect, each with a model that the pass leaves alone, and level, target, options."""
+    found: dict[str, tuple[str, ModelProto, dict[str, Any]]] = {}
 
-    def record(transformer: object, before: object, because: str | None = None, **more: Any) -> None:
-        if because:
-            found[because] = None
+    def record(
+        transformer: object,
+        before: str | ir.Model,
+        because: str | None = None,
+        *,
+        opset: int = DEFAULT_OPSET,
+        **more: Any,
+    ) -> None:
+        if because and because not in found:
+            model = parse(before, opset) if isinstance(before, str) else load(before)
+            found[because] = because, onnx.load_from_string(to_bytes(model)), more
         raise Recorded
 
     run_tests(name, skip, record, most=100)
-    return list(found)
+    return list(found.values())
 
 
 def skip(*_: Any, **__: Any) -> None:
