@@ -65,7 +65,7 @@ def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
 
 
 def refusals(name: str) -> list[tuple[str, ModelProto, dict[str, Any]]]:
-    """Reasons that the tests of a pass expect, each with a model that the pass leaves alone, and level, target, options."""
+    """Reasons that the tests of a pass expect, each with a model that the pass leaves alone; and level or target."""
     found: dict[str, tuple[str, ModelProto, dict[str, Any]]] = {}
 
     def record(
