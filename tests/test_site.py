@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ortopt.options import Numerics
 from tools.site import pages
 from tools.site.__main__ import publish, write_sources
 from tools.site.examples import reasons, smallest, text_of
-from tools.site.navigation import MENU
+from tools.site.navigation import MENU, navigation
+from tools.site.pass_pages import NUMBERS
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,7 +48,17 @@ def test_every_pass_and_every_written_page_is_in_the_menu(sources: Path) -> None
     shown = re.findall(r"'([\w./]+\.md)'", str(menu))
     assert len(shown) == len(set(shown))
     assert set(shown) == {path.relative_to(sources / "pages").as_posix() for path in (sources / "pages").rglob("*.md")}
-    assert {page for section in MENU.values() for page in section.values()} == set(pages.pages())
+    assert {page for section in MENU.values() for page in section.values()} <= set(pages.pages())
+
+
+def test_a_page_that_the_menu_does_not_name_is_a_guide() -> None:
+    menu = tomllib.loads(f"nav = {navigation([], {'more.md': '# More `code`'})}")["nav"]
+    (guides,) = (section["Guides"] for section in menu if "Guides" in section)
+    assert guides[-1] == {"More code": "more.md"}
+
+
+def test_every_kind_of_numerics_has_its_words() -> None:
+    assert {kind.value for kind in Numerics} <= set(NUMBERS)
 
 
 def test_no_link_leads_nowhere(sources: Path) -> None:

@@ -50,7 +50,8 @@ def write_sources(folder: Path, only: list[str] | None = None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     described = pass_pages.described()
     names = [row["name"] for row in described]
-    found = pages.pages()
+    written = pages.pages()
+    found = dict(written)
     found |= {f"reference/{name}": text for name, text in reference.pages().items()}
     found["passes/index.md"] = pass_pages.index(described)
     for row in described:
@@ -62,7 +63,7 @@ def write_sources(folder: Path, only: list[str] | None = None) -> None:
         path.write_text(text, encoding="utf-8")
     shutil.copy(HERE / "site.css", folder / "pages" / "site.css")
     template = (HERE / "zensical.toml").read_text(encoding="utf-8")
-    values = {"@VERSION@": __version__, "@NAVIGATION@": navigation(described), "@ROOT@": str(ROOT)}
+    values = {"@VERSION@": __version__, "@NAVIGATION@": navigation(described, written), "@ROOT@": str(ROOT)}
     for mark, value in values.items():
         template = template.replace(mark, value)
     (folder / "zensical.toml").write_text(template, encoding="utf-8")

@@ -37,16 +37,19 @@ MENU: dict[str, dict[str, str]] = {
         "Changes": "changelog.md",
     },
 }
-"""Pages by section; those of passes and modules are added."""
+"""Pages by section. Those of passes and modules are added, and other written pages come under Guides."""
 
 
-def navigation(passes: Iterable[Mapping[str, Any]]) -> str:
+def navigation(passes: Iterable[Mapping[str, Any]], written: Mapping[str, str]) -> str:
     """The menu as TOML.
 
     Args:
         passes: What the passes declare.
+        written: The written pages by file name.
     """
     sections = {name: [_entry(title, page) for title, page in pages.items()] for name, pages in MENU.items()}
+    known = {page for pages in MENU.values() for page in pages.values()}
+    sections["Guides"] += [_entry(_title(text), page) for page, text in written.items() if page not in known]
     passes = list(passes)
     by_level = [
         (
@@ -59,6 +62,11 @@ def navigation(passes: Iterable[Mapping[str, Any]]) -> str:
     modules = [_entry(name, f"reference/{name}.md") for name in MODULES]
     sections["Python"] = [_entry("Overview", "reference/index.md"), *modules]
     return f"[{', '.join(_section(name, entries) for name, entries in sections.items())}]"
+
+
+def _title(text: str) -> str:
+    """The first heading of a page, without marks of code."""
+    return text.lstrip().partition("\n")[0].removeprefix("# ").replace("`", "")
 
 
 def _entry(title: str, page: str) -> str:

@@ -15,6 +15,7 @@ from tools.site.examples import Example, reasons, smallest, text_of
 NUMBERS = {
     "exact": "exact: the same bits for the same inputs",
     "reordered": "reordered: the same in real arithmetic, the last digits may differ",
+    "quantized": "quantized: rounding, and one quantization step where rounding decides between two integers",
     "approximate": "approximate: the result changes by more than rounding, so it is off unless `--enable` names it",
 }
 LEVELS = {
