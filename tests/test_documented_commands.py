@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -70,7 +71,8 @@ def parse(words: list[str]) -> None:
     assert command is not None
     if {"-h", "--help"} & set(rest):
         return
-    command.make_context(words[0], rest, parent=context)
+    with contextlib.suppress(click.exceptions.Exit):  # an option that shows something and ends, e.g. --versions
+        command.make_context(words[0], rest, parent=context)
 
 
 COMMANDS = list(dict.fromkeys((page, shlex.join(arguments(call))) for page, line in shown() for call in calls(line)))
