@@ -16,7 +16,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo docs test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -31,6 +31,9 @@ test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 
 test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH
 	$(TEST)/python -m pytest tests/browser
+
+docs: $(VENV_TEST)/.docs ## the documentation as a site, below site/: guides, a page for each pass, the Python interface
+	$(TEST)/python -m tools.site
 
 lint: $(VENV_TEST)/.installed ## ruff (rules and format) and mypy
 	$(TEST)/ruff check .
@@ -103,7 +106,7 @@ report-assets: ## build the script of the report's page from report/; needs npm
 	cd report && npm ci --ignore-scripts && npm run build
 
 clean: ## remove environments, caches and everything made here
-	rm -rf .venv .venv-test .venv-ci build dist demo bench-out fuzz-out report/node_modules .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-test .venv-ci build dist site demo bench-out fuzz-out report/node_modules .pytest_cache .mypy_cache .ruff_cache
 
 # A stamp is written last: an installation that broke off is done again, one that succeeded is not.
 $(VENV)/.installed: pyproject.toml
@@ -122,6 +125,10 @@ $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 
 $(VENV_TEST)/.exports: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[exports]'
+	@touch $@
+
+$(VENV_TEST)/.docs: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(VENV_TEST)/.cuda: $(VENV_TEST)/.installed

@@ -81,9 +81,9 @@ def optimize(
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
-        fusions: Fused ops to take: those that pay on the provider (default), all, or none.
-        native: Allow what is tied to this very processor.
-        opset: Convert to this opset of ai.onnx, and raise it no further.
+        fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
+        native: Allow forms that are fast only on processors like this one.
+        opset: Convert the model to exactly this opset of ai.onnx.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
             op comes into the model. None is the installed version.
         dims: Sizes of symbolic input dimensions, by name or denotation. A text is read as the flag's value:
@@ -97,13 +97,13 @@ def optimize(
         rename: New names of inputs and outputs. Until the model is written, all is called as in the original.
         disable: Passes to leave out: NAME, or NAME@LEVEL at one level only.
         enable: Passes to add that are off by default.
-        only: The only passes to run.
+        only: Run these passes only.
         passes: Pipeline of passes with options: 'NAME{option=value},NAME'.
-        settings: Options of single passes: name to option to value.
+        settings: Options of single passes, as a mapping from pass name to options.
         limit: Stop after this number of rewrites.
-        max_growth: Bytes by which the file may grow, or a text such as ``"10MB"``. None is max(1 MB, 1 %).
-        steps: Limit on the steps of each level.
-        timeout: Seconds after which the run ends with the best result so far, verified and marked `stopped`.
+        max_growth: Number of bytes by which the file may grow, or a text such as ``"10MB"``. None is max(1 MB, 1 %).
+        steps: Most times that the passes of a level are repeated.
+        timeout: Stop after this number of seconds, and keep the best result so far, verified and marked `stopped`.
             Verification and repair may take as long again, and 60 s in any case. By itself it is cooperative: the
             deadline is checked before each pass, between rewrites and while graphs are walked, so a pass that does not
             come back to the framework is waited for, however long that takes.
@@ -112,18 +112,18 @@ def optimize(
             still waited for. The exception may also arrive in code of yours that the pass has called.
         verify: Whether to run the result against the original; ``"thorough"`` on many more input sets.
         inputs: Inputs to verify with, by name; seeded ones if None.
-        strict: End the run where a pass fails. Otherwise the pass is left out.
-        check_each: Check the model after every pass; one that breaks it has failed.
-        repair: Leave out what makes the result differ from the original. The first rewrite after which it differs is
-            found by replaying the run: passes must do the same to the same graph each time, so instances of yours must
-            not keep state between runs that changes what they do.
+        strict: Stop if a pass fails, instead of leaving that pass out.
+        check_each: Check the model after every pass; a pass that breaks it counts as failed.
+        repair: If the result differs from the original, leave out what causes it. The first rewrite after which it
+            differs is found by replaying the run: passes must do the same to the same graph each time, so instances of
+            yours must not keep state between runs that changes what they do.
         rtol: Relative error of floats that verification allows. If it or ``atol`` is given, floats agree where
             ``|got - expected| <= atol + rtol * |expected|``, and the model's own noise is not asked for. Without
             ``atol``, an error is relative to the output's root mean square where that is greater than the number.
             If both are None, the limit goes by dtype, scale and noise.
         atol: Absolute error of floats that verification allows, beside the relative one; see ``rtol``.
-        keep_pass: Repair by leaving out single rewrites, not their pass.
-        provenance: Write into each new node which pass made it, from which nodes.
+        keep_pass: When repairing, leave out single rewrites instead of their whole pass.
+        provenance: Record in each new node which pass made it, and from which nodes.
         keep_functions: Do not inline local functions.
         float16: Compute in float16 where kernels, range and tolerance allow. What must stays in float32, as do inputs
             and outputs; with `verify`, layers that cost more than the tolerance are found and stay, too.

@@ -144,11 +144,11 @@ class Options:
         Fusions.DEFAULT,
         Choice(Fusions),
         "--fusions",
-        "Fused ops to take: those that pay on the provider (default), all, or none.",
+        "Fused ops to use: those that run faster on the provider (default), all, or none.",
     )
-    native: bool = _option(False, Switch(), "--native", "Allow what is tied to this very processor.")
+    native: bool = _option(False, Switch(), "--native", "Allow forms that are fast only on processors like this one.")
     opset: int | None = _option(
-        None, Count(1), "--opset", "Convert to this opset of ai.onnx, and raise it no further.", says="the model's"
+        None, Count(1), "--opset", "Convert the model to exactly this opset of ai.onnx.", says="the model's"
     )
     min_onnxruntime: tuple[int, int] | None = _option(
         None,
@@ -176,7 +176,7 @@ class Options:
         (), Names(), "--disable", "Passes to leave out: NAME, or NAME@LEVEL at one level only.", metavar="A,B"
     )
     enable: tuple[str, ...] = _option((), Names(), "--enable", "Passes to add that are off by default.", metavar="A,B")
-    only: tuple[str, ...] = _option((), Names(), "--only", "The only passes to run.", metavar="A,B", says="all")
+    only: tuple[str, ...] = _option((), Names(), "--only", "Run these passes only.", metavar="A,B", says="all")
     passes: str | None = _option(
         None, Text(), "--passes", "Pipeline of passes with options: 'NAME{option=value},NAME'.", metavar="TEXT"
     )
@@ -185,27 +185,32 @@ class Options:
         None,
         Size(),
         "--max-growth",
-        "Bytes by which the file may grow.",
+        "Number of bytes by which the file may grow.",
         metavar="SIZE",
         says="max(1 MB, 1 %)",
     )
-    steps: int = _option(DEFAULT_STEPS, Count(1), "--steps", "Limit on the steps of each level.")
+    steps: int = _option(DEFAULT_STEPS, Count(1), "--steps", "Most times that the passes of a level are repeated.")
     timeout: float | None = _option(
         None,
         Seconds(),
         "--timeout",
-        "Seconds after which the run ends with the best result so far.",
+        "Stop after this number of seconds, and keep the best result so far.",
         metavar="SECONDS",
         says="none",
     )
     enforce_timeout: bool = _option(
         False, Switch(), "", "Interrupt a pass that does not return in time, by an exception raised in its thread."
     )
-    strict: bool = _option(False, Switch(), "--strict", "End the run where a pass fails.")
+    strict: bool = _option(False, Switch(), "--strict", "Stop if a pass fails, instead of leaving that pass out.")
     check_each: bool = _option(
-        False, Switch(), "--check-each", "Check the model after every pass; one that breaks it has failed."
+        False, Switch(), "--check-each", "Check the model after every pass; a pass that breaks it counts as failed."
     )
-    repair: bool = _option(True, Switch(), "--repair", "Leave out what makes the result differ from the original.")
+    repair: bool = _option(
+        True, Switch(), "--repair", "If the result differs from the original, leave out what causes it."
+    )
+    keep_pass: bool = _option(
+        False, Switch(), "--keep-pass", "When repairing, leave out single rewrites instead of their whole pass."
+    )
     rtol: float | None = _option(
         None,
         Tolerance(),
@@ -222,9 +227,8 @@ class Options:
         metavar="NUMBER",
         says="by dtype, scale and noise",
     )
-    keep_pass: bool = _option(False, Switch(), "--keep-pass", "Repair by leaving out single rewrites, not their pass.")
     provenance: bool = _option(
-        False, Switch(), "--provenance", "Write into each new node which pass made it, from which nodes."
+        False, Switch(), "--provenance", "Record in each new node which pass made it, and from which nodes."
     )
     keep_functions: bool = _option(False, Switch(), "--keep-functions", "Do not inline local functions.")
     float16: bool = _option(
@@ -249,7 +253,7 @@ class Options:
         says="what must",
     )
     settings: Mapping[str, Mapping[str, object]] = _option(
-        dict, Settings(), "", "Options of single passes: name to option to value."
+        dict, Settings(), "", "Options of single passes, as a mapping from pass name to options."
     )
 
 

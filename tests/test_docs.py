@@ -18,8 +18,11 @@ import pytest
 from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))])
-WRAPPED = ("README", "CONTRIBUTING", "CHANGELOG", "docs/architecture", "docs/writing_passes", "docs/glossary")
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))])
+WRAPPED = (
+    "README", "CONTRIBUTING", "CHANGELOG", "docs/architecture", "docs/writing_passes", "docs/glossary", "docs/levels",
+    "docs/cookbook", *(f"docs/coming_from/{path.stem}" for path in sorted((ROOT / "docs/coming_from").glob("*.md"))),
+)  # fmt: skip
 COLUMNS = 100
 FOLDERS = ("ortopt", "transformers", "tests", "tools", "fuzzing", "benchmarks", "docs", "models")
 KINDS = "elimination|fusion|folding|sharing|conversion|decomposition|packing|reordering|rebuilding|inlining|hoisting"

@@ -91,3 +91,28 @@ def test_the_exit_codes_are_the_errors() -> None:
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
     kinds = (getattr(errors, name) for name in errors.__all__)
     assert told == {0} | {kind.exit_code for kind in kinds if issubclass(kind, errors.OrtoptError)}
+
+
+def test_the_sample_is_what_the_command_prints() -> None:
+    from tools.document_sample import sample, shown, words
+
+    now = sample()
+    assert words(shown()) == words(now), "python -m tools.document_sample writes it anew"
+    assert counts(shown()) == counts(now), "python -m tools.document_sample writes it anew"
+
+
+def counts(report: str) -> list[str]:
+    """The numbers of a report that are the same in every run."""
+    return [part for line in report.splitlines() if line.startswith(("nodes", "fused")) for part in line.split()]
+
+
+def test_the_dependencies_to_install_by_hand_are_those_of_the_package() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    (shown,) = re.findall(r"^    pip install 'onnx>=.*?[^\\]$", README, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"'([^']+)'", shown) == [each for each in declared if not each.startswith("onnxruntime")]
+
+
+def test_it_says_which_onnxruntime_each_platform_gets() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    (least,) = {re.split(r">=|;", each)[1] for each in declared if each.startswith("onnxruntime")}
+    assert f"from version {least} on" in README

@@ -37,7 +37,8 @@ class Found(NamedTuple):
 class BnConvFusion(RewriteRule[Found]):
     """``Conv(BatchNormalization(x), W, b)`` → ``Conv(x, W', b')`` without padding.
 
-    Padding adds zeros after the shift, which the folded bias would shift: with padding, the shift must be 0.
+    With padding, the shift must be 0: the convolution pads with zeros after the shift, and a folded bias would shift
+    these zeros too.
     """
 
     levels = (TransformerLevel.LEVEL1,)

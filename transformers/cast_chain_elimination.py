@@ -43,7 +43,7 @@ class Found(NamedTuple):
 class CastChainElimination(RewriteRule[Found]):
     """``Cast(Cast(x))`` → one ``Cast``, where the first loses nothing that the second would keep.
 
-    ONNX Runtime's own (off by default) takes float to int to float for nothing, although it rounds.
+    ONNX Runtime has a similar pass (off by default), which also drops float to int to float, although this rounds.
     """
 
     levels = (TransformerLevel.LEVEL1,)

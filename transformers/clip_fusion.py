@@ -41,7 +41,7 @@ class Found(NamedTuple):
 class ClipFusion(RewriteRule[Found]):
     """``Min(Max(x, a), b)`` → ``Clip(x, a, b)``; so for ``Max(Min(x, b), a)`` and ``Min(Relu(x), b)``.
 
-    A NaN stays one in all of them.
+    A NaN stays a NaN in all of these forms.
     """
 
     levels = (TransformerLevel.LEVEL1,)

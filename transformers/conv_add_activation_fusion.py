@@ -48,7 +48,7 @@ class Found(NamedTuple):
 class ConvAddActivationFusion(RewriteRule[Found]):
     """``Activation(Conv(x, w, b) + z)`` → ``com.microsoft.FusedConv<activation>(x, w, b, z)``.
 
-    Without an activation, too.
+    This also works without an activation.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -20,7 +20,7 @@ class Found(NamedTuple):
 class DivMulFusion(RewriteRule[Found]):
     """``(1 / a) * b``, ``Reciprocal(a) * b`` → ``b / a``.
 
-    Floats only: among integers 1 / a is 0 for nearly every a (ONNX Runtime fuses them all the same).
+    This is for floats only: for integers, 1 / a is 0 for nearly every a. (ONNX Runtime fuses integers as well.)
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -21,8 +21,9 @@ class Found(NamedTuple):
 class DoubleQdqPairsRemover(RewriteRule[Found]):
     """``Quantize(Dequantize(Quantize(x)))`` to other integers of the same scale → ``Quantize(x)``.
 
-    Exact: both round x / scale alike, and the second saturates wherever the first does. ONNX Runtime also drops pairs
-    of other scales, and invents a scale for what is left: it rounds otherwise than the model says.
+    The result is exact: both round x / scale in the same way, and the second saturates wherever the first does. ONNX
+    Runtime also drops pairs with different scales, and computes a new scale for the remaining one, which changes the
+    rounding of the model.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -34,7 +34,8 @@ class Found(NamedTuple):
 class EinsumDecomposition(RewriteRule[Found]):
     """``Einsum(a, b)`` → ``MatMul`` or ``Mul`` between Transposes and Reshapes; ``Einsum(a)`` → ``Transpose``, a sum.
 
-    A level 2 pass, as it takes more nodes, and attention and rotary embeddings are found behind it.
+    It runs at level 2, because it adds nodes, and because attention and rotary embeddings are recognised in its
+    results.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -17,9 +17,9 @@ from ortopt.transformer import Context, GraphTransformer
 class EnsureUniqueDq(GraphTransformer):
     """``a(DequantizeLinear(q))``, ``b(the same)`` → ``a(DequantizeLinear(q))``, ``b(DequantizeLinear(q))``.
 
-    Off unless asked for: ONNX Runtime does it at load, and there are more nodes after it. Integers, scales and zero
-    points stay shared. A result of the graph keeps the DequantizeLinear that it has. Level 1 joins them again, so that
-    the file is the same after another run.
+    It is off by default, because it adds nodes, and because ONNX Runtime does the same when it loads a model. Integers,
+    scales and zero points stay shared. An output of the graph keeps its DequantizeLinear. Level 1 joins the copies
+    again, so another run gives the same file.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -36,8 +36,9 @@ class Extent(NamedTuple):
 class FunctionInlining(GraphTransformer):
     """Call of a local function → the nodes of its body.
 
-    Functions of the domain ``ortopt.group`` stay, as all do with ``keep_functions``. A function is kept too where its
-    opset imports contradict those of the caller for an op that it uses. What no longer is called goes.
+    Functions of the domain ``ortopt.group`` are never inlined, and with ``keep_functions`` no function is. A function
+    is also kept if it uses an op for which its opset imports contradict those of the caller. Functions that are no
+    longer called are removed.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -25,7 +25,7 @@ class Found(NamedTuple):
 class GatherElementsCanonicalization(RewriteRule[Found]):
     """``GatherElements(x, Expand(i))`` → ``GatherND(x, i)``, where i says the same for all numbers of a row.
 
-    1.2 to 7 times as fast on the CPU of ONNX Runtime, and without the repeated indices.
+    On ONNX Runtime's CPU this is 1.2 to 7 times as fast, and the repeated indices are not needed.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -46,7 +46,8 @@ class Found(NamedTuple):
 class GroupQueryOperandFolding(RewriteRule[Found]):
     """``GroupQueryAttention(RotaryEmbedding(q), RotaryEmbedding(k), v)``, ``GroupQueryAttention(Split(qkv))`` → one op.
 
-    The embedding where there is no past, so that positions count from 0 and the tables have a row for each.
+    The rotary embedding is folded only if there is no past: then positions count from 0, and the tables have a row for
+    each.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -41,7 +41,7 @@ class Found(NamedTuple):
 class InstanceNormFusion(RewriteRule[Found]):
     """``InstanceNormalization(x, s, b) * c + d`` → ``InstanceNormalization(x, s * c, b * c + d)``.
 
-    So for a quotient and a difference.
+    The same holds for a quotient and a difference.
     """
 
     levels = (TransformerLevel.LEVEL1,)

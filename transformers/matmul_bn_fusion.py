@@ -40,7 +40,7 @@ class Found(NamedTuple):
 class MatMulBnFusion(RewriteRule[Found]):
     """``BatchNormalization(MatMul(a, B))`` → ``Gemm(a, B', c)``, with Reshapes and Transposes between too.
 
-    Only where these move the columns to the axis of the channels. (ONNX Runtime does not check that.)
+    This holds only if the axes are moved so that the columns become the channels. (ONNX Runtime does not check that.)
     """
 
     levels = (TransformerLevel.LEVEL1,)

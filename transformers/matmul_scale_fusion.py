@@ -37,8 +37,8 @@ class Found(NamedTuple):
 class MatmulScaleFusion(RewriteRule[Found]):
     """``MatMul(a, b) * c``, ``MatMul(a * c, b)`` → ``com.microsoft.FusedMatMul<alpha = c>(a, b)``, and with ``/ c``.
 
-    The kernel's scale is in single precision: a double product takes such a one only. It looks once, when attention has
-    been found. (For weights that are constants see `scale_folding`.)
+    The kernel's scale has single precision, so for a product in double precision the scale must be such a number. The
+    pass runs once, after attention has been recognised. For constant weights see `scale_folding`.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -44,8 +44,8 @@ class Turned(NamedTuple):
 class MatmulTransposeFusion(RewriteRule[Found]):
     """``MatMul(Transpose(a), b)`` → ``com.microsoft.FusedMatMul<transA>(a, b)``, and so for b and for batches.
 
-    A Cast between them changes places with the Transpose. It looks once, when attention and rotary embeddings have been
-    found, which begin at products and Transposes too.
+    A Cast between them is moved before the Transpose. The pass runs once, after attention and rotary embeddings have
+    been recognised, because they contain products and Transposes too.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -45,7 +45,7 @@ class Found(NamedTuple):
 class MulConvFusion(RewriteRule[Found]):
     """``Conv(x * c, W, b)`` → ``Conv(x, W * c, b)``, also ``/ c``: padding is 0 in both.
 
-    Not before level 2: the factor may be part of an activation that is spelled out.
+    It runs at level 2, because at level 1 the factor may still be part of an activation that another pass recognises.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -26,8 +26,9 @@ from ortopt.semantics.opset_changes import BROADCASTS_FROM
 class NoopElimination(RewriteRule[Forwarded]):
     """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false`` → ``x``.
 
-    Exact: among floats ``x + 0.0`` is none of them, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf);
-    ``x + (-0.0)`` and ``x - 0.0`` are. Powers of integers are doubles in ONNX Runtime, which round those above 2^53.
+    The result is exact. So for floats ``x + 0.0`` stays, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf),
+    while ``x + (-0.0)`` and ``x - 0.0`` are removed. ONNX Runtime computes powers of integers as doubles, which rounds
+    integers above 2^53, so these stay too.
     """
 
     levels = (TransformerLevel.LEVEL1,)

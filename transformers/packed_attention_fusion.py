@@ -74,8 +74,8 @@ class Found(NamedTuple):
 class PackedAttentionFusion(RewriteRule[Found]):
     """``MultiHeadAttention(x·q + a, x·k + b, x·v + c)`` → ``com.microsoft.Attention(x, [q|k|v], [a|b|c])``.
 
-    With constant weights, which change places in the file. Not where the opset has the standard Attention: it is as
-    fast, and wants no com.microsoft.MultiHeadAttention before.
+    The weights must be constants, and they are stored in another order. The pass does nothing if the opset has the
+    standard Attention, which is as fast.
     """
 
     levels = (TransformerLevel.LEVEL2,)

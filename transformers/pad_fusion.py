@@ -36,8 +36,9 @@ class Found(NamedTuple):
 class PadFusion(RewriteRule[Found]):
     """``Conv(Pad(x))``, ``AveragePool(Pad(x))`` with zeros around the image → one op with ``pads``.
 
-    Never a MaxPool, which pads with -inf and not with 0 (ONNX Runtime fuses it all the same). In quantized graphs the
-    result of the Pad is quantized as its input was: that changes no number, so it goes too.
+    A MaxPool is left alone, because it pads with -inf and not with 0. (ONNX Runtime fuses it as well.) In quantized
+    graphs, the result of the Pad is quantized again with the same scale; this changes no number, so that pair is
+    removed too.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -31,7 +31,7 @@ class Found(NamedTuple):
 class PreluDecomposition(RewriteRule[Found]):
     """``PRelu(x, A)`` → ``Max(x, A · x)`` for constants A between 0 and 1, on the CPU.
 
-    The same bits for every x, NaN, infinities and zeros with their signs among them.
+    The bits are the same for every x, also for NaN, infinities and zeros of both signs.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -12,8 +12,8 @@ from ortopt.rule import Forwarded, RewriteRule
 class QdqFinalCleanup(RewriteRule[Forwarded]):
     """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
 
-    Exact: see `ortopt.patterns.quantization.FAITHFUL`. Never ``DequantizeLinear(QuantizeLinear(x))``, whose rounding
-    and saturation are the model's; ONNX Runtime drops these too where its user asks for it.
+    The result is exact: see `ortopt.patterns.quantization.FAITHFUL`. ``DequantizeLinear(QuantizeLinear(x))`` always
+    stays, because its rounding and saturation belong to the model. ONNX Runtime removes it on request.
     """
 
     levels = (TransformerLevel.LEVEL1,)

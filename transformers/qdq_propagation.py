@@ -52,9 +52,10 @@ class Found(NamedTuple):
 class QdqPropagation(RewriteRule[Found]):
     """``op(DequantizeLinear(q))`` → ``DequantizeLinear(op(q))``; ``QuantizeLinear(op(x))`` → ``op(QuantizeLinear(x))``.
 
-    Exact: the op gives back elements of its input, whatever they are. A MaxPool compares them: it changes places only
-    with a DequantizeLinear whose scale keeps their order. Every rewrite turns an op on numbers into one on integers,
-    and no rewrite does the reverse. (ONNX Runtime leaves the op where it is, and puts a pair around it.)
+    The result is exact, because the op returns elements of its input without looking at them. A MaxPool compares them,
+    so it is exchanged only with a DequantizeLinear whose scale keeps their order. Every rewrite turns an op on floats
+    into an op on integers, never the other way round. (ONNX Runtime leaves the op where it is, and puts a pair around
+    it.)
     """
 
     levels = (TransformerLevel.LEVEL1,)

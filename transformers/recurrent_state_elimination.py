@@ -23,7 +23,8 @@ class Found(NamedTuple):
 class RecurrentStateElimination(RewriteRule[Found]):
     """``LSTM``, ``GRU``, ``RNN`` with initial states of zeros → without them.
 
-    Exporters make the zeros from the batch size: Shape, Gather, Concat, ConstantOfShape, Slice all go.
+    Exporters compute the zeros from the batch size, with Shape, Gather, Concat, ConstantOfShape and Slice; these nodes
+    are removed too.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -27,7 +27,7 @@ class Found(NamedTuple):
 class ReduceReshapeFusion(RewriteRule[Found]):
     """``Unsqueeze(ReduceMean<keepdims = 0>(x))`` → ``ReduceMean<keepdims = 1>(x)``; ``Squeeze`` the other way.
 
-    And so with Reshape, for all reductions, ArgMax and ArgMin.
+    The same holds for Reshape, and for all reductions, ArgMax and ArgMin.
     """
 
     levels = (TransformerLevel.LEVEL1,)

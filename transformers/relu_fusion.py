@@ -13,7 +13,8 @@ from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 class ReluFusion(RewriteRule[Forwarded]):
     """``Max(x, 0)`` → ``Relu(x)``, and ``Where(x < 0, 0, x)``.
 
-    Not ``Where(x > 0, x, 0)``, which makes 0 of a NaN; nor ``Clip(x, 0)``, which makes a number of an infinity.
+    ``Where(x > 0, x, 0)`` stays, because it turns a NaN into 0. ``Clip(x, 0)`` stays, because it turns an infinity into
+    a number.
     """
 
     levels = (TransformerLevel.LEVEL1,)

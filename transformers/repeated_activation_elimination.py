@@ -11,7 +11,7 @@ from ortopt.semantics.op_traits import IDEMPOTENT, INVOLUTIONS
 class RepeatedActivationElimination(RewriteRule[Forwarded]):
     """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
 
-    Exact for every input: integers wrap alike, and NaN and -0.0 come through unchanged.
+    The result is exact for every input: integers wrap around in the same way, and NaN and -0.0 stay what they are.
     """
 
     levels = (TransformerLevel.LEVEL1,)

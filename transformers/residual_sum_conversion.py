@@ -26,7 +26,7 @@ class Found(NamedTuple):
 class ResidualSumConversion(RewriteRule[Found]):
     """``LayerNormalization(Add(x, skip))`` → ``LayerNormalization(Sum(x, skip))``, in three dimensions.
 
-    Only where ONNX Runtime would join the two: the shapes are alike, and nothing else uses the sum.
+    This is done only if ONNX Runtime would join the two: the shapes are equal, and nothing else uses the sum.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -58,7 +58,8 @@ class Found(NamedTuple):
 class ScaleFolding(RewriteRule[Found]):
     """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape and Transpose.
 
-    Attention exports scale queries and keys so, in each layer. (For convolutions see `conv_mul_fusion`.)
+    Exporters scale the queries and keys of attention in this way, in each layer. For convolutions see
+    `conv_mul_fusion`.
     """
 
     levels = (TransformerLevel.LEVEL1,)

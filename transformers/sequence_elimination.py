@@ -34,7 +34,7 @@ class Found(NamedTuple):
 class SequenceElimination(RewriteRule[Found]):
     """``SequenceAt(SequenceConstruct(a, b), 1)`` → ``b``; of ``SplitToSequence(x)`` → ``Slice(x)``, ``Gather(x)``.
 
-    ``ConcatFromSequence(SequenceConstruct(a, b))`` → ``Concat(a, b)``. Exporters write what is split and chunked so.
+    ``ConcatFromSequence(SequenceConstruct(a, b))`` → ``Concat(a, b)``. Exporters write split and chunk in this way.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -22,8 +22,8 @@ AXIS_FROM_THE_END = 11  # a Split may count so
 class SiblingMatmulFusion(GraphTransformer):
     """``MatMul(x, a)``, ``MatMul(x, b)``, … with constant matrices → ``Split(MatMul(x, Concat(a, b, …)))``.
 
-    Off unless asked for: where it pays depends on the sizes and the processor. The Split copies the results once more,
-    and the matrices change places in the file.
+    It is off by default, because it depends on the sizes and on the processor whether it is faster. The Split copies
+    the results once more, and the matrices are stored in another order.
     """
 
     levels = (TransformerLevel.LEVEL4,)

@@ -27,7 +27,7 @@ class Found(NamedTuple):
 class SoftplusFusion(RewriteRule[Found]):
     """``Where(x > 20, x, Log(Exp(x) + 1))`` → ``Softplus(x)``; without the guard where x is never large.
 
-    ``Log(Exp(x) + 1)`` alone is infinite for an x of 89, and a Softplus is not: it stays as it is.
+    ``Log(Exp(x) + 1)`` without a guard stays as it is: from x = 89 on it is infinite, and a Softplus is not.
     """
 
     levels = (TransformerLevel.LEVEL2,)

@@ -51,7 +51,8 @@ class Found(NamedTuple):
 class SqueezeReordering(RewriteRule[Found]):
     """``Relu(Squeeze(x))`` → ``Squeeze(Relu(x))`` on the way from a convolution to an ``Unsqueeze`` of the same axis.
 
-    And so each elementwise op, until the pair cancels. Constant operands, and residuals, get the axis.
+    Each elementwise op on the way is treated in this way, until Squeeze and Unsqueeze cancel. Constant operands and
+    residuals get the axis too.
     """
 
     levels = (TransformerLevel.LEVEL3,)

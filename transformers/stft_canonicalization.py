@@ -18,8 +18,8 @@ class Found(NamedTuple):
 class StftCanonicalization(RewriteRule[Found]):
     """``STFT(x)`` → ``STFT(x, onesided=1)``, its default.
 
-    onnx's inference, which ONNX Runtime runs when it loads a model, takes 0 for it. As long as the signal's length is
-    unknown nothing comes of that; once it is known, the model does not load any more.
+    The shape inference of onnx, which ONNX Runtime runs when it loads a model, assumes 0 instead. This has no effect
+    while the length of the signal is unknown. Once it is known, the model would not load any more.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -38,10 +38,10 @@ class Found(NamedTuple):
 class WeightBiasQuantization(RewriteRule[Found]):
     """``Quantize(Conv(DequantizeLinear(q), w, b))`` → w as dequantized int8, b as dequantized int32.
 
-    So for ConvTranspose, Gemm and MatMul. Off unless asked for: it rounds. A weight is off by at most half its scale,
-    which is the largest magnitude of its channel by 127; a bias by at most half of the product of the scales of
-    the activation and the weight, which is the step in which a quantized kernel counts, and by the rounding of float32.
-    That is more than verification allows for: a run that verifies may take it back, and says so.
+    The same holds for ConvTranspose, Gemm and MatMul. It is off by default, because it rounds. A weight changes by at
+    most half of its scale, which is the largest magnitude of its channel divided by 127. A bias changes by at most half
+    of the product of the scales of activation and weight, and by the rounding of float32. Verification may not accept
+    this much; then the pass is left out, and the report says so.
     """
 
     levels = (TransformerLevel.LEVEL1,)

@@ -27,9 +27,9 @@ class Found(NamedTuple):
 class WhereDummyDq(RewriteRule[Found]):
     """``Quantize(Where(c, DequantizeLinear(q), number))`` → the number, too, comes from a DequantizeLinear.
 
-    Exact: the number is (1 - 0) * number if it is positive, (0 - 1) * -number if it is negative, and (0 - 0) * 1 if it
-    is zero; products with 1 and -1 do not round. Off unless asked for: ONNX Runtime does it at load, and there is one
-    more node after it.
+    The result is exact: the number is (1 - 0) * number if it is positive, (0 - 1) * -number if it is negative, and (0 -
+    0) * 1 if it is zero; products with 1 and -1 do not round. It is off by default, because it adds a node, and because
+    ONNX Runtime does the same when it loads a model.
     """
 
     levels = (TransformerLevel.LEVEL1,)

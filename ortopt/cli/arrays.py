@@ -82,7 +82,7 @@ def check_sizes(interface: Interface, sizes: Mapping[str, int], path: str | None
         if size >= 1 << 63:
             raise UsageError(f"no dimension has the size {size}")
     if sizes and path is not None:
-        raise UsageError("--dim is for drawn inputs, not for those of --inputs")
+        raise UsageError("--dim gives sizes to random inputs: leave it out with --inputs")
 
 
 def archive(values: Mapping[str, Any]) -> bytes:

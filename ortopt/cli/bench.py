@@ -21,20 +21,39 @@ if TYPE_CHECKING:
 @click.command("bench", short_help="Time a model against what levels make of it.")
 @click.argument("model_names", metavar="MODEL...", nargs=-1, required=True)
 @click.option(
-    "--levels", metavar="0,3,4", default="0,3,4", help="0 is the original; 4 runs in groups.  [default: 0,3,4]"
+    "--levels",
+    metavar="0,3,4",
+    default="0,3,4",
+    help="Versions to measure: 0 is the original, 1 to 3 are levels, 4 runs in groups.  [default: 0,3,4]",
 )
-@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name, for a single model.  [default: drawn]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option(
+    "--inputs", metavar="FILE.npz", help="Input arrays by name; only for a single model.  [default: random inputs]"
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("providers")
-@click.option("--threads", type=THREADS, default=0, help="Within an op.  [default: one a core]")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Processes of each version.")
-@click.option("--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each.")
-@click.option("--seconds", type=Finite(min=0), default=2.0, show_default=True, help="Of timed calls in each, at most.")
-@click.option("--verify/--no-verify", default=True, show_default=True, help="Of what is optimized, before it is timed.")
+@click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: one for each core]")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of processes that measure each version.",
+)
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each process."
+)
+@click.option(
+    "--seconds", type=Finite(min=0), default=2.0, show_default=True, help="Most seconds of timed calls in each process."
+)
+@click.option(
+    "--verify/--no-verify", default=True, show_default=True, help="Verify the optimized models before they are timed."
+)
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
-@click.option("--trace", "trace_file", metavar="FILE", help="A trace of one model for ui.perfetto.dev.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--trace", "trace_file", metavar="FILE", help="Write a timeline for ui.perfetto.dev; only for a single model."
+)
 def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Compare models with what -O3 makes of them under ONNX Runtime, and -O4 under ortopt.InferenceSession.
 
@@ -141,7 +160,7 @@ def _accepted(
     for feeds, drawn in candidates:
         for name, value in feeds.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
-                raise UsageError(f"bench takes arrays of types that numpy has: input {name!r} is none")
+                raise UsageError(f"input {name!r} has a type that numpy does not have, so bench cannot use it")
         path.write_bytes(arrays.archive(feeds))
         failure = attempt(original, path, effort)
         if failure is None:

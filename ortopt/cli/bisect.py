@@ -22,13 +22,22 @@ if TYPE_CHECKING:
 
 @click.command("bisect", short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
-@click.option("-o", "--output", metavar="FOLDER", help="New or empty.  [default: MODEL-stem.bisect here]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    help="The folder to write, new or empty.  [default: MODEL-stem.bisect in the current folder]",
+)
 @run_option("level")
 @run_options
 @run_option("rtol")
 @run_option("atol")
-@click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    help="Input arrays by name, to verify with.  [default: several sets of random inputs]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None:
     """Find the first single rewrite after which the result of "ortopt optimize" differs from the original.
 
@@ -46,7 +55,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     from ortopt.reporting.reproducer import of_failure, of_rewrite
 
     if output == "":
-        raise UsageError("-o is given an empty name")
+        raise UsageError("the name after -o is empty")
     options = dataclasses.replace(make_options(**flags), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
@@ -70,7 +79,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
         _speak(as_json, describe(argument.label, run, None, None, None))
         assert run.verification is not None
         if run.verification.status != "verified":
-            raise InvalidModelError(f"nothing can be said: {run.verification.reason}")
+            raise InvalidModelError(f"the models could not be compared: {run.verification.reason}")
         return
     reproducer_folder.write(reproducer, folder, culprit["says"])
     _speak(as_json, describe(argument.label, run, culprit, reproducer, folder))

@@ -25,27 +25,52 @@ def _options_of_runs(function: Any) -> Any:
 
 @click.command("check", short_help="Optimize a zoo of models and compare with a baseline.")
 @click.argument("zoo", metavar="ZOO...", nargs=-1, required=True)
-@click.option("--baseline", metavar="FILE", help="What to compare with.  [default: the manifest's]")
-@click.option("--update", is_flag=True, help="Write the baseline anew.")
-@click.option("--prune", is_flag=True, help="With --update: forget models that are not named.")
+@click.option(
+    "--baseline", metavar="FILE", help="The baseline to compare with.  [default: the one that the manifest names]"
+)
+@click.option("--update", is_flag=True, help="Write what this run gives as the new baseline.")
+@click.option(
+    "--prune", is_flag=True, help="With --update: remove models from the baseline that this run does not have."
+)
 @_options_of_runs
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
-@click.option("--strict", is_flag=True, help="Fail too where a pass fails or nothing can be verified.")
-@click.option("--latency", is_flag=True, help="Measure each result against its original.")
-@click.option("--latency-rounds", type=click.IntRange(min=5), default=9, show_default=True, help="Processes of each.")
-@click.option("--threads", type=THREADS, default=1, show_default=True, help="Of --latency, within an op.")
-@click.option("--jobs", type=click.IntRange(min=1, max=256), default=1, show_default=True, help="Models at a time.")
-@click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Per model.  [default: none]")
-@click.option("--max-memory", metavar="SIZE", help="Per model.  [default: its share of 75 % of the machine's]")
-@click.option("--shard", metavar="I/N", help="One of N parts of the zoo, e.g. 1/4.")
-@click.option("--resume", metavar="FILE", help="Write what is done into FILE, and do not do it again.")
-@click.option("--changed-since", metavar="BASELINE", help="Leave out models that are as there.")
+@click.option("--strict", is_flag=True, help="Also fail if a pass fails, or if a result cannot be verified.")
+@click.option("--latency", is_flag=True, help="Measure how fast each result runs compared with its original.")
+@click.option(
+    "--latency-rounds",
+    type=click.IntRange(min=5),
+    default=9,
+    show_default=True,
+    help="With --latency: processes that measure each version.",
+)
+@click.option(
+    "--threads", type=THREADS, default=1, show_default=True, help="With --latency: threads that one op may use."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1, max=256),
+    default=1,
+    show_default=True,
+    help="Number of models that run at the same time.",
+)
+@click.option(
+    "--timeout",
+    type=Finite(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Seconds that one model may take.  [default: no limit]",
+)
+@click.option(
+    "--max-memory", metavar="SIZE", help="Memory that one model may use.  [default: its share of 75 % of the machine's]"
+)
+@click.option("--shard", metavar="I/N", help="Run only part I of N parts of the zoo, e.g. 1/4.")
+@click.option("--resume", metavar="FILE", help="Record finished models in FILE, and skip those that are already there.")
+@click.option("--changed-since", metavar="BASELINE", help="Skip models that have not changed since this baseline.")
 @click.option("--dask", metavar="ADDRESS", help="Run on the workers of a Dask scheduler (extra: cluster).")
-@click.option("--junit", metavar="FILE", help="Results for CI servers.")
-@click.option("--markdown", metavar="FILE", help="Results for readers, e.g. a job summary.")
-@click.option("--html", "html_file", metavar="FILE", help="Results as a page for a browser.")
-@click.option("--json", "json_file", metavar="FILE", help="Results as data.")
-@click.option("-q", "--quiet", is_flag=True, help="Failures only.")
+@click.option("--junit", metavar="FILE", help="Write the results as JUnit XML, for CI servers.")
+@click.option("--markdown", metavar="FILE", help="Write the results as Markdown, e.g. for a job summary.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the results as a page for a browser.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the results as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 def command(zoo: tuple[str, ...], **flags: Any) -> None:
     r"""Optimize and verify every model of a zoo, and compare with a baseline.
 

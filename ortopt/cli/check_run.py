@@ -83,7 +83,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
     written = ""
     if flags["update"]:
         if not flags["baseline"]:
-            raise UsageError("--update writes a baseline: --baseline says which")
+            raise UsageError("--update needs --baseline FILE, the baseline to write")
         path = Path(flags["baseline"])
         old = baselines.read(path) if path.exists() else Baseline()
         found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
@@ -123,13 +123,13 @@ def _check_files(flags: Mapping[str, Any], baseline: Path | None, cases: Sequenc
     if list(reports.values()).count(files.STREAM) > 1:
         raise UsageError("only one of --json, --junit and --markdown can go to stdout")
     if flags["prune"] and not flags["update"]:
-        raise UsageError("--prune goes with --update")
+        raise UsageError("--prune works with --update only")
     written = {**reports, "--resume": flags["resume"]}
     if flags["update"]:
         if baseline is None:
-            raise UsageError("--update writes a baseline: --baseline says which")
+            raise UsageError("--update needs --baseline FILE, the baseline to write")
         if flags["shard"]:
-            raise UsageError("--update wants the whole zoo: put the shards together with `ortopt check merge`")
+            raise UsageError("--update needs the whole zoo: put the shards together with `ortopt check merge`")
         written["--baseline"] = str(baseline)
     models = [case.path for case in cases if case.path is not None]
     read: dict[str, Any] = {"a model": models}
@@ -176,7 +176,7 @@ def _runner(flags: Mapping[str, Any]) -> Any:
     limit = memory.parse_limit("--max-memory", flags["max_memory"]) if flags["max_memory"] else None
     if flags["dask"]:
         if flags["latency"]:
-            raise UsageError("--latency measures here, alone: leave out --dask")
+            raise UsageError("--latency measures on this machine only: leave out --dask")
         from ortopt.regression.cluster import Cluster
 
         return Cluster(flags["dask"], timeout=flags["timeout"], limit=limit)

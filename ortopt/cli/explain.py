@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("name", metavar="PASS|BLOCKS")
 @click.option(
-    "-O", "--level", type=click.IntRange(1, 4), help="Up to this level.  [default: the pass's last one; 3 for blocks]"
+    "-O",
+    "--level",
+    type=click.IntRange(1, 4),
+    help="Run the passes up to this level.  [default: the last level of the pass; 3 for blocks]",
 )
-@click.option("--alone", is_flag=True, help="Run the pass on the model as it is, without those before it.")
+@click.option("--alone", is_flag=True, help="Run only this pass, on the model as it is, without the passes before it.")
 @run_options
 @run_option("strict")
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **flags: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
 
@@ -55,7 +58,7 @@ def _explain_blocks(
     from ortopt.reporting import blocks, report
 
     if alone:
-        raise UsageError(f"--alone is for one pass, not for all that fuse {FAMILIES[family].title}")
+        raise UsageError("--alone needs the name of one pass, not a kind of block")
     if level is not None:
         flags["level"] = level
     options, listener = make_options(**flags), Explanation()
@@ -81,7 +84,7 @@ def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json
 
     kind = registry.installed().find(name)
     if alone and (flags["only"] or flags["passes"]):
-        raise UsageError("--alone says what runs: leave out --only and --passes")
+        raise UsageError("--alone runs this pass only: leave out --only and --passes")
     flags["only"] = (kind.name,) if alone else flags["only"]
     flags["enable"] = (*flags["enable"], kind.name)
     options = make_options(level=max(kind.levels) if level is None else level, **flags)
@@ -124,7 +127,7 @@ def _transformed(
         run.transform()
     result = run.result(None)
     if result.stopped:
-        warn("stopped by the time limit; this is what was reached")
+        warn("stopped by the time limit; this is the result so far")
     return run, result
 
 

@@ -33,7 +33,7 @@ def check_outputs(
         if path is None:
             continue
         if not path:  # an unset variable of the shell
-            raise UsageError(f"{option} is given an empty name")
+            raise UsageError(f"the name after {option} is empty")
         check_writable(path)
         if path == STREAM or (Path(path).exists() and not Path(path).is_file()):  # a device can be written twice
             continue

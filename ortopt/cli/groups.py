@@ -26,19 +26,19 @@ _MAX_ROWS = 40
     type=click.Choice(["cost", "literal"]),
     default="cost",
     show_default=True,
-    help="For a plain model: weigh sessions, or fuse whatever can be.",
+    help="For a plain model: group where it pays (cost), or everything that can be grouped (literal).",
 )
 @click.option(
     "--group-arg-limit",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
-    help="For a plain model: values that a group may take and give.",
+    help="For a plain model: most inputs and outputs that a group may have.",
 )
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
-@click.option("--dot", is_flag=True, help="As text for Graphviz.")
-@click.option("--draw", "picture", metavar="FILE.svg", help="As a picture of the main graph.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--dot", is_flag=True, help="Print the graph of groups as text for Graphviz.")
+@click.option("--draw", "picture", metavar="FILE.svg", help="Draw the groups of the main graph into this file.")
 def command(
     model: str,
     providers: tuple[str, ...],

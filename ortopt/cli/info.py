@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @run_option("dims", help_="Show shapes and multiply-adds for these sizes.")
 @run_option("input_shapes", help_="Likewise, by the names of inputs.")
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, as_json: bool, dims: tuple[str, ...], input_shapes: tuple[str, ...]) -> None:
     """Show what a model holds: shapes as they are inferred, weights, ops and their multiply-adds.
 

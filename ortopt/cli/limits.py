@@ -14,7 +14,7 @@ def memory_option(function: Any) -> Any:
         metavar="SIZE",
         expose_value=False,
         callback=_hold,
-        help="e.g. 2GB, unlimited; mapped files apart.  [default: 75 % of the machine's]",
+        help="Most memory to use, e.g. 2GB or unlimited, without mapped files.  [default: 75 % of the machine's]",
     )(function)
 
 

@@ -51,7 +51,7 @@ def resolve(text: str) -> ModelArgument:
         InvalidModelError: If the stream holds none.
     """
     if not text:  # an unset variable of the shell
-        raise UsageError("the model is given an empty name")
+        raise UsageError("the name of the model is empty")
     if text == STREAM:
         from ortopt.serialization.load import load
 
@@ -88,7 +88,7 @@ def verification_inputs(
         InvalidModelError: If the file cannot be read.
     """
     if path == "":
-        raise UsageError("--inputs is given an empty name")
+        raise UsageError("the name after --inputs is empty")
     if path is None:
         if argument.zoo is None:
             return None

@@ -55,19 +55,19 @@ class Run:
         if flags["verbose"] and flags["quiet"]:
             raise UsageError("--verbose and --quiet contradict each other")
         if flags["keep_pass"] and not (flags["repair"] and flags["verify"]):
-            raise UsageError("--keep-pass says how to repair: leave out --no-repair and --no-verify")
+            raise UsageError("--keep-pass has no effect with --no-repair or --no-verify: leave them out")
         if flags["inputs"] is not None and not flags["verify"]:
-            raise UsageError("--inputs are what is verified with: leave out --no-verify")
+            raise UsageError("--inputs has no effect with --no-verify: leave out one of them")
         if flags["thorough"] and not flags["verify"]:
-            raise UsageError("--thorough says how to verify: leave out --no-verify")
+            raise UsageError("--thorough has no effect with --no-verify: leave out one of them")
         if flags["thorough"] and flags["inputs"] is not None:
-            raise UsageError("--thorough draws inputs: leave out --inputs")
+            raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
         if flags["tune_seconds"] is not None and not flags["tune"]:
             raise UsageError("--tune-seconds says how long --tune may take: add --tune")
         if flags["tune"] and flags["choices_file"] is not None:
             raise UsageError("--choices are what --tune finds: leave out one of them")
         if flags["dump_dir"] == "":
-            raise UsageError("--dump-dir is given an empty name")
+            raise UsageError("the name after --dump-dir is empty")
         self._options = options
         self._flags = flags
         self._require_providers()
@@ -83,7 +83,7 @@ class Run:
         if streams > 1:
             raise UsageError("only one of the model, --json and --trace can go to stdout")
         if self._target == files.STREAM and flags["external_data"] in {"copy", "reuse"}:
-            raise UsageError(f"--external-data {flags['external_data']} writes beside a file, not beside a stream")
+            raise UsageError(f"--external-data {flags['external_data']} needs a file as output, not stdout")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": flags["inputs"]})
         files.check_outputs(reports, {"the model": self._argument.path})
         if flags["dump_dir"]:
@@ -241,7 +241,7 @@ class Run:
         if half is not None and half.error is not None and half.error > half.tolerance:
             warn(f"16 bits change an output by {half.error:.2g} of its scale, and no layer in float32 helps")
         if result.stopped:
-            warn("stopped by the time limit; what was reached has been written")
+            warn("stopped by the time limit; the result so far has been written")
         if not self._flags["quiet"]:
             out = report.console(self._report_stream)
             report.show(data, out, everything=self._flags["verbose"])

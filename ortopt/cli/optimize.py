@@ -11,24 +11,40 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 
 @click.command("optimize", short_help="Make a model smaller and faster, and verify it.")
 @click.argument("models", metavar="IN... [OUT]", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="OUT", help="A file, or a folder for several.  [default: IN-stem.opt.onnx]")
-@click.option("--overwrite", is_flag=True, help="Let OUT without -o replace a file that ortopt has not written.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="The file to write, or the folder if there are several models.  [default: IN-stem.opt.onnx]",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="Replace OUT even if ortopt did not write that file; only needed without -o."
+)
 @run_option("level")
 @run_options
 @run_option("strict", help_="Refuse a result that cannot be trusted: a pass failed, or nothing could be verified.")
-@click.option("--verify/--no-verify", default=True, show_default=True, help="Compare numbers with the original.")
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    show_default=True,
+    help="Run the result and the original on the same inputs, and compare their outputs.",
+)
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @run_option("rtol")
 @run_option("atol")
 @run_option("repair")
 @run_option("keep_pass")
-@click.option("--inputs", metavar="FILE.npz", help="Arrays to verify with, by input name.")
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    help="Input arrays by name, to verify with.  [default: several sets of random inputs]",
+)
 @click.option(
     "--external-data",
     type=click.Choice(["auto", "inline", "copy", "reuse"]),
     default="auto",
     show_default=True,
-    help="Weights in the model's file, copied beside it, or left in the original's files.",
+    help="Where weights go: into the model's file, into a file beside it, or nowhere: they stay where they are.",
 )
 @click.option(
     "--tune", is_flag=True, help="Measure on this machine which passes and fused ops pay off, and take those."
@@ -39,12 +55,14 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 @run_option("value_info")
 @run_option("provenance")
 @half_precision_options
-@click.option("--json", "json_file", metavar="FILE", help="The report as data.")
-@click.option("--html", "html_file", metavar="FILE", help="The report as a page for a browser; a folder of several.")
-@click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")
-@click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
-@click.option("-v", "--verbose", is_flag=True, help="List passes that changed nothing too.")
-@click.option("-q", "--quiet", is_flag=True, help="No report, no progress; warnings and errors only.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the report as JSON.")
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Write the report as a page for a browser; of several models, a folder."
+)
+@click.option("--dump-dir", metavar="DIR", help="Write the model before and after each pass that changed it.")
+@click.option("--trace", "trace_file", metavar="FILE", help="Write a timeline of the run, for ui.perfetto.dev.")
+@click.option("-v", "--verbose", is_flag=True, help="Also list passes that changed nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Show warnings and errors only, no report and no progress.")
 def command(models: tuple[str, ...], **flags: Any) -> None:
     """Optimize a model, verify the result against the original, and write it.
 

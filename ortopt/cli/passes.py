@@ -25,9 +25,9 @@ MARKS = {
 
 @click.command("passes", short_help="List the passes, or show one.")
 @click.argument("name", required=False)
-@click.option("--by", type=click.Choice(["level", "root", "numerics"]), help="In groups.")
-@click.option("--json", "as_json", is_flag=True, help="As data.")
-@click.option("--markdown", is_flag=True, help="As a Markdown table.")
+@click.option("--by", type=click.Choice(["level", "root", "numerics"]), help="List the passes in groups.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 def command(name: str | None, by: str | None, as_json: bool, markdown: bool) -> None:
     """List the passes, or show one.
 

@@ -25,22 +25,39 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 
 @click.command("run", short_help="Run a model; show outputs and what was counted.")
 @click.argument("model")
-@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: random inputs]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("providers")
 @click.option(
     "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
 )
-@click.option("--threads", type=THREADS, default=0, help="Within an op.  [default: one a core]")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="The first is told apart.")
-@click.option("--specialize", type=click.IntRange(min=1), metavar="N", help="For sizes that were seen N times.")
-@click.option("--specialize-constants", is_flag=True, help="And for small arguments that never changed.")
-@click.option("--export-specialized", metavar="FILE.onnx", help="Write that, under guards, for any runtime.")
-@click.option("--outputs", metavar="FILE.npz", help="Write the outputs, by name.")
+@click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: one for each core]")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of calls; the time of the first is shown separately.",
+)
+@click.option(
+    "--specialize",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compile a group for its input sizes once it has seen the same sizes N times.",
+)
+@click.option(
+    "--specialize-constants", is_flag=True, help="With --specialize: also fold small inputs that never changed."
+)
+@click.option(
+    "--export-specialized",
+    metavar="FILE.onnx",
+    help="Write a model with the specialised groups, which any runtime can run.",
+)
+@click.option("--outputs", metavar="FILE.npz", help="Write the outputs by name.")
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
-@click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--trace", "trace_file", metavar="FILE", help="Write a timeline of the run, for ui.perfetto.dev.")
 def command(model: str, as_json: bool, **flags: Any) -> None:
     """Run a model, and show its outputs and what the session counted.
 
@@ -54,7 +71,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     from ortopt.serialization.load import load
 
     if flags["export_specialized"] == files.STREAM:
-        raise UsageError("--export-specialized writes a file")
+        raise UsageError("--export-specialized cannot write to stdout")
     if [flags["outputs"], flags["trace_file"], files.STREAM if as_json else None].count(files.STREAM) > 1:
         raise UsageError("only one of --outputs, --json and --trace can go to stdout")
     argument = models.resolve(model)

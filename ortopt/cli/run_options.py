@@ -64,12 +64,12 @@ _GROUP_OPTIONS = (
     click.option(
         "--group-policy",
         type=click.Choice(["cost", "literal"]),
-        help="-O4: weigh sessions, or fuse whatever can be.  [default: cost]",
+        help="-O4: group where it pays (cost), or everything that can be grouped (literal).  [default: cost]",
     ),
     click.option(
         "--group-arg-limit",
         type=click.IntRange(min=1),
-        help="-O4: values that a group may take and give.  [default: 128]",
+        help="-O4: most inputs and outputs that a group may have.  [default: 128]",
     ),
 )
 

@@ -96,7 +96,7 @@ def _check(arguments: Sequence[str], out: Path, flags: Mapping[str, Any]) -> Non
         if flags[flag]:
             raise UsageError(f"{name} is for one model")
     if flags["output"] in ("", STREAM) or STREAM in arguments:
-        raise UsageError("several models come from files, and go to a folder")
+        raise UsageError("several models must be files, and -o must name a folder")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{quoted(str(out))} is a file: several models go to a folder")
     for argument in arguments:
@@ -111,7 +111,7 @@ def _check(arguments: Sequence[str], out: Path, flags: Mapping[str, Any]) -> Non
 def _works(arguments: Sequence[str], out: Path) -> Iterator[Work]:
     for argument in arguments:
         if not argument:
-            raise UsageError("the model is given an empty name")
+            raise UsageError("the name of the model is empty")
         if argument.startswith(ZOO):
             yield Work(argument, out / f"{argument.removeprefix(ZOO)}.onnx")
         elif is_folder(argument):
@@ -199,7 +199,7 @@ def _copy_companions(works: Sequence[Work], out: Path) -> Iterator[str]:
             if copied:
                 yield f"copied beside the results from {one_line(at)}: {', '.join(map(one_line, copied))}"
             if refused:
-                warn(f"not copied, for they lead out of {root}: {', '.join(refused)}")
+                warn(f"not copied, because they lead out of {root}: {', '.join(refused)}")
 
 
 def _copied(

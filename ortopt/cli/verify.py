@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 @click.command("verify", short_help="Compare two models on the same inputs.")
 @click.argument("original", metavar="A")
 @click.argument("result", metavar="B")
-@click.option("--inputs", metavar="FILE.npz", help="Arrays by input name.  [default: drawn, several sets]")
+@click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: several sets of random inputs]")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
-@click.option("--thorough", is_flag=True, help="Draw many more input sets.")
-@run_option("rtol", help_="Relative error that is allowed.  [default: by dtype, scale and noise]")
-@run_option("atol", help_="Absolute error that is allowed, beside it.  [default: by dtype, scale and noise]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--thorough", is_flag=True, help="Compare on many more sets of random inputs.")
+@run_option("rtol", help_="Relative tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
+@run_option("atol", help_="Absolute tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
 @run_option("providers")
-@click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
+@click.option(
+    "--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Give up after this time, with exit code 2."
+)
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     """Run model B against model A under ONNX Runtime without optimization.
 
@@ -49,7 +51,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.verification.verify import verify
 
     if flags["thorough"] and flags["inputs"] is not None:
-        raise UsageError("--thorough draws inputs: leave out --inputs")
+        raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
     providers = [normalize(name) for name in commas(flags["providers"]) or ("cpu",)]
@@ -75,7 +77,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     else:
         _show(outcome)
     if outcome.status in ("impossible", "not shown"):
-        raise InvalidModelError(f"nothing can be said: {outcome.reason}")
+        raise InvalidModelError(f"the models could not be compared: {outcome.reason}")
     if outcome.status == "differs":
         raise VerificationError(f"the models differ: {outcome.reason}")
 

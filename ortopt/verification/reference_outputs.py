@@ -127,7 +127,7 @@ def run_original(
     if inputs is not None:
         missing = [name for name in facts.interface.names if name not in inputs]
         if missing:
-            raise UsageError(f"the inputs lack {', '.join(quoted(name) for name in missing)}")
+            raise UsageError(f"the inputs do not contain {', '.join(quoted(name) for name in missing)}")
         if not isinstance(inputs, Recorded):
             facts.interface.check(inputs, facts.sizes)
     search = Search(

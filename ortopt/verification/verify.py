@@ -146,7 +146,7 @@ class Reference:
                 raise UsageError(f"{provider} does not work here: {reason}")
         check_distributions()
         if thorough and inputs is not None and not isinstance(inputs, Recorded):
-            raise UsageError("a thorough verification draws inputs: none can be given")
+            raise UsageError("a thorough verification uses random inputs: leave out your own")
         self._original = original
         self._inputs = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
         self._token = token.with_timeout(None)

@@ -60,22 +60,56 @@ def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
         found.append((onnx.load_from_string(to_bytes(model)), more))
         raise Recorded
 
-    def skip(*_: Any, **__: Any) -> None:
+    run_tests(name, record, skip, most=2)
+    return found
+
+
+def refusals(name: str) -> list[tuple[str, ModelProto, dict[str, Any]]]:
+    """Reasons that the tests of a pass expect, each with a model that the pass leaves alone; and level or target."""
+    found: dict[str, tuple[str, ModelProto, dict[str, Any]]] = {}
+
+    def record(
+        transformer: object,
+        before: str | ir.Model,
+        because: str | None = None,
+        *,
+        opset: int = DEFAULT_OPSET,
+        **more: Any,
+    ) -> None:
+        if because and because not in found:
+            model = parse(before, opset) if isinstance(before, str) else load(before)
+            found[because] = because, onnx.load_from_string(to_bytes(model)), more
         raise Recorded
 
+    run_tests(name, skip, record, most=100)
+    return list(found.values())
+
+
+def skip(*_: Any, **__: Any) -> None:
+    raise Recorded
+
+
+def run_tests(name: str, rewrites: Callable[..., None], keeps: Callable[..., None], most: int) -> None:
+    """Run the tests of a pass with these in place of `check_rewrites` and `check_keeps`.
+
+    Args:
+        name: Name of the pass.
+        rewrites: Called instead of `check_rewrites`.
+        keeps: Called instead of `check_keeps`.
+        most: Number of sets of arguments that each test is run with.
+    """
     with (  # before it is loaded: some tests bind their first arguments then
-        mock.patch.object(testing, "check_rewrites", record),
-        mock.patch.object(testing, "check_keeps", skip),
+        mock.patch.object(testing, "check_rewrites", rewrites),
+        mock.patch.object(testing, "check_keeps", keeps),
     ):
         module = module_of(name)
     if module is None:
-        return found
+        return
     for test_name, test in vars(module).items():
         if not test_name.startswith("test_"):
             continue
-        for given in itertools.islice(arguments(test), 2):
+        for given in itertools.islice(arguments(test), most):
             try:
                 test(**given)
             except Exception:  # a test that needs more than its arguments gives no example
                 continue
-    return found

@@ -435,7 +435,7 @@ def test_a_name_that_is_too_long_is_one_line(ortopt: Any, tmp_path: Path, option
 @pytest.mark.parametrize("option", ["-o", "--json", "--trace"])
 def test_an_empty_name_is_a_mistake(ortopt: Any, tmp_path: Path, option: str) -> None:
     path = written(tmp_path, lambda: parsed(NEG))
-    assert f"{option} is given an empty name" in ortopt("optimize", path, option, "", code=1).stderr
+    assert f"the name after {option} is empty" in ortopt("optimize", path, option, "", code=1).stderr
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
 
 

@@ -261,7 +261,7 @@ def test_explain_says_why_blocks_are_left_by_request(ortopt: Any, attention: Pat
 
 def test_explain_of_blocks_that_are_not_there(ortopt: Any, model: Path, attention: Path) -> None:
     assert "the model has no rotary embeddings" in ortopt("explain", model, "rotary").stdout
-    assert "--alone is for one pass" in ortopt("explain", attention, "attention", "--alone", code=1).stderr
+    assert "--alone needs the name of one pass" in ortopt("explain", attention, "attention", "--alone", code=1).stderr
 
 
 def test_blocks_are_counted_where_there_are_any(ortopt: Any, model: Path, attention: Path) -> None:

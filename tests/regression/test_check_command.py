@@ -323,7 +323,7 @@ def test_models_that_are_not_named_stay_in_the_baseline(check: Any, baseline: Pa
     assert len(json.loads(baseline.read_text())["models"]) == 3
     check(*BASE, "--update", "--prune", "-q")
     assert list(json.loads(baseline.read_text())["models"]) == ["zoo/abs.onnx", "zoo/gelu.onnx"]
-    assert "--prune goes with --update" in check(*BASE, "--prune", code=1).stderr
+    assert "--prune works with --update only" in check(*BASE, "--prune", code=1).stderr
 
 
 def test_shards_write_a_baseline(check: Any, zoo: Path) -> None:
@@ -331,7 +331,7 @@ def test_shards_write_a_baseline(check: Any, zoo: Path) -> None:
         check("zoo", "--shard", f"{number}/2", "--json", f"{number}.json", "-q")
     check("merge", "1.json", "2.json", "--baseline", "b.json", "--update", "-q")
     assert "3 same" in check(*BASE).stdout
-    assert "--update writes a baseline" in check("merge", "1.json", "2.json", "--update", code=1).stderr
+    assert "--update needs --baseline" in check("merge", "1.json", "2.json", "--update", code=1).stderr
     Path("3.json").write_text("{}")
     assert "no results of ortopt check" in check("merge", "1.json", "3.json", code=2).stderr
 

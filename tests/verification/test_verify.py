@@ -246,7 +246,7 @@ def test_given_inputs_are_used():
     assert verify(model, model, inputs=good).status == "verified"
     found = verify(model, model, inputs={**good, "i": np.array([0, 2, 77])})
     assert found.status == "impossible"
-    with pytest.raises(UsageError, match="lack 'i'"):
+    with pytest.raises(UsageError, match="do not contain 'i'"):
         verify(model, model, inputs={"x": good["x"]})
 
 
