@@ -12,6 +12,7 @@ from ortopt.graph.edit import Conflict
 from ortopt.options import Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
+_NEWEST_OPSET = 26  # that the shipped tables of kernels know
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
 
 
@@ -52,14 +53,23 @@ def check_defined(
         return
     if (node.domain, node.op_type) not in produces:
         if node.domain in STANDARD_DOMAINS:
-            raise Conflict(f"opset {version} has no {node.op_type}")
+            raise Conflict(f"opset {version} has no {node.op_type}{_since(node, version)}")
         raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
     if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
-        raise Conflict(f"{node.op_type} is no op of the ONNX specification")
+        why = "--target onnx keeps to it" if options.target is Target.ONNX else "level 1 keeps to it, -O2 does not"
+        raise Conflict(f"{node.op_type} is no op of the ONNX specification: {why}")
     needed, least = releases.of_node(node), releases.least(options)
     if needed > least:
         form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
-        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}")
+        allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
+        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+
+
+def _since(node: ir.Node, version: int) -> str:
+    """Which opset of ai.onnx has an op, where a newer one has it."""
+    newer = range(version + 1, _NEWEST_OPSET + 1) if not node.domain else ()
+    first = next((one for one in newer if kernels.is_official("", node.op_type, one)), None)
+    return "" if first is None else f": --opset {first} has it"
 
 
 def check_runnable(

@@ -55,7 +55,7 @@ def measure(
     options, quiet = quiet_options(order["threads"])
     for provider in order["providers"]:
         usable(provider)  # loads the libraries that the provider looks for
-    feeds = _feeds(order["inputs"])
+    feeds = feeds_of(order["inputs"])
     before = memory()
     start = time.perf_counter()
     try:
@@ -100,7 +100,8 @@ def serve(answer_to: Callable[[Order], dict[str, Any]]) -> None:
         answers.write(json.dumps(answer).encode())
 
 
-def _feeds(path: str) -> dict[str, Any]:
+def feeds_of(path: str) -> dict[str, Any]:
+    """The arrays of an .npz file, texts as ONNX Runtime takes them."""
     with np.load(path, allow_pickle=False) as archive:
         return {
             name: array.astype(object) if array.dtype.kind == "U" else array for name, array in dict(archive).items()
