@@ -34,6 +34,7 @@ def optimize(
     providers: Sequence[str] = ("cpu",),
     target: Literal["onnx", "ort"] = "ort",
     fusions: Literal["default", "all", "none"] = "default",
+    custom_op_libraries: Sequence[str] = (),
     native: bool = False,
     opset: int | None = None,
     min_onnxruntime: str | None = None,
@@ -68,6 +69,8 @@ def optimize(
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
         fusions: Fused ops to take: those that pay on the provider (default), all, or none.
+        custom_op_libraries: Shared libraries of ops of your own, for every session that runs the model. The ops
+            themselves are left as they are.
         native: Allow what is tied to this very processor.
         opset: Convert to this opset of ai.onnx, and raise it no further.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer

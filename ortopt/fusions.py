@@ -153,7 +153,8 @@ def explained(cost: Cost) -> str:
     if cost.speed is None:
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
     else:
-        known = f"on {where}, {op} is {between(*cost.speed)} than {cost.instead_of}".replace("as fast than", "as fast as")
+        speed = between(*cost.speed)
+        known = f"on {where}, {op} is {speed} {'as' if speed.endswith('fast') else 'than'} {cost.instead_of}"
     if cost.verdict is not Verdict.LOSES:
         known += ", and the graph would not get smaller"
     return known

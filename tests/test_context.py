@@ -386,9 +386,7 @@ def test_one_node_that_is_placed_elsewhere_is_enough() -> None:
         lambda graph, context: context.offer(tuple(graph)[:2]) and False,
         kind=OnCuda, model=parse(PLACED), options=BOTH,
     )  # fmt: skip
-    assert [(refusal.op, refusal.reason) for refusal in explanation.refusals] == [
-        ("Acos", ONLY_CUDA)
-    ]
+    assert [(refusal.op, refusal.reason) for refusal in explanation.refusals] == [("Acos", ONLY_CUDA)]
 
 
 def test_who_is_for_some_providers_must_offer() -> None:

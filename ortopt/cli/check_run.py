@@ -24,7 +24,7 @@ from ortopt.regression.check import Plan, Running
 from ortopt.regression.latency import Latency
 from ortopt.regression.pool import Pool
 from ortopt.regression.results import Check, Status
-from ortopt.reporting import report
+from ortopt.reporting import report, tables
 from ortopt.system import memory
 from ortopt.terminal_text import quoted
 
@@ -92,7 +92,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
     if not flags["quiet"]:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         for result in found.results:
-            out.print(check_display.line_of(result), soft_wrap=True)
+            tables.say(out, check_display.line_of(result))
     _show(found, flags, update=written)
     return found.exit_code
 

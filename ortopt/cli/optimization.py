@@ -22,6 +22,7 @@ from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.instrumentation.dump import Dump, is_dump
+from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
 from ortopt.options import Options
@@ -66,6 +67,7 @@ class Run:
         self._require_providers()
         reports = {"--json": flags["json_file"], "--trace": flags["trace_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
+        self._listener = Explanation() if flags["profile"] else None
         self._trace = Trace() if flags["trace_file"] else None
         self._argument = models.resolve(model)
         self._target: str = flags["output"] or self._argument.output
@@ -106,6 +108,7 @@ class Run:
             self._write_trace()
             raise
         self._write_trace()
+        profile = self._profiled(result, saved) if self._listener is not None and error is None else None
         data = report.as_dict(
             result,
             source=self._argument.label,
@@ -113,6 +116,7 @@ class Run:
             saved=saved,
             seconds=self._seconds,
             error=None if error is None else str(error),
+            profile=profile,
         )
         self.data = data
         if self._flags["json_file"]:
@@ -125,7 +129,9 @@ class Run:
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         token = CancellationToken()
-        observers: list[Observer] = [observer for observer in (progress, self._trace) if observer is not None]
+        observers: list[Observer] = [
+            observer for observer in (progress, self._trace, self._listener) if observer is not None
+        ]
         if self._flags["dump_dir"]:
             observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):
@@ -189,6 +195,24 @@ class Run:
             works, reason = usable(provider)
             if not works:
                 raise UsageError(f"{provider} does not work here: {reason} (--strict)")
+
+    def _profiled(self, result: OptimizeResult, saved: Saved | None) -> dict[str, Any] | None:
+        """Where the time goes; None, with a warning, where that cannot be measured: the result is written."""
+        from ortopt.cli import profiled
+
+        assert self._listener is not None
+        path, started = None if saved is None else saved.path, time.perf_counter()
+        try:
+            data = profiled.profile(
+                self._argument, result.model, path, self._flags["inputs"], self._options, self._listener
+            )
+        except OptimizationCancelled:
+            raise
+        except OrtoptError as failure:
+            warn(f"there is no profile: {failure}")
+            return None
+        self._seconds["profile"] = time.perf_counter() - started
+        return data
 
     def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:

@@ -29,6 +29,7 @@ from ortopt.cli.run_options import make_options, run_option, run_options
     help="Weights in the model's file, copied beside it, or left in the original's files.",
 )
 @run_option("provenance")
+@click.option("--profile", is_flag=True, help="Show where the time goes, by op, before and after, and why.")
 @click.option("--json", "json_file", metavar="FILE", help="The report as data.")
 @click.option("--dump-dir", metavar="DIR", help="The model before and after each pass that changed it.")
 @click.option("--trace", "trace_file", metavar="FILE", help="A trace for ui.perfetto.dev.")

@@ -22,7 +22,7 @@ from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError, UsageError
 from ortopt.options import Options
 from ortopt.regression.sources import below
-from ortopt.reporting import report
+from ortopt.reporting import report, tables
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.terminal_text import one_line, quoted
 from ortopt.verification import start
@@ -77,11 +77,11 @@ def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
         rows.append(row)
         codes.append(code)
         if not flags["quiet"] and not flags["verbose"] and code == 0:
-            console.print(_line(work, row), soft_wrap=True)
+            tables.say(console, _line(work, row))
         gc.collect()  # which is off in a process of one command
     for line in _copy_companions(works, out):
         if not flags["quiet"]:
-            console.print(line, soft_wrap=True)
+            tables.say(console, line)
     if flags["json_file"]:
         text = json.dumps({"schema": SCHEMA, "models": rows}, indent=2, allow_nan=False)
         files.write_text(flags["json_file"], text + "\n")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--rtol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @click.option("--atol", type=Finite(min=0), help="As numpy's allclose.  [default: by dtype, scale and noise]")
 @run_option("providers")
+@run_option("custom_op_libraries")
 @click.option("--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Then nothing can be said.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="As data.")
@@ -42,6 +43,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     click.get_current_context().with_resource(start.early())
     from ortopt.analysis.providers import normalize
     from ortopt.cli import arrays, files, models
+    from ortopt.cli.run_options import checked_files
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.option_kinds import commas, named_sizes
     from ortopt.serialization.load import load
@@ -69,6 +71,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         rtol=flags["rtol"],
         atol=flags["atol"],
         thorough=flags["thorough"],
+        libraries=checked_files(flags["custom_op_libraries"]),
     )
     if as_json:
         click.echo(json.dumps(describe(outcome, first.label, second.label), indent=2))
@@ -94,7 +97,7 @@ def describe(outcome: Verification, original: str, result: str) -> dict[str, Any
 
 
 def _show(outcome: Verification) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
 
     out = report.console(sys.stdout)
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
@@ -103,11 +106,11 @@ def _show(outcome: Verification) -> None:
         headers.append("zeros of the other sign")
         rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, outcome.outputs, strict=True)]
     if rows:
-        out.print(report.table(headers, rows, text=3))
+        out.print(tables.table(headers, rows, text=3))
         out.print()
     sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
     reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
-    out.print(f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}", soft_wrap=True)
+    tables.say(out, f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}")
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def measure(
         batched: Whether short calls are timed several at a time.
     """
     from ortopt.analysis.providers import usable
-    from ortopt.evaluation.sessions import quiet_options
+    from ortopt.evaluation.sessions import quiet_options, register_libraries
 
     options, quiet = quiet_options(order["threads"])
     for provider in order["providers"]:
@@ -59,6 +59,7 @@ def measure(
     before = memory()
     start = time.perf_counter()
     try:
+        register_libraries(options, order.get("libraries", ()))
         session = open_session(order, options)
     except Exception as error:  # whatever ONNX Runtime raises: the parent reports it in one line
         return failure(error, opens=False)

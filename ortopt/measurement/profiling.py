@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.system import child_processes
 from ortopt.system.temporary_files import temporary_folder
 
+_MAX_ROUNDS: Final = 3
 _MODULE: Final = "ortopt.measurement.profiling_child"
 
 
@@ -66,6 +67,22 @@ class Profile:
         return {op: pair for op, pair in counts.items() if pair[0] != pair[1]}
 
 
+def in_turns(paths: Sequence[Path], inputs: Path, effort: Effort) -> list[Profile]:
+    """Profile models in turns, each in a few processes; of each the quickest process counts.
+
+    Args:
+        paths: The models' files.
+        inputs: An .npz file of plain arrays by input name.
+        effort: How much.
+
+    Raises:
+        InvalidModelError: One does not run.
+    """
+    count = min(effort.rounds, _MAX_ROUNDS)
+    rounds = [[profile(path, inputs, effort) for path in paths] for _ in range(count)]
+    return [min(every, key=lambda one: one.ms) for every in zip(*rounds, strict=True)]
+
+
 def profile(path: Path, inputs: Path, effort: Effort) -> Profile:
     """Profile a model in a process of its own.
 
@@ -96,7 +113,7 @@ def profile(path: Path, inputs: Path, effort: Effort) -> Profile:
         if "error" in answer:
             raise InvalidModelError(f"it cannot be profiled: {answer['error']}")
         counts = _ops(loaded) if loaded.is_file() else {}
-    return Profile(_times(answer["events"], answer["calls"], counts), _count(model), counts, answer["calls"])
+    return Profile(_times(answer["ops"], counts), _count(model), counts, answer["calls"])
 
 
 def _answer(answered: bytes, status: Any, patience: float) -> dict[str, Any]:
@@ -128,22 +145,22 @@ def _count(model: Any) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _times(events: Mapping[str, list[float]], calls: int, loaded: Mapping[str, int]) -> tuple[OpTime, ...]:
+def _times(ops: Mapping[str, list[float]], loaded: Mapping[str, int]) -> tuple[OpTime, ...]:
     """The times of a call; ONNX Runtime tells no domain, so what it has loaded does."""
     full: dict[str, set[str]] = {}
     for op in loaded:
         full.setdefault(op.rpartition("::")[2], set()).add(op)
-    whole = sum(microseconds for _, microseconds in events.values()) or 1.0
+    whole = sum(microseconds for _, microseconds in ops.values()) or 1.0
     rows = [
         OpTime(
             next(iter(full[op])) if len(full.get(op, ())) == 1 else op,
-            count / calls,
-            microseconds / calls / 1e3,
+            count,
+            microseconds / 1e3,
             microseconds / whole,
         )
-        for op, (count, microseconds) in events.items()
+        for op, (count, microseconds) in ops.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.ms, row.op)))
 
 
-__all__ = ["OpTime", "Profile", "profile"]
+__all__ = ["OpTime", "Profile", "in_turns", "profile"]

@@ -1,15 +1,17 @@
 """The process that profiles a model under ONNX Runtime's defaults: where the time of a call goes, op by op.
 
 ``python -m ortopt.measurement.profiling_child PARENT`` reads an order as `ortopt.measurement.child` does and answers
-with ``events`` (by op: how many kernels ran in a call, and their microseconds), ``calls`` and the graph that ONNX
-Runtime made of the model when it loaded it, in the file that the order names ``loaded``.
+with ``ops`` (how many of its kernels run in a call, and their microseconds) and ``calls`` (how many there were). The
+graph that ONNX Runtime made of the model when it loaded it is in the file that the order names ``loaded``.
 """
 
 from __future__ import annotations
 
+import bisect
 import json
+import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +30,6 @@ def profile(order: Order) -> dict[str, Any]:
     from ortopt.evaluation.sessions import quiet_options, register_libraries
 
     options, quiet = quiet_options(order["threads"])
-    register_libraries(options, order["libraries"])
     loaded = Path(order["loaded"])
     options.optimized_model_filepath = str(loaded)
     if order["bytes"] > _LARGE:
@@ -37,6 +38,7 @@ def profile(order: Order) -> dict[str, Any]:
     options.profile_file_prefix = str(loaded.with_name("profile"))
     feeds = feeds_of(order["inputs"])
     try:
+        register_libraries(options, order["libraries"])
         session = onnxruntime.InferenceSession(order["model"], options, order["providers"], enable_fallback=0)
     except Exception as error:  # whatever ONNX Runtime raises: the parent reports it in one line
         return failure(error, opens=False)
@@ -45,20 +47,35 @@ def profile(order: Order) -> dict[str, Any]:
         session.run(None, feeds, quiet)
         calls += 1
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return {"events": by_op(after_warm_up(events, _WARM_UP)), "calls": calls - _WARM_UP}
+    each = [by_op(rows) for rows in by_call(events)[_WARM_UP:]]
+    return {"ops": typical(each), "calls": len(each)}
 
 
-def after_warm_up(events: Iterable[dict[str, Any]], skipped: int) -> list[dict[str, Any]]:
-    """The events after the first calls of a session.
+def by_call(events: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The events of each call of a session, in order.
 
     Args:
         events: Of a profile, in ONNX Runtime's format.
-        skipped: How many calls are left out.
     """
     rows = list(events)
-    ends = sorted(row["ts"] + row["dur"] for row in rows if row.get("name") == "model_run")
-    start = ends[skipped - 1] if len(ends) >= skipped > 0 else 0
-    return [row for row in rows if row.get("ts", 0) >= start]
+    spans = sorted((row["ts"], row["ts"] + row["dur"]) for row in rows if row.get("name") == "model_run")
+    starts = [start for start, _ in spans]
+    calls: list[list[dict[str, Any]]] = [[] for _ in spans]
+    for row in rows:
+        number = bisect.bisect_right(starts, row.get("ts", -1)) - 1
+        if number >= 0 and row["ts"] <= spans[number][1]:
+            calls[number].append(row)
+    return calls
+
+
+def typical(calls: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """For each op the medians over the calls, of its kernels' runs and of their microseconds.
+
+    Args:
+        calls: From `by_op`.
+    """
+    ops = dict.fromkeys(op for call in calls for op in call)
+    return {op: [statistics.median(call.get(op, (0, 0.0))[i] for call in calls) for i in (0, 1)] for op in ops}
 
 
 def by_op(events: Iterable[dict[str, Any]]) -> dict[str, list[float]]:

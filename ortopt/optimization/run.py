@@ -248,6 +248,7 @@ class Optimization:
             interface=interface,
             thorough=self.is_thorough,
             providers=self.options.providers,
+            libraries=self.options.custom_op_libraries,
             token=self.token,
         )
 

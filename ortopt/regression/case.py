@@ -11,7 +11,7 @@ from typing import Any
 
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 
-SPELLING = {"provider": "providers", "dim": "dims"}
+SPELLING = {"provider": "providers", "dim": "dims", "custom_op_library": "custom_op_libraries"}
 """Options whose flag is in the singular."""
 
 

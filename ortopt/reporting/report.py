@@ -17,13 +17,14 @@ from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.reporting.costs import fused_forms
+from ortopt.reporting.profiles import show as show_profile
+from ortopt.reporting.tables import FittingTable, say, table
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.terminal_text import node_name, one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ortopt.options import Options
     from ortopt.serialization.save import Saved
@@ -46,6 +47,7 @@ def as_dict(
     saved: Saved | None = None,
     seconds: Mapping[str, float] | None = None,
     error: str | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A result as data that json can write.
 
@@ -56,6 +58,7 @@ def as_dict(
         saved: The file that was written, or None.
         seconds: Seconds of phases beside those of the result, e.g. ``save``.
         error: Reason why nothing was written.
+        profile: Where the time goes (see `ortopt.reporting.profiles`).
 
     Returns:
         Nested dicts and lists; ``schema`` is `SCHEMA`.
@@ -84,6 +87,7 @@ def as_dict(
         "verified": result.verified,
         "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
+        "profile": profile,
         "error": error,
     }
 
@@ -217,25 +221,6 @@ def console(stream: IO[str]) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False) -> Table:
-    """A table without lines.
-
-    Args:
-        headers: Headers of the columns.
-        rows: The cells; shown as one line each, control characters spelled out.
-        text: Number of columns that hold text; the columns after them hold numbers, aligned to the right.
-        headless: Whether the headers are left out.
-    """
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_header=not headless)
-    for position, header in enumerate(headers):
-        shown.add_column(header, justify="left" if position < text else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*(one_line(cell) for cell in row))
-    return shown
-
-
 def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> None:
     """Print a report.
 
@@ -251,11 +236,14 @@ def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> 
     if data["passes"]:
         out.print(_pass_table(data["passes"], everything))
         out.print()
+    if data["profile"] is not None:
+        show_profile(data["profile"], out)
+        out.print()
     for line in _last_lines(data):
-        out.print(line, soft_wrap=True)
+        say(out, line)
 
 
-def _sizes(data: Mapping[str, Any]) -> Table:
+def _sizes(data: Mapping[str, Any]) -> FittingTable:
     rows = [("nodes", *_change(data["nodes"])), ("initializers", *_change(data["initializers"]))]
     if any(data["functions"].values()):
         rows.append(("functions", *_change(data["functions"])))
@@ -265,7 +253,7 @@ def _sizes(data: Mapping[str, Any]) -> Table:
     return table(("", "before", "after", "change"), rows)
 
 
-def _ops(by_op: Mapping[str, Mapping[str, int]]) -> Table:
+def _ops(by_op: Mapping[str, Mapping[str, int]]) -> FittingTable:
     def rank(item: tuple[str, Mapping[str, int]]) -> tuple[int, int, str]:
         op, counts = item
         return -abs(counts["after"] - counts["before"]), -counts["before"], op
@@ -280,7 +268,7 @@ def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]
     return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""
 
 
-def _pass_table(passes: list[dict[str, Any]], everything: bool) -> Table:
+def _pass_table(passes: list[dict[str, Any]], everything: bool) -> FittingTable:
     busy = [total for total in passes if total["rewrites"] or everything]
     rows = [(total["pass"], total["rewrites"], f"{total['seconds']:.3f}") for total in busy]
     idle = [total for total in passes if total not in busy]
@@ -411,3 +399,22 @@ def size(nbytes: int) -> str:
             break
         value /= 1000
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+__all__ = [
+    "MAX_NODES_SHOWN",
+    "MAX_REASONS",
+    "PIPE_WIDTH",
+    "SCHEMA",
+    "as_dict",
+    "console",
+    "describe_repair",
+    "describe_rewrite",
+    "fused",
+    "plain",
+    "say",
+    "shape_arithmetic",
+    "show",
+    "size",
+    "table",
+]
