@@ -13,7 +13,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +61,38 @@ def usable(provider: str) -> tuple[bool, str]:
     if provider in onnxruntime.get_available_providers():
         return True, "ok"
     return False, f"this onnxruntime has no {provider}"
+
+
+def missing(providers: Iterable[str]) -> dict[str, str]:
+    """The providers that do not work here, each with the reason.
+
+    Args:
+        providers: Full names (see `normalize`).
+    """
+    answers = {provider: usable(provider) for provider in providers}
+    return {provider: reason for provider, (works, reason) in answers.items() if not works}
+
+
+def here(providers: Iterable[str]) -> tuple[str, ...]:
+    """The providers that work here; the CPU's if none does.
+
+    Args:
+        providers: Full names (see `normalize`).
+    """
+    return tuple(provider for provider in providers if usable(provider)[0]) or (CPU,)
+
+
+def in_place_of(providers: Iterable[str]) -> str:
+    """What is run instead where providers do not work here, for people; empty if all do.
+
+    Args:
+        providers: Full names (see `normalize`).
+    """
+    absent = missing(providers)
+    if not absent:
+        return ""
+    names = "; ".join(f"{name} does not work here ({reason})" for name, reason in absent.items())
+    return f"{names}: results are verified on {', '.join(here(providers))}"
 
 
 def _cuda_usable() -> tuple[bool, str]:
@@ -166,4 +198,15 @@ def _installed(distribution: str) -> bool:
     return True
 
 
-__all__ = ["CPU", "CUDA", "NAMES", "check_distributions", "cuda_driver", "normalize", "usable"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "NAMES",
+    "check_distributions",
+    "cuda_driver",
+    "here",
+    "in_place_of",
+    "missing",
+    "normalize",
+    "usable",
+]

@@ -34,6 +34,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     rewrite, before and after, inputs, what both give, and commands that reproduce it; a pass that failed is shown
     likewise. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
+    from ortopt.analysis.providers import in_place_of
     from ortopt.api import Optimization
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
@@ -50,6 +51,8 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer_folder.check_folder(folder)
     inputs = models.verification_inputs(flags["inputs"], argument, options.dims)
+    if absent := in_place_of(options.providers):
+        warn(absent)
     token = CancellationToken()
     run = Optimization(argument.source, options, cancellation=token)
     with contextlib.closing(run), cancels(token):

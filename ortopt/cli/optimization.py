@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
-from ortopt.analysis.providers import check_distributions, usable
+from ortopt.analysis.providers import check_distributions, in_place_of
 from ortopt.api import Optimization, OptimizeResult
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
@@ -64,7 +64,6 @@ class Run:
             raise UsageError("--dump-dir is given an empty name")
         self._options = options
         self._flags = flags
-        self._require_providers()
         reports = {"--json": flags["json_file"], "--trace": flags["trace_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
         self._listener = Explanation() if flags["profile"] else None
@@ -99,6 +98,8 @@ class Run:
             check_distributions()
         for warning in caught:
             warn(str(warning.message))
+        if self._flags["verify"] and (absent := in_place_of(self._options.providers)):
+            warn(absent)
         try:
             with self._progress() as progress:
                 result, saved, error = self._work(progress)
@@ -188,13 +189,6 @@ class Run:
         """With ``--strict``, a result that could not be verified is not written."""
         if self._options.strict and outcome.status != "verified":
             raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
-
-    def _require_providers(self) -> None:
-        """With ``--strict``, a provider that is not here is refused before the work begins."""
-        for provider in self._options.providers if self._options.strict and self._flags["verify"] else ():
-            works, reason = usable(provider)
-            if not works:
-                raise UsageError(f"{provider} does not work here: {reason} (--strict)")
 
     def _profiled(self, result: OptimizeResult, saved: Saved | None) -> dict[str, Any] | None:
         """Where the time goes; None, with a warning, where that cannot be measured: the result is written."""

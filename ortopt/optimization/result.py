@@ -20,6 +20,7 @@ from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
+from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.replay import NumberedRewrite
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ class OptimizeResult:
         stopped: Whether the deadline ended the run.
         repairs: What was left out because the result differed from the original, in order.
         provenance: Whether `save` writes into each new node which pass made it, from which nodes.
+        verified_on: The providers that the verification ran on; empty without one.
+        not_shown: What of the model could not be run here, because a provider is not here; None where all of it was.
     """
 
     model: ir.Model
@@ -174,6 +177,8 @@ class OptimizeResult:
     stopped: bool = False
     repairs: tuple[Repair, ...] = ()
     provenance: bool = False
+    verified_on: tuple[str, ...] = ()
+    not_shown: NotShown | None = None
 
     @property
     def verified(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
@@ -21,6 +23,8 @@ from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.observers import Observer
+from ortopt.optimization import missing_providers
+from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
@@ -55,6 +59,7 @@ class Optimization:
         verification: How the result compares with the original; None before it is verified.
         repairs: What was left out because the result differed.
         is_thorough: Whether many more input sets are verified.
+        not_shown: What of the result could not be run here, because a provider is not here.
 
     Raises:
         UsageError: If a name or a pipeline makes no sense.
@@ -94,6 +99,7 @@ class Optimization:
         self.repairs: list[Repair] = []
         self._prepared: Reference | None = None
         self.is_thorough = False
+        self.not_shown: NotShown | None = None
 
     @property
     def model(self) -> ir.Model:
@@ -117,6 +123,8 @@ class Optimization:
         Returns:
             The result.
         """
+        if verify and (absent := execution.in_place_of(self.options.providers)):
+            warnings.warn(absent, RuntimeWarning, stacklevel=3)
         with contextlib.closing(self):
             self.is_thorough = verify == "thorough"
             if verify:
@@ -131,8 +139,7 @@ class Optimization:
         Args:
             inputs: As `verify` takes them.
         """
-        usable = all(execution.usable(provider)[0] for provider in self.options.providers)
-        if self.options.dims or not isinstance(self._original, str | os.PathLike) or not usable:
+        if self.options.dims or not isinstance(self._original, str | os.PathLike):
             return
         self._prepared = self.reference(inputs)
         self._prepared.begin(self.model)
@@ -186,16 +193,56 @@ class Optimization:
         """
         from ortopt.optimization.repair import Repairer
 
-        for provider in self.options.providers:
-            works, reason = execution.usable(provider)
-            if not works:
-                raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
+        not_repaired = ""
         with self._timed("verify"), self.reference(inputs) as reference:
-            repairer = Repairer(self._transformation, reference, self.repairs, self.token)
-            outcome = repairer.verified()
+            self.not_shown = self._not_shown()
+            if self.not_shown is not None:
+                outcome = self._verified_without(reference)
+            else:
+                repairer = Repairer(self._transformation, reference, self.repairs, self.token)
+                outcome = repairer.verified()
+                not_repaired = repairer.not_repaired
         self.verification = outcome
         if outcome.status == "differs":
-            raise VerificationError(f"the result differs from the original: {outcome.reason}{repairer.not_repaired}")
+            raise VerificationError(f"the result differs from the original: {outcome.reason}{not_repaired}")
+        return outcome
+
+    def _not_shown(self) -> NotShown | None:
+        """What of the result cannot run here, because a provider is not here."""
+        if not execution.missing(self.options.providers):
+            return None
+        return missing_providers.not_shown(self.model, execution.here(self.options.providers))
+
+    def _verified_without(self, reference: Reference) -> Verification:
+        """Compare what the same passes make without those whose ops cannot run here; the result itself is not shown.
+
+        What makes that model differ is left out of the result, too.
+        """
+        from ortopt.optimization.repair import Repairer
+
+        result, hidden = self._transformation, self.not_shown
+        assert hidden is not None
+        makers = set(hidden.transformers)
+        while True:
+            other = Transformation(result.pipeline, (), self.token)
+            other.left_out |= result.left_out | makers
+            other.without |= result.without
+            other.restart()
+            other.execute(self.token)
+            more = missing_providers.not_shown(other.model, execution.here(self.options.providers))
+            if more is None or makers.issuperset(more.transformers):
+                break
+            makers.update(more.transformers)
+        count = len(self.repairs)
+        outcome = Repairer(other, reference, self.repairs, self.token).verified()
+        if len(self.repairs) > count:
+            result.left_out |= other.left_out - makers
+            result.without |= other.without
+            result.restart()
+            result.execute(self.token)
+        if outcome.status == "verified":
+            self.not_shown = dataclasses.replace(hidden, transformers=tuple(sorted(makers)), without=True)
+            return dataclasses.replace(outcome, status="not shown", reason=str(self.not_shown))
         return outcome
 
     def blame(self, inputs: Mapping[str, np.ndarray] | None = None) -> Blame | None:
@@ -247,7 +294,7 @@ class Optimization:
             sizes=self.options.dims,
             interface=interface,
             thorough=self.is_thorough,
-            providers=self.options.providers,
+            providers=execution.here(self.options.providers),
             libraries=self.options.custom_op_libraries,
             token=self.token,
         )
@@ -293,7 +340,8 @@ class Optimization:
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
-            self.options.provenance,
+            self.options.provenance, () if verification is None else execution.here(self.options.providers),
+            self.not_shown,
         )  # fmt: skip
 
     @contextlib.contextmanager

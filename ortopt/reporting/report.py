@@ -16,6 +16,7 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.optimization.missing_providers import NotShown
 from ortopt.reporting.costs import fused_forms
 from ortopt.reporting.profiles import show as show_profile
 from ortopt.reporting.tables import FittingTable, say, table
@@ -85,11 +86,17 @@ def as_dict(
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
         "verified": result.verified,
+        "verified_on": list(result.verified_on),
+        "not_shown": None if result.not_shown is None else _not_shown(result.not_shown),
         "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
         "profile": profile,
         "error": error,
     }
+
+
+def _not_shown(hidden: NotShown) -> dict[str, Any]:
+    return {"nodes": hidden.nodes, "ops": dict(hidden.ops), "passes": list(hidden.transformers)}
 
 
 def _size_refusal(refusal: SizeRefusal) -> dict[str, Any]:
@@ -291,7 +298,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         growth = f"would have added {size(refusal['bytes'])}, more than --max-growth allows"
         yield f"left as it was: {candidates} {growth}"
     yield f"fixed point: {_fixed_point(data)}"
-    yield f"verification: {_verification(data['verification'])}"
+    yield f"verification: {_verification(data)}"
     yield f"needs: {_needs(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
@@ -380,7 +387,8 @@ def _newer(requires: Mapping[str, Any]) -> str:
     return f", needs ONNX Runtime ≥ {first} (the original {original})"
 
 
-def _verification(outcome: Mapping[str, Any] | None) -> str:
+def _verification(data: Mapping[str, Any]) -> str:
+    outcome, options = data["verification"], data["options"]
     if outcome is None:
         return "not asked for"
     parts = [outcome["status"]]
@@ -388,6 +396,8 @@ def _verification(outcome: Mapping[str, Any] | None) -> str:
         worst = outcome["worst"]
         shown = worst if isinstance(worst, str) else f"{worst:.2g}"
         parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
+    if options is not None and list(options["providers"]) != data["verified_on"]:
+        parts.append(f"on {', '.join(data['verified_on'])}, for {', '.join(options['providers'])}")
     return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
 
 
