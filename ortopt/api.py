@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
@@ -20,11 +20,18 @@ from ortopt.optimization.result import (
     figures,
 )
 from ortopt.optimization.run import Optimization, Source
-from ortopt.options import declarations
+from ortopt.options import Options, declarations
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
+
+    from ortopt.verification.inputs import Recorded
+
+ZOO: Final = "zoo:"
+"""What the name of a model of the zoo begins with."""
 
 
 def optimize(
@@ -64,7 +71,8 @@ def optimize(
     """Optimize a model; the argument itself is never changed.
 
     Args:
-        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto` or an `ir.Model`.
+        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto`, an `ir.Model`, or the text
+            ``"zoo:NAME"`` for a model of the zoo.
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
@@ -120,9 +128,18 @@ def optimize(
     if verify not in (True, False, "thorough"):
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
-    return Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation).run(
-        verify=verify, inputs=inputs
-    )
+    if isinstance(model, str) and model.startswith(ZOO):
+        model, given = _of_zoo(model.removeprefix(ZOO), options)
+        inputs = given if inputs is None and verify is True else inputs
+    run = Optimization(model, options, transformers=transformers, observers=observers, cancellation=cancellation)
+    return run.run(verify=verify, inputs=inputs)
+
+
+def _of_zoo(name: str, options: Options) -> tuple[Path, Recorded]:
+    """A model of the zoo, and the inputs that it is verified with."""
+    from ortopt import zoo
+
+    return zoo.cached(name), zoo.inputs(name, sizes=options.dims)
 
 
 __all__ = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import onnx_ir as ir
 
@@ -13,7 +15,20 @@ from ortopt.options import Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
 _NEWEST_OPSET = 26  # that the shipped tables of kernels know
+_ABOUT_OPS: Final = re.compile(
+    r"^(no provider has a|\S+, where it is to run, has no) kernel of |^(opset|ONNX Runtime) \S+ has no "
+    r"|is no op of the ONNX specification|^the provider would take "
+)
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
+
+
+def is_about_ops(reason: str) -> bool:
+    """Whether a refusal says that a new op is not there: it has no kernel, or no definition.
+
+    Args:
+        reason: The reason.
+    """
+    return _ABOUT_OPS.search(reason) is not None
 
 
 def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
@@ -126,4 +141,4 @@ def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[s
     return max(places) if peers else min(places)
 
 
-__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "provider_of"]
+__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "is_about_ops", "provider_of"]

@@ -25,11 +25,11 @@ LAYERS = (
     "patterns transpose partition opset_conversion",
     "transformers",
     "registry rule_batch batch_runner manager instrumentation",
-    "verification measurement",
+    "verification measurement zoo",
     "optimization",
     "api",
     "runtime",
-    "reporting benchmarking testing zoo",
+    "reporting benchmarking testing",
     "regression",
     "cli",
 )

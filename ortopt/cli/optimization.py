@@ -25,12 +25,15 @@ from ortopt.instrumentation.dump import Dump, is_dump
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
+from ortopt.optimization import formats
 from ortopt.options import Options
 from ortopt.reporting import report
 from ortopt.serialization.save import Saved, save
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ortopt.verification.verify import Verification
 
 
@@ -73,6 +76,10 @@ class Run:
         streams = [self._target, *reports.values()].count(files.STREAM)
         if streams > 1:
             raise UsageError("only one of the model, --json and --trace can go to stdout")
+        if self._target == files.STREAM and sys.stdout.isatty():
+            raise UsageError("a model is no text for a terminal: name a file with -o, or lead stdout into one")
+        if self._target != files.STREAM:
+            formats.check_external_data(Path(self._target), flags["external_data"])
         if self._target == files.STREAM and flags["external_data"] in {"copy", "reuse"}:
             raise UsageError(f"--external-data {flags['external_data']} writes beside a file, not beside a stream")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": flags["inputs"]})
@@ -174,16 +181,19 @@ class Run:
                     return run.result(run.verification), None, error
         with self._span("save", progress):
             started = time.perf_counter()
-            target = sys.stdout.buffer if self._target == files.STREAM else self._target
             run.model.metadata_props[MARK] = __version__
-            saved = save(
-                run.model,
-                target,
-                external_data=self._flags["external_data"],
-                provenance=self._options.provenance,
-            )
+            saved = self._saved(run.model)
             self._seconds["save"] = time.perf_counter() - started
         return run.result(outcome), saved, None
+
+    def _saved(self, model: ir.Model) -> Saved:
+        where, provenance = self._flags["external_data"], self._options.provenance
+        if self._target == files.STREAM:
+            return save(model, sys.stdout.buffer, external_data=where, provenance=provenance)
+        libraries = self._options.custom_op_libraries
+        return formats.save_as(
+            model, Path(self._target), external_data=where, provenance=provenance, libraries=libraries
+        )
 
     def _require_verified(self, outcome: Verification) -> None:
         """With ``--strict``, a result that could not be verified is not written."""
@@ -196,6 +206,8 @@ class Run:
 
         assert self._listener is not None
         path, started = None if saved is None else saved.path, time.perf_counter()
+        if path is not None and formats.is_other_format(path):
+            path = None  # the result is profiled as ONNX
         try:
             data = profiled.profile(
                 self._argument, result.model, path, self._flags["inputs"], self._options, self._listener

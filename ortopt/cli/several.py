@@ -153,11 +153,7 @@ def _one(work: Work, options: Options, flags: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _line(work: Work, row: Mapping[str, Any]) -> str:
-    nodes, sizes = row["nodes"], row["file_bytes"]
-    verified = "verified" if row["verified"] else "not verified"
-    bytes_ = " → ".join(report.size(sizes[key]) for key in ("before", "after") if sizes[key] is not None)
-    change = f"{nodes['before']} → {nodes['after']} nodes"
-    return f"{one_line(work.model)}: {change}, {bytes_}, {verified}, written: {one_line(work.target)}"
+    return f"{one_line(work.model)}: {report.in_short(row)}, written: {one_line(work.target)}"
 
 
 def _copy_companions(works: Sequence[Work], out: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import onnx_ir as ir
 
@@ -24,6 +24,8 @@ from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.replay import NumberedRewrite
 
 if TYPE_CHECKING:
+    import onnx
+
     from ortopt.verification.verify import Verification
 
 
@@ -154,7 +156,7 @@ class Repair:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class OptimizeResult:
     """What `optimize` returns.
 
@@ -186,20 +188,61 @@ class OptimizeResult:
         return self.verification is not None and self.verification.status == "verified"
 
     def save(
-        self, path: str | os.PathLike[str], *, external_data: Literal["auto", "inline", "copy", "reuse"] = "auto"
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
     ) -> None:
         """Write the model, atomically.
 
         Args:
-            path: The file.
+            path: The file, whose ending chooses the format (.onnx, .ort, .json, .textproto), or a binary stream.
             external_data: Where weights go: inside the file, copied beside it, or left in the original's files.
 
         Raises:
             OutputError: If it cannot be written.
         """
+        from ortopt.optimization import formats
         from ortopt.serialization.save import save
 
-        save(self.model, Path(path), external_data=external_data, provenance=self.provenance)
+        if isinstance(path, str | os.PathLike):
+            formats.save_as(self.model, Path(path), external_data=external_data, provenance=self.provenance)
+        else:
+            save(self.model, path, external_data=external_data, provenance=self.provenance)
+
+    def to_bytes(self) -> bytes:
+        """The model as the bytes of a file, weights inside.
+
+        Raises:
+            OutputError: If it is larger than protobuf's 2 GB.
+        """
+        from ortopt.serialization.save import to_bytes
+
+        return to_bytes(self.model, provenance=self.provenance)
+
+    def to_proto(self) -> onnx.ModelProto:
+        """The model as protobuf, weights inside.
+
+        Raises:
+            OutputError: If it is larger than protobuf's 2 GB.
+        """
+        import onnx
+
+        proto = onnx.ModelProto()
+        proto.ParseFromString(self.to_bytes())
+        return proto
+
+    def __repr__(self) -> str:
+        """Nodes, size, and whether it is verified."""
+        from ortopt.optimization import result_text
+
+        return result_text.in_a_line(self)
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        from ortopt.optimization import result_text
+
+        return result_text.as_html(self)
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:

@@ -25,6 +25,7 @@ from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.observers import Observer
 from ortopt.optimization import missing_providers
 from ortopt.optimization.missing_providers import NotShown
+from ortopt.optimization.own_rules import OwnRules
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
@@ -77,11 +78,13 @@ class Optimization:
         cancellation: CancellationToken | None = None,
     ) -> None:
         self.options = options
-        self.selected = registry.select(options, transformers)
         self.token = cancellation or CancellationToken()
         if options.timeout is not None:
             self.token = _with_deadline(self.token, options.timeout)
-        self.observers = tuple(observers)
+        own = tuple(transformers)
+        self.selected = registry.select(options, own)
+        self._own = OwnRules(own)
+        self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
             self.observers += (RewriteLimit(options.limit),)
         if options.check_each:
@@ -129,7 +132,10 @@ class Optimization:
             self.is_thorough = verify == "thorough"
             if verify:
                 self.begin_verification(inputs)
-            return self._run(verify=bool(verify), inputs=inputs)
+            result = self._run(verify=bool(verify), inputs=inputs)
+        for message in self._own.complaints(result.repairs):
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return result
 
     def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
         """Start running the original in a process of its own, so that `verify` has less to do; `close` ends it.

@@ -257,7 +257,7 @@ def _sizes(data: Mapping[str, Any]) -> FittingTable:
     rows.append(("constants", *_change(data["constant_bytes"], size)))
     if None not in data["file_bytes"].values():
         rows.append(("file", *_change(data["file_bytes"], size)))
-    return table(("", "before", "after", "change"), rows)
+    return table(("", "before", "after", "change"), rows, styles=map(_colour, rows))
 
 
 def _ops(by_op: Mapping[str, Mapping[str, int]]) -> FittingTable:
@@ -265,8 +265,13 @@ def _ops(by_op: Mapping[str, Mapping[str, int]]) -> FittingTable:
         op, counts = item
         return -abs(counts["after"] - counts["before"]), -counts["before"], op
 
-    rows = ((op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank))
-    return table(("op", "before", "after", "change"), rows)
+    rows = [(op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank)]
+    return table(("op", "before", "after", "change"), rows, styles=map(_colour, rows))
+
+
+def _colour(row: tuple[str, ...]) -> str:
+    """The style of a row by its change: less is green, more is yellow, the same is dim."""
+    return {"-": "green", "+": "yellow"}.get(row[-1][:1], "dim")
 
 
 def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
@@ -306,8 +311,41 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
-    newer = _newer(data["requires"])
-    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])}){newer}"
+    yield f"written: {one_line(output['path'] or 'stdout')}{beside}: {in_short(data)}"
+
+
+def in_short(data: Mapping[str, Any]) -> str:
+    """What a run did in one line: nodes, size, whether the result is verified and how far, and what it needs.
+
+    Args:
+        data: From `as_dict`.
+    """
+    nodes, sizes = data["nodes"], data["file_bytes"]
+    bytes_ = " → ".join(size(sizes[key]) for key in ("before", "after") if sizes[key] is not None)
+    return ", ".join((f"{nodes['before']} → {nodes['after']} nodes", bytes_, _how_far(data), _needs_in_short(data)))
+
+
+def _how_far(data: Mapping[str, Any]) -> str:
+    """Whether a result is verified, and how far it may be off."""
+    outcome = data["verification"]
+    if outcome is None or not data["verified"]:
+        return "not verified"
+    worst = outcome["worst"]
+    if worst == 0 or not outcome["outputs"]:
+        return "verified (no difference)"
+    return f"verified (differs by at most {worst if isinstance(worst, str) else f'{worst:.1g}'} of an output's scale)"
+
+
+def _needs_in_short(data: Mapping[str, Any]) -> str:
+    requires = data["requires"]
+    first, original = requires["onnxruntime"], requires["original"]
+    if first is None:
+        return f"needs a runtime that has {', '.join(map(one_line, requires['ops']))}"
+    newer = original is not None and parse_release(first) > parse_release(original)
+    before = f" (the original {original})" if newer else ""
+    if requires["any_runtime"]:
+        return f"runs on any ONNX runtime, and on ONNX Runtime ≥ {first}{before}"
+    return f"needs ONNX Runtime ≥ {first}{before}"
 
 
 def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
@@ -379,14 +417,6 @@ def _needs(requires: Mapping[str, Any]) -> str:
     return f"ONNX Runtime {first} or newer (for {own})"
 
 
-def _newer(requires: Mapping[str, Any]) -> str:
-    """Which release of ONNX Runtime the result needs, where that is newer than what the original did."""
-    first, original = requires["onnxruntime"], requires["original"]
-    if first is None or original is None or parse_release(first) <= parse_release(original):
-        return ""
-    return f", needs ONNX Runtime ≥ {first} (the original {original})"
-
-
 def _verification(data: Mapping[str, Any]) -> str:
     outcome, options = data["verification"], data["options"]
     if outcome is None:
@@ -421,6 +451,7 @@ __all__ = [
     "describe_repair",
     "describe_rewrite",
     "fused",
+    "in_short",
     "plain",
     "say",
     "shape_arithmetic",
