@@ -234,15 +234,27 @@ class OptimizeResult:
 
     def __repr__(self) -> str:
         """Nodes, size, and whether it is verified."""
-        from ortopt.optimization import result_text
-
-        return result_text.in_a_line(self)
+        before, after = self.summary.before, self.summary.after
+        parts = [f"{before.nodes} → {after.nodes} nodes", f"{before.nbytes} → {after.nbytes} bytes of constants"]
+        parts.append("verified" if self.verified else "not verified")
+        if self.repairs:
+            parts.append(f"{len(self.repairs)} repaired")
+        if self.stopped:
+            parts.append("stopped")
+        return f"<OptimizeResult: {', '.join(parts)}>"
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         from ortopt.optimization import result_text
 
-        return result_text.as_html(self)
+        before, after = self.summary.before, self.summary.after
+        totals = {
+            "nodes": (before.nodes, after.nodes),
+            "initializers": (before.initializers, after.initializers),
+            "bytes of constants": (before.nbytes, after.nbytes),
+        }
+        ops = {op: (before.ops.get(op, 0), after.ops.get(op, 0)) for op in {*before.ops, *after.ops}}
+        return result_text.as_html(repr(self), totals, ops)
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:

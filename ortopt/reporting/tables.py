@@ -98,13 +98,13 @@ class FittingTable:
         for row, style in zip(self.rows, self.styles, strict=True):
             cells = [f"{self.headers[column]} {row[column]}".strip() for column in others if row[column].strip()]
             if row[first]:
-                yield Text(row[first], style or "bold", overflow="ignore", no_wrap=True)
+                yield Text(row[first], style or "bold", overflow="fold")
             for line in broken(", ".join(cells), width, indent="  "):
-                yield Text(line, style, overflow="ignore", no_wrap=True)
+                yield Text(line, style, overflow="fold")
 
 
 def broken(line: str, width: int, indent: str = "") -> list[str]:
-    """A line in several, broken between words; a word that is longer than the screen stays whole.
+    """A line in several, broken between words; a word that is longer than the screen stays whole here.
 
     Args:
         line: The line.
