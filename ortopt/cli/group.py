@@ -21,6 +21,9 @@ from ortopt.terminal_text import one_line
 COMMANDS = ("optimize", "check", "verify", "bisect", "run", "bench", "explain", "groups", "info", "passes", "zoo")
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
 TRACEBACK = "ORTOPT_TRACEBACK"
+COMPLETE = "_ORTOPT_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """How a write to what is open fails: the disk below stdout is full, or nothing is there."""
 
@@ -37,6 +40,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"ortopt.cli.{cmd_name}").command
+        if COMPLETE in os.environ:
+            from ortopt.cli import completion
+
+            completion.prepare(command)
         return command
 
     def resolve_command(
@@ -79,6 +86,10 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run, report an error in one line, and exit with its code."""
+        if COMPLETE in os.environ:
+            from ortopt.cli import completion
+
+            completion.register()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot show

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+def _versions(context: click.Context, param: click.Parameter, wanted: bool) -> None:
+    """Show what is installed, where that is asked for."""
+    if wanted:
+        from ortopt.cli import versions
+
+        versions.show(context, param, wanted)
+
+
 @click.command("info")
 @click.argument("model")
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="As data.")
+@click.option("--json", "as_json", is_flag=True, help="As data.", is_eager=True)
+@click.option("--versions", is_flag=True, expose_value=False, callback=_versions, help="Show what is installed.")
 def command(model: str, as_json: bool) -> None:
     """Show what a model holds.
 

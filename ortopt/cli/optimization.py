@@ -79,7 +79,7 @@ class Run:
         if self._target == files.STREAM and sys.stdout.isatty():
             raise UsageError("a model is no text for a terminal: name a file with -o, or lead stdout into one")
         if self._target != files.STREAM:
-            formats.check_external_data(Path(self._target), flags["external_data"])
+            formats.check(Path(self._target), flags["external_data"])
         if self._target == files.STREAM and flags["external_data"] in {"copy", "reuse"}:
             raise UsageError(f"--external-data {flags['external_data']} writes beside a file, not beside a stream")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": flags["inputs"]})

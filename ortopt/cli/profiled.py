@@ -20,6 +20,7 @@ from ortopt.reporting import profiles
 from ortopt.serialization.save import save
 from ortopt.system.temporary_files import temporary_folder
 
+_PROCESSES: Final = 3
 _CALLS: Final = 50
 _SECONDS: Final = 0.5
 
@@ -46,7 +47,9 @@ def profile(
         OrtoptError: One of the two cannot be profiled.
     """
     here = tuple(provider for provider in options.providers if usable(provider)[0]) or (CPU,)
-    effort = Effort(repeat=_CALLS, seconds=_SECONDS, providers=here, libraries=options.custom_op_libraries)
+    effort = Effort(
+        rounds=_PROCESSES, repeat=_CALLS, seconds=_SECONDS, providers=here, libraries=options.custom_op_libraries
+    )
     with temporary_folder("ortopt-profile-") as name:
         folder = Path(name)
         original = argument.path or _saved(argument.source, folder / "original.onnx")

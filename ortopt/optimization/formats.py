@@ -22,8 +22,6 @@ TEXTS: Final = {
     ".prototxt": "textproto",
     ".pbtxt": "textproto",
     ".txtpb": "textproto",
-    ".onnxtxt": "onnxtxt",
-    ".onnxtext": "onnxtxt",
 }
 """Endings of the texts that onnx reads and writes, with onnx's names of the formats."""
 
@@ -31,21 +29,29 @@ ORT: Final = ".ort"
 """The ending of ONNX Runtime's own format."""
 
 
+_REFUSED: Final = frozenset(
+    {".onnxtxt", ".onnxtext", ".tflite", ".engine", ".plan", ".xml", ".pt", ".pth", ".h5", ".safetensors", ".mlmodel"}
+)
+"""Endings of formats that are not written: a file of that name would not be what it says."""
+
+
 def is_other_format(path: Path) -> bool:
     """Whether the ending of a name asks for another format than ONNX's usual one."""
     return path.suffix.lower() in {*TEXTS, ORT}
 
 
-def check_external_data(path: Path, external_data: str) -> None:
-    """Refuse to put weights beside a file of a format that holds them all.
+def check(path: Path, external_data: str) -> None:
+    """Refuse a format that is not written, and weights beside a file of one that holds them all.
 
     Args:
         path: The file.
         external_data: Where weights are to go.
 
     Raises:
-        UsageError: If they are to go beside it.
+        UsageError: If there is no such format here, or weights are to go beside it.
     """
+    if path.suffix.lower() in _REFUSED:
+        raise UsageError(f"results are written as .onnx, .ort, .json or .textproto, not as {path.suffix}")
     if is_other_format(path) and external_data in {"copy", "reuse"}:
         raise UsageError(f"a {path.suffix} file holds its weights: leave out external data ({external_data})")
 
@@ -71,7 +77,7 @@ def save_as(
         UsageError: Weights are to go beside a file that holds them.
         OutputError: It cannot be written, or it is too large for the format.
     """
-    check_external_data(path, external_data)
+    check(path, external_data)
     if not is_other_format(path):
         return save(model, path, external_data=external_data, provenance=provenance)
     try:
@@ -113,4 +119,4 @@ def _written(path: Path, data: bytes) -> Saved:
     return Saved(path, len(data), None)
 
 
-__all__ = ["ORT", "TEXTS", "check_external_data", "is_other_format", "save_as"]
+__all__ = ["ORT", "TEXTS", "check", "is_other_format", "save_as"]

@@ -19,6 +19,12 @@ _PROSE_WIDTH: Final = 24
 """Columns that sentences have at least, before a table is given up for paragraphs."""
 
 
+_SHORT: Final = 30
+"""Columns of a cell that is not broken between words."""
+
+_UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class FittingTable:
     """A table without lines; where the screen is too narrow for it, a paragraph for each row.
@@ -96,11 +102,16 @@ class FittingTable:
 
         first, *others = columns
         for row, style in zip(self.rows, self.styles, strict=True):
-            cells = [f"{self.headers[column]} {row[column]}".strip() for column in others if row[column].strip()]
+            cells = [self._as_words(column, row[column]) for column in others if row[column].strip()]
             if row[first]:
                 yield Text(row[first], style or "bold", overflow="fold")
             for line in broken(", ".join(cells), width, indent="  "):
-                yield Text(line, style, overflow="fold")
+                yield Text(line.replace(_UNBROKEN, " "), style, overflow="fold")
+
+    def _as_words(self, column: int, cell: str) -> str:
+        """A cell behind its header; together where it is short and no sentence."""
+        text = f"{self.headers[column]} {cell}".strip()
+        return text if column == self.prose or len(text) > _SHORT else text.replace(" ", _UNBROKEN)
 
 
 def broken(line: str, width: int, indent: str = "") -> list[str]:
