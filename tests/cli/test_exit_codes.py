@@ -409,7 +409,7 @@ def test_a_run_beyond_its_memory_ends(model: Path, more: list[str]) -> None:
 def test_two_onnxruntimes_over_each_other_are_said_once(
     ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(providers, "_installed", lambda _: True)
+    monkeypatch.setattr(providers, "distributions", lambda: {"onnxruntime": "1", "onnxruntime-gpu": "1"})
     providers.check_distributions.cache_clear()
     monkeypatch.setattr(optimization, "check_distributions", providers.check_distributions)
     try:
