@@ -123,9 +123,17 @@ def check_runnable(
         "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
     )
     if place is None:
-        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}{_elsewhere(node, version, providers)}")
     provider = providers[_last_place(node, matched, providers)]
     raise Conflict(f"{provider}, where it is to run, has no kernel of {node.op_type} for {types}")
+
+
+def _elsewhere(node: ir.Node, version: int, providers: Sequence[str]) -> str:
+    """Which provider that was not chosen has a kernel of a node, with what chooses it."""
+    others = [name for name in (kernels.CPU, kernels.CUDA) if name not in providers]
+    having = [name for name in others if kernels.support(name, node, version) is kernels.Support.KERNEL]
+    names = [name.removesuffix("ExecutionProvider") for name in having]
+    return "".join(f" ({name} has one: --provider {name.lower()})" for name in names)
 
 
 def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ortopt.errors import UsageError
 
@@ -199,6 +199,17 @@ def distributions() -> dict[str, str]:
     return found
 
 
+def runtime() -> dict[str, Any]:
+    """The version that ONNX Runtime gives when it is imported, and its providers, or why it does not load."""
+    try:
+        import onnxruntime
+
+        available = onnxruntime.get_available_providers()
+    except Exception as error:  # two distributions that have overwritten each other fail in many ways
+        return {"version": None, "providers": [], "error": f"{type(error).__name__}: {error}"}
+    return {"version": onnxruntime.__version__, "providers": available, "error": None}
+
+
 def remedy(present: Sequence[str]) -> str:
     """What to do where several distributions share the package ``onnxruntime``; empty where one has it to itself.
 
@@ -239,5 +250,6 @@ __all__ = [
     "missing",
     "normalize",
     "remedy",
+    "runtime",
     "usable",
 ]

@@ -41,9 +41,9 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(f"ortopt.cli.{cmd_name}").command
         if COMPLETE in os.environ:
-            from ortopt.cli import completion
+            from ortopt.cli.completion import prepare
 
-            completion.prepare(command)
+            prepare(command)
         return command
 
     def resolve_command(
@@ -87,9 +87,9 @@ class LazyGroup(click.Group):
     ) -> NoReturn:
         """Run, report an error in one line, and exit with its code."""
         if COMPLETE in os.environ:
-            from ortopt.cli import completion
+            from ortopt.cli.completion import register
 
-            completion.register()
+            register()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot show

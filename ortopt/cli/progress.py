@@ -63,7 +63,8 @@ class Progress(Observer):
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Show a phase of unknown length, within a ``with`` block: the bar moves to and fro."""
-        self._bar.reset(self._task, total=None, description=_IN_WORDS.get(name, name), nodes="")
+        self._bar.remove_task(self._task)  # neither `update` nor `reset` makes a known total unknown
+        self._task = self._bar.add_task(_IN_WORDS.get(name, name), total=None, nodes="")
         yield
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:

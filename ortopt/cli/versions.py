@@ -25,19 +25,8 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "onnxruntime": {"distributions": found, "remedy": providers.remedy(tuple(found)), **_runtime()},
+        "onnxruntime": {"distributions": found, "remedy": providers.remedy(tuple(found)), **providers.runtime()},
     }
-
-
-def _runtime() -> dict[str, Any]:
-    """The version that ONNX Runtime gives when it is imported, and its providers, or why it does not load."""
-    try:
-        import onnxruntime
-
-        available = onnxruntime.get_available_providers()
-    except Exception as error:  # two distributions that have overwritten each other fail in many ways
-        return {"version": None, "providers": [], "error": f"{type(error).__name__}: {error}"}
-    return {"version": onnxruntime.__version__, "providers": available, "error": None}
 
 
 def _version(name: str) -> str | None:

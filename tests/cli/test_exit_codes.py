@@ -418,3 +418,24 @@ def test_two_onnxruntimes_over_each_other_are_said_once(
         providers.check_distributions.cache_clear()
     assert done.stderr.count("installed over each other") == 1
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("optimise", "m.onnx"), "did you mean optimize?"),
+        (("verfy", "a", "b"), "did you mean verify?"),
+        (("optimize", "m.onnx", "--provder", "cpu"), "'--provider'"),
+        (("optimize", "zoo:bert_small_ts17"), "did you mean bert_small__ts17"),
+        (("optimize", "m.onnx", "--provider", "cdua"), "did you mean cuda"),
+        (("optimize", "m.onnx", "--disable", "matmul_ad_fusion"), "did you mean matmul_add_fusion"),
+        (("passes", "gelu_fusio", "--json"), "gelu_fusion"),
+    ],
+)
+def test_the_nearest_names_are_told(ortopt: Any, model: Path, arguments: tuple[str, ...], hint: str) -> None:
+    done = ortopt(*arguments, code=0 if arguments[0] == "passes" else 1)
+    assert hint in done.stderr + done.stdout
+
+
+def test_a_command_that_resembles_none_has_no_hint(ortopt: Any) -> None:
+    assert "did you mean" not in ortopt("xyzzy", code=1).stderr

@@ -109,3 +109,14 @@ def test_the_last_line_says_what_is_newer_than_the_original_needed(opset: int, m
     last = shown(data, report.console(io.StringIO())).splitlines()[-1]
     assert last.startswith("written: y.onnx: 1 → 1 nodes, ")
     assert last.endswith(end)
+
+
+def test_what_changed_has_a_colour_and_the_rest_is_dim() -> None:
+    data = report.as_dict(
+        optimize(parse("main (float[N] x) => (float[N] y) { a = Identity (x) y = Abs (a) }"), verify=False)
+    )
+    out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard", markup=False)
+    lines = shown(data, out).splitlines()
+    assert any("Identity" in line and "\x1b[32m" in line for line in lines)
+    assert any("Abs" in line and "\x1b[2m" in line for line in lines)
+    assert "\x1b" not in shown(data, report.console(io.StringIO()))
