@@ -209,9 +209,10 @@ class Run:
         if path is not None and formats.is_other_format(path):
             path = None  # the result is profiled as ONNX
         try:
-            data = profiled.profile(
-                self._argument, result.model, path, self._flags["inputs"], self._options, self._listener
-            )
+            with self._progress() as progress, self._span("profile", progress):
+                data = profiled.profile(
+                    self._argument, result.model, path, self._flags["inputs"], self._options, self._listener
+                )
         except OptimizationCancelled:
             raise
         except OrtoptError as failure:
