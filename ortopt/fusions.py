@@ -84,15 +84,19 @@ def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str
         options: Options of the run.
     """
     provider = placement.provider_of(node, options.providers)
-    names = " or ".join(map(_short, wanted))
+    names = " or ".join(map(_named, wanted))
     if provider is None:
         return f"it serves {names}, and no chosen provider has a kernel of {node.op_type}"
     cost = costs.shipped().loser(ops, provider)
     if cost is not None and cost.speed is not None:
         return f"it serves {names}: {explained(cost)}, where this node runs"
     flags = " or ".join(f"--provider {_short(name).lower()}" for name in wanted)
-    where = "the CPU" if provider == CPU else _short(provider)
-    return f"it serves {names}, and this node runs on {where} ({flags} makes a result for {names})"
+    return f"it serves {names}, and this node runs on {_named(provider)} ({flags} makes a result for {names})"
+
+
+def _named(provider: str) -> str:
+    """A provider as it stands in a sentence."""
+    return "the CPU" if provider == CPU else _short(provider)
 
 
 def _short(provider: str) -> str:
@@ -149,7 +153,7 @@ def explained(cost: Cost) -> str:
         cost: What it costs.
     """
     op = f"{cost.form.op_type} {cost.form.variant}".strip()
-    where = "the CPU" if cost.provider == CPU else _short(cost.provider)
+    where = _named(cost.provider)
     if cost.speed is None:
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
     else:
