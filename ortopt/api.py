@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
@@ -22,12 +22,19 @@ from ortopt.optimization.result import (
     figures,
 )
 from ortopt.optimization.run import Optimization, Source
-from ortopt.options import declarations
+from ortopt.options import Options, declarations
 from ortopt.system import memory
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
+
+    from ortopt.verification.inputs import Recorded
+
+ZOO: Final = "zoo:"
+"""What the name of a model of the zoo begins with."""
 
 
 def optimize(
@@ -37,6 +44,7 @@ def optimize(
     providers: Sequence[str] = ("cpu",),
     target: Literal["onnx", "ort"] = "ort",
     fusions: Literal["default", "all", "none"] = "default",
+    custom_op_libraries: Sequence[str] = (),
     native: bool = False,
     opset: int | None = None,
     min_onnxruntime: str | None = None,
@@ -77,11 +85,14 @@ def optimize(
     """Optimize a model; the argument itself is never changed.
 
     Args:
-        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto` or an `ir.Model`.
+        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto`, an `ir.Model`, or the text
+            ``"zoo:NAME"`` for a model of the zoo.
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
+        custom_op_libraries: Shared libraries of ops of your own, for every session that runs the model. The ops
+            themselves are left as they are.
         native: Allow forms that are fast only on processors like this one.
         opset: Convert the model to exactly this opset of ai.onnx.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
@@ -153,6 +164,9 @@ def optimize(
     if verify not in (True, False, "thorough"):
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
+    if isinstance(model, str) and model.startswith(ZOO):
+        model, given = _of_zoo(model.removeprefix(ZOO), options)
+        inputs = given if inputs is None and verify is True else inputs
     with memory.bounded(None if max_memory is None else memory.parse_limit("max_memory", max_memory)):
         run = new_optimization(
             model, options, transformers=transformers, observers=observers, cancellation=cancellation
@@ -161,6 +175,13 @@ def optimize(
     for text in run.warnings:
         warnings.warn(text, stacklevel=2)
     return result
+
+
+def _of_zoo(name: str, options: Options) -> tuple[Path, Recorded]:
+    """A model of the zoo, and the inputs that it is verified with."""
+    from ortopt import zoo
+
+    return zoo.cached(name), zoo.inputs(name, sizes=options.dims)
 
 
 __all__ = [

@@ -371,7 +371,9 @@ class Context:
         wanted = self.transformer.providers
         for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
-                self.refuse(candidate or node, f"it is not placed on {' or '.join(wanted)}")
+                self.refuse(
+                    candidate or node, fusions.elsewhere(node, wanted, self.transformer.fused_ops, self.options)
+                )
                 return True
         return False
 

@@ -12,7 +12,8 @@
     ├── TransformerError               exit 4: a pass raised, or broke its contract
     └── OptimizationCancelled          exit 130: the cancellation token was set
 
-Beside them stands one warning: `FormerNameWarning`, of a pass that is named by a former name.
+Beside them stand two warnings: `FormerNameWarning`, of a pass that is named by a former name, and `PlugInWarning`, of a
+plug-in that does not load.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class RegistrationError(UsageError):
 
 class FormerNameWarning(FutureWarning):
     """A pass is named by a former name, which is still understood; the message tells the present one."""
+
+
+class PlugInWarning(UserWarning):
+    """A plug-in, or a pass of one, does not load and is left out; the message names it."""
 
 
 class InvalidModelError(OrtoptError):
@@ -138,6 +143,7 @@ __all__ = [
     "OptimizationCancelled",
     "OrtoptError",
     "OutputError",
+    "PlugInWarning",
     "RegistrationError",
     "TransformerError",
     "UnknownTransformerError",

@@ -10,6 +10,7 @@ from ortopt import placement
 from ortopt.analysis import costs, kernels
 from ortopt.analysis.costs import Cost, Form, Sizes, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
+from ortopt.analysis.speeds import between
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
@@ -51,7 +52,7 @@ def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, s
         return
     cost = _against(form, placement.provider_of(node, providers), costs.sizes_of(node), smaller=smaller)
     if cost is not None:
-        raise Unwanted(_explained(cost), cost)
+        raise Unwanted(_not_worthwhile(cost), cost)
 
 
 def check_convertible(node: ir.Node, options: Options) -> None:
@@ -96,7 +97,36 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
     provider = placement.provider_of(node, options.providers)
     cost = None if provider is None else costs.shipped().loser(ops, provider)
     if cost is not None:
-        raise Unwanted(_explained(cost), cost)
+        raise Unwanted(_not_worthwhile(cost), cost)
+
+
+def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options) -> str:
+    """Why a node that does not run on a transformer's providers is left alone, in words.
+
+    Args:
+        node: The node.
+        wanted: The transformer's providers.
+        ops: The fused ops that it makes, as (domain, op type).
+        options: Options of the run.
+    """
+    provider = placement.provider_of(node, options.providers)
+    names = " or ".join(map(_named, wanted))
+    if provider is None:
+        return f"it serves {names}, and no chosen provider has a kernel of {node.op_type}"
+    cost = costs.shipped().loser(ops, provider)
+    if cost is not None and cost.speed is not None:
+        return f"it serves {names}: {explained(cost)}, where this node runs"
+    flags = " or ".join(f"--provider {_short(name).lower()}" for name in wanted)
+    return f"it serves {names}, and this node runs on {_named(provider)} ({flags} makes a result for {names})"
+
+
+def _named(provider: str) -> str:
+    """A provider as it stands in a sentence."""
+    return "the CPU" if provider == CPU else _short(provider)
+
+
+def _short(provider: str) -> str:
+    return provider.removesuffix("ExecutionProvider")
 
 
 def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) -> Form:
@@ -125,7 +155,7 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) 
     if not wanted:
         worst = against[forms[0]]
         assert worst is not None
-        raise Refusal(_explained(worst), root)
+        raise Refusal(_not_worthwhile(worst), root)
     fastest = None if provider is None else costs.shipped().fastest(wanted, provider, sizes)
     return fastest or wanted[0]
 
@@ -142,19 +172,27 @@ def _not_any(form: Form) -> str:
     return f"{form.op_type} stands for several nodes, and --fusions none takes no such op"
 
 
-def _explained(cost: Cost) -> str:
-    """Why a form is not worth it, in words."""
+def explained(cost: Cost) -> str:
+    """What is known against a form, in words.
+
+    Args:
+        cost: What it costs.
+    """
     op = f"{cost.form.op_type} {cost.form.variant}".strip()
-    where = "the CPU" if cost.provider == CPU else cost.provider.removesuffix("ExecutionProvider")
+    where = _named(cost.provider)
     if cost.speed is None:
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
     else:
-        low, high = (f"{speed:.2f}".rstrip("0").rstrip(".") for speed in cost.speed)
-        speed = low if low == high else f"{low} to {high}"
-        known = f"{op} runs at {speed} of the speed of {cost.instead_of} on {where}"
+        speed = between(*cost.speed)
+        known = f"on {where}, {op} is {speed} {'as' if speed.endswith('fast') else 'than'} {cost.instead_of}"
     if cost.verdict is not Verdict.LOSES:
         known += ", and the graph would not get smaller"
-    return f"{known}; {INSISTING}"
+    return known
 
 
-__all__ = ["Unwanted", "check_convertible", "check_wanted", "check_worthwhile", "preferred"]
+def _not_worthwhile(cost: Cost) -> str:
+    """Why a form is left out, and what takes it anyway."""
+    return f"{explained(cost)}; {INSISTING}"
+
+
+__all__ = ["Unwanted", "check_convertible", "check_wanted", "check_worthwhile", "elsewhere", "explained", "preferred"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -232,6 +233,26 @@ class Names(Kind):
     def arguments(self, flag: str, value: Any) -> list[str]:
         """The names, separated by commas."""
         return [flag, ",".join(value)]
+
+
+class Files(Kind):
+    """A list of files; on the command line the flag is repeated."""
+
+    is_list = True
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a list of files that are there."""
+        if isinstance(value, str | os.PathLike):
+            raise UsageError(f"{name} takes a list of files, not {os.fspath(value)!r}")
+        paths = tuple(map(os.fspath, value))
+        for path in paths:
+            if not os.path.isfile(path):  # noqa: PTH113 -- pathlib is not imported at start-up
+                raise UsageError(f"{name}: there is no file {path!r}")
+        return paths
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each file."""
+        return [argument for path in value for argument in (flag, path)]
 
 
 class Sizes(Kind):

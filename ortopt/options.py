@@ -17,6 +17,7 @@ from typing import Any
 from ortopt.option_kinds import (
     Choice,
     Count,
+    Files,
     Kind,
     Names,
     Release,
@@ -145,6 +146,13 @@ class Options:
         Choice(Fusions),
         "--fusions",
         "Fused ops to use: those that run faster on the provider (default), all, or none.",
+    )
+    custom_op_libraries: tuple[str, ...] = _option(
+        (),
+        Files(),
+        "--custom-op-library",
+        "Shared libraries of ops of your own, for every session that runs the model.",
+        metavar="FILE",
     )
     native: bool = _option(False, Switch(), "--native", "Allow forms that are fast only on processors like this one.")
     opset: int | None = _option(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import onnx_ir as ir
 
@@ -12,7 +14,21 @@ from ortopt.graph.edit import Conflict
 from ortopt.options import Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
+_NEWEST_OPSET = 26  # that the shipped tables of kernels know
+_ABOUT_OPS: Final = re.compile(
+    r"^(no provider has a|\S+, where it is to run, has no) kernel of |^(opset|ONNX Runtime) \S+ has no "
+    r"|is no op of the ONNX specification|^the provider would take "
+)
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
+
+
+def is_about_ops(reason: str) -> bool:
+    """Whether a refusal says that a new op is not there: it has no kernel, or no definition.
+
+    Args:
+        reason: The reason.
+    """
+    return _ABOUT_OPS.search(reason) is not None
 
 
 def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
@@ -62,14 +78,23 @@ def check_defined(
         return
     if (node.domain, node.op_type) not in produces:
         if node.domain in STANDARD_DOMAINS:
-            raise Conflict(f"opset {version} has no {node.op_type}")
+            raise Conflict(f"opset {version} has no {node.op_type}{_since(node, version)}")
         raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
     if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
-        raise Conflict(f"{node.op_type} is no op of the ONNX specification")
+        why = "--target onnx keeps to it" if options.target is Target.ONNX else "level 1 keeps to it, -O2 does not"
+        raise Conflict(f"{node.op_type} is no op of the ONNX specification: {why}")
     needed, least = releases.of_node(node), releases.least(options)
     if needed > least:
         form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
-        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}")
+        allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
+        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+
+
+def _since(node: ir.Node, version: int) -> str:
+    """Which opset of ai.onnx has an op, where a newer one has it."""
+    newer = range(version + 1, _NEWEST_OPSET + 1) if not node.domain else ()
+    first = next((one for one in newer if kernels.is_official("", node.op_type, one)), None)
+    return "" if first is None else f": --opset {first} has it"
 
 
 def check_runnable(
@@ -108,9 +133,17 @@ def check_runnable(
         "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
     )
     if place is None:
-        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}")
+        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}{_elsewhere(node, version, providers)}")
     provider = providers[_last_place(node, matched, providers)]
     raise Conflict(f"{provider}, where it is to run, has no kernel of {node.op_type} for {types}")
+
+
+def _elsewhere(node: ir.Node, version: int, providers: Sequence[str]) -> str:
+    """Which provider that was not chosen has a kernel of a node, with what chooses it."""
+    others = [name for name in (kernels.CPU, kernels.CUDA) if name not in providers]
+    having = [name for name in others if kernels.support(name, node, version) is kernels.Support.KERNEL]
+    names = [name.removesuffix("ExecutionProvider") for name in having]
+    return "".join(f" ({name} has one: --provider {name.lower()})" for name in names)
 
 
 def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[str]) -> int:
@@ -126,4 +159,4 @@ def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[s
     return max(places) if peers else min(places)
 
 
-__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "meant_providers", "provider_of"]
+__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "is_about_ops", "meant_providers", "provider_of"]

@@ -10,10 +10,11 @@ import importlib.metadata
 import inspect
 import pkgutil
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ortopt.errors import RegistrationError, UnknownTransformerError, UsageError
+from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.former_names import present_name, warn_former_name
 from ortopt.option_kinds import parse_size
 from ortopt.options import Numerics, Options, TransformerLevel
@@ -106,7 +107,10 @@ def installed() -> Registry:
     """The transformers of this installation: ortopt's own, then those of plug-ins, each in sorted order.
 
     Raises:
-        RegistrationError: If a pass file or a plug-in does not load; the message names it.
+        RegistrationError: If a pass file does not load; the message names it.
+
+    Warns:
+        PlugInWarning: If a plug-in does not load; the message names it, and it is left out.
     """
     registry = Registry()
     package = importlib.import_module(PASSES_PACKAGE)
@@ -122,17 +126,32 @@ def installed() -> Registry:
         registry.add(kinds[0], path)
     points = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: (point.name, point.value))
     for point in points:
-        origin = f"plug-in {point.dist.name if point.dist else '?'} ({point.name} = {point.value})"
-        try:
-            loaded = point.load()
-        except Exception as error:
-            raise RegistrationError(f"the {origin} does not load: {error}") from error
-        for kind in loaded if isinstance(loaded, tuple | list) else (loaded,):
-            if not (inspect.isclass(kind) and issubclass(kind, GraphTransformer)):
-                raise RegistrationError(f"the {origin} is no GraphTransformer class")
-            registry.add(kind, origin)
-            _warn_former_order(kind, f"the {origin}")
+        _add_plug_in(registry, point)
     return registry
+
+
+def _add_plug_in(registry: Registry, point: importlib.metadata.EntryPoint) -> None:
+    """Add the transformers of a plug-in; what does not load is left out with a warning, and costs nothing else."""
+    origin = f"plug-in {point.dist.name if point.dist else '?'} ({point.name} = {point.value})"
+    try:
+        loaded = point.load()
+    except Exception as error:
+        _warn_left_out(origin, f"it does not load: {type(error).__name__}: {error}")
+        return
+    for kind in loaded if isinstance(loaded, tuple | list) else (loaded,):
+        if not (inspect.isclass(kind) and issubclass(kind, GraphTransformer)):
+            _warn_left_out(origin, f"{kind!r} is no GraphTransformer class")
+            continue
+        try:
+            registry.add(kind, origin)
+        except RegistrationError as error:
+            _warn_left_out(origin, str(error))
+        else:
+            _warn_former_order(kind, f"the {origin}")
+
+
+def _warn_left_out(origin: str, reason: str) -> None:
+    warnings.warn(f"the {origin} is left out: {reason}", PlugInWarning, stacklevel=2)
 
 
 def _warn_former_order(kind: Kind, origin: str) -> None:

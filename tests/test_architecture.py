@@ -25,11 +25,11 @@ LAYERS = (
     "patterns transpose partition opset_conversion half_precision",
     "transformers",
     "registry rule_batch batch_runner manager instrumentation",
-    "verification measurement",
+    "verification measurement zoo",
     "optimization",
     "api extraction tuning",
     "runtime",
-    "reporting benchmarking testing zoo",
+    "reporting benchmarking testing",
     "regression",
     "cli",
 )

@@ -662,12 +662,14 @@ def test_constants_become_nodes_in_functions_and_initializers_elsewhere() -> Non
     assert "Constant" not in ops(model)
 
 
-def test_a_result_for_a_provider_that_is_not_here_is_refused_unless_nobody_asks() -> None:
-    from ortopt import VerificationError
+def test_a_result_for_a_provider_that_is_not_here_is_verified_on_the_cpu() -> None:
     from ortopt.analysis.providers import usable
 
     if usable("CUDAExecutionProvider")[0]:
         pytest.skip("CUDA works here")
-    with pytest.raises(VerificationError, match="CUDAExecutionProvider cannot be verified here"):
-        optimize(parse(CHAIN), level=1, providers=["cuda", "cpu"])
+    with pytest.warns(RuntimeWarning, match=r"CUDAExecutionProvider does not work here .* verified on CPUExecution"):
+        result = optimize(parse(CHAIN), level=1, providers=["cuda", "cpu"])
+    assert result.verified
+    assert result.verified_on == ("CPUExecutionProvider",)
+    assert result.not_shown is None
     assert optimize(parse(CHAIN), level=1, providers=["cuda", "cpu"], verify=False).verification is None

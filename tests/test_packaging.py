@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("wheel", "sdist", "editable")
@@ -277,3 +278,19 @@ def test_a_platform_gets_the_onnxruntime_that_has_wheels_for_it(platform: str) -
         marker = Requirement(text).marker
         assert marker is not None
         assert marker.evaluate(environment) == (wanted == "onnxruntime-gpu")
+
+
+def test_python_that_resolves_but_has_not_been_run_is_not_claimed() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    allowed = SpecifierSet(declared["requires-python"])
+    assert [minor for minor in range(9, 20) if f"3.{minor}" in allowed] == [11, 12, 13, 14]
+    claimed = [text.rpartition(" ")[2] for text in declared["classifiers"] if "Python :: 3." in text]
+    assert claimed == ["3.11", "3.12", "3.13"]
+
+
+def test_the_page_on_installation_names_all_other_dependencies() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    others = [text for text in declared["dependencies"] if not text.startswith("onnxruntime")]
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    quoted = " ".join(f'"{text}"' for text in others)
+    assert f"pip install {quoted}\n" in page

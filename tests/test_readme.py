@@ -75,7 +75,8 @@ def test_commands_run(line: str, folder: Path) -> None:
         ["/bin/sh", "-c", script], cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert [line for line in warnings if "CUDAExecutionProvider does not work here" not in line] == []
 
 
 def test_the_entry_point_is_the_registrys() -> None:

@@ -13,9 +13,9 @@ import importlib.metadata
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ortopt.errors import UsageError
 
@@ -26,6 +26,22 @@ CUDA: Final = "CUDAExecutionProvider"
 _COMMON = ("CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi")
 _OTHERS = ("VSINPU", "Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure")
 NAMES: Final = tuple(f"{stem}ExecutionProvider" for stem in (*_COMMON, *_OTHERS))
+
+DISTRIBUTIONS: Final = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+    "onnxruntime-qnn",
+    "onnxruntime-rocm",
+    "onnxruntime-migraphx",
+    "onnxruntime-vitisai",
+    "onnxruntime-training",
+    "onnxruntime-silicon",
+    "ort-nightly",
+    "ort-nightly-gpu",
+)
+"""Distributions that bring the package ``onnxruntime``: only one of them can be there."""
 
 _CUDA_MAJOR_OF_WHEEL = 13  # onnxruntime-gpu 1.28 and newer; older wheels that we accept do not exist
 
@@ -61,6 +77,38 @@ def usable(provider: str) -> tuple[bool, str]:
     if provider in onnxruntime.get_available_providers():
         return True, "ok"
     return False, f"this onnxruntime has no {provider}"
+
+
+def missing(providers: Iterable[str]) -> dict[str, str]:
+    """The providers that do not work here, each with the reason.
+
+    Args:
+        providers: Full names (see `normalize`).
+    """
+    answers = {provider: usable(provider) for provider in providers}
+    return {provider: reason for provider, (works, reason) in answers.items() if not works}
+
+
+def here(providers: Iterable[str]) -> tuple[str, ...]:
+    """The providers that work here; the CPU's if none does.
+
+    Args:
+        providers: Full names (see `normalize`).
+    """
+    return tuple(provider for provider in providers if usable(provider)[0]) or (CPU,)
+
+
+def in_place_of(providers: Iterable[str]) -> str:
+    """What is run instead where providers do not work here, for people; empty if all do.
+
+    Args:
+        providers: Full names (see `normalize`).
+    """
+    absent = missing(providers)
+    if not absent:
+        return ""
+    names = "; ".join(f"{name} does not work here ({reason})" for name, reason in absent.items())
+    return f"{names}: results are verified on {', '.join(here(providers))}"
 
 
 def _cuda_usable() -> tuple[bool, str]:
@@ -140,30 +188,68 @@ def _in_wheels(library: str) -> Iterator[str]:
             yield from sorted(str(path) for path in Path(root).glob(f"*/{folder}/{library}"))
 
 
-@functools.cache
-def check_distributions() -> None:
-    """Warn, once, where two distributions of onnxruntime are installed over each other.
+def distributions() -> dict[str, str]:
+    """The installed distributions that bring the package ``onnxruntime``, with their versions."""
+    found: dict[str, str] = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
-    The one installed last has overwritten the other's files, and removing one breaks the other. Called before the
-    first import of onnxruntime.
+
+def runtime() -> dict[str, Any]:
+    """The version that ONNX Runtime gives when it is imported, and its providers, or why it does not load."""
+    try:
+        import onnxruntime
+
+        available = onnxruntime.get_available_providers()
+    except Exception as error:  # two distributions that have overwritten each other fail in many ways
+        return {"version": None, "providers": [], "error": f"{type(error).__name__}: {error}"}
+    return {"version": onnxruntime.__version__, "providers": available, "error": None}
+
+
+def remedy(present: Sequence[str]) -> str:
+    """What to do where several distributions share the package ``onnxruntime``; empty where one has it to itself.
+
+    Args:
+        present: Their names.
     """
-    present = [name for name in ("onnxruntime", "onnxruntime-gpu") if _installed(name)]
     if len(present) < 2:
-        return
-    warnings.warn(
-        f"{' and '.join(present)} are installed over each other: one has overwritten files of the other. Remedy:"
-        f" pip uninstall -y {' '.join(present)} && pip install onnxruntime-gpu",
-        RuntimeWarning,
-        stacklevel=2,
+        return ""
+    kept = "onnxruntime-gpu" if "onnxruntime-gpu" in present else present[0]
+    return (
+        f"{' and '.join(present)} are installed over each other: one has overwritten files of the other, and removing"
+        f" one breaks the other. Remedy, here to keep {kept}: pip uninstall -y {' '.join(present)} && pip install"
+        f" --no-deps {kept}"
     )
 
 
-def _installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.distribution(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+@functools.cache
+def check_distributions() -> None:
+    """Warn, once, where several distributions of onnxruntime are installed over each other.
+
+    Called before the first import of onnxruntime.
+    """
+    told = remedy(tuple(distributions()))
+    if told:
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
 
 
-__all__ = ["CPU", "CUDA", "NAMES", "check_distributions", "cuda_driver", "normalize", "usable"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "DISTRIBUTIONS",
+    "NAMES",
+    "check_distributions",
+    "cuda_driver",
+    "distributions",
+    "here",
+    "in_place_of",
+    "missing",
+    "normalize",
+    "remedy",
+    "runtime",
+    "usable",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,10 @@ from ortopt.cli.numbers import THREADS, Finite
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ortopt.cli.models import ModelArgument
+    from ortopt.instrumentation.explanation import Explanation
     from ortopt.measurement.in_turns import Effort, Figures, Spread, Version
 
 
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("providers")
-@click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: one for each core]")
+@run_option("custom_op_libraries")
+@click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: ONNX Runtime's]")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--verify/--no-verify", default=True, show_default=True, help="Verify the optimized models before they are timed."
 )
+@click.option("--profile", is_flag=True, help="Show where the time goes, by op, and why it is not less.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
@@ -57,15 +63,12 @@ if TYPE_CHECKING:
 def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Compare models with what -O3 makes of them under ONNX Runtime, and -O4 under ortopt.InferenceSession.
 
-    Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. MODEL is a
-    file, "-" for stdin, or zoo:NAME.
+    Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. Models of
+    one interface share a table. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
-    from ortopt.analysis.providers import normalize, usable
     from ortopt.benchmarking import benchmark
     from ortopt.cli import files, models
     from ortopt.errors import UsageError
-    from ortopt.measurement.in_turns import Effort
-    from ortopt.option_kinds import commas
     from ortopt.serialization.load import load
 
     for option in ("inputs", "trace_file"):
@@ -75,34 +78,55 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         raise UsageError("--trace takes a file")
     if model_names.count(files.STREAM) > 1:
         raise UsageError("only one of the models can come from stdin")
-    levels = _levels(flags["levels"])
-    effort = Effort(
-        flags["rounds"],
-        flags["repeat"],
-        flags["seconds"],
-        flags["threads"],
-        tuple(dict.fromkeys(normalize(name) for name in commas(flags["providers"]) or ("cpu",))),
-    )
-    for provider in effort.providers:
-        works, reason = usable(provider)
-        if not works:
-            raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
+    levels, effort = _levels(flags["levels"]), _effort(flags)
     arguments = [models.resolve(name) for name in model_names]
     outputs = {"--trace": flags["trace_file"]}
     files.check_outputs(outputs, {"the model": arguments[0].path, "the inputs": flags["inputs"]})
+    tables: dict[object, list[ModelArgument]] = {}
     for argument in arguments:
         loaded = load(argument.source)  # a broken model is reported before anything is measured
         files.check_not_read(outputs, {"external data of the model": models.external_data(loaded)})
+        tables.setdefault(_interface(loaded), []).append(argument)
     rows = []
-    for argument in arguments:
-        figures = _compared(argument, levels, effort, flags)
-        rows.append({"model": argument.label, "versions": [benchmark.as_row(version) for version in figures]})
+    for number, together in enumerate(tables.values(), 1):
+        compared = _compared(together, levels, effort, flags)
+        for row in compared:
+            versions = [benchmark.as_row(version) for version in row["figures"]]
+            own = {"model": row["label"], "table": number, "inputs": row["inputs"], "versions": versions}
+            rows.append({**own, "profile": row["profile"]})
         if not as_json:
-            _show(argument.label, figures)
+            _show(compared, effort)
     if as_json:
         how = {"rounds": effort.rounds, "repeat": effort.repeat, "seconds": effort.seconds, "threads": effort.threads}
         data = {"schema": 1, "providers": list(effort.providers), "effort": how, "models": rows}
         click.echo(json.dumps(data, indent=2))
+
+
+def _effort(flags: dict[str, Any]) -> Effort:
+    """How much is measured, and where.
+
+    Raises:
+        UsageError: A provider does not work here.
+    """
+    from ortopt.analysis.providers import normalize, usable
+    from ortopt.cli.run_options import checked_files
+    from ortopt.errors import UsageError
+    from ortopt.measurement.in_turns import Effort
+    from ortopt.option_kinds import commas
+
+    providers = tuple(dict.fromkeys(normalize(name) for name in commas(flags["providers"]) or ("cpu",)))
+    for provider in providers:
+        works, reason = usable(provider)
+        if not works:
+            raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
+    return Effort(
+        flags["rounds"],
+        flags["repeat"],
+        flags["seconds"],
+        flags["threads"],
+        providers,
+        checked_files(flags["custom_op_libraries"]),
+    )
 
 
 def _levels(text: str) -> tuple[int, ...]:
@@ -114,64 +138,53 @@ def _levels(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _compared(argument: ModelArgument, levels: tuple[int, ...], effort: Effort, flags: dict[str, Any]) -> list[Figures]:
+def _interface(model: ir.Model) -> object:
+    """What models have in common that take the same inputs and give the same outputs."""
+
+    def described(value: ir.Value) -> tuple[object, ...]:
+        dims = None if value.shape is None else tuple(str(dim) for dim in value.shape)
+        return value.name, str(value.type), dims
+
+    free = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    return tuple(map(described, free)), tuple(value.name for value in model.graph.outputs)
+
+
+def _compared(
+    arguments: Sequence[ModelArgument], levels: tuple[int, ...], effort: Effort, flags: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """For each of several models of one interface its versions' figures, all measured in turns."""
     from ortopt.benchmarking import benchmark
-    from ortopt.cli import arrays, files
+    from ortopt.cli import arrays, files, measured_inputs
     from ortopt.option_kinds import named_sizes
     from ortopt.serialization.load import load
     from ortopt.system.temporary_files import temporary_folder
 
-    loaded = load(argument.source)
-    candidates = arrays.candidates(
-        argument, loaded, flags["inputs"], flags["seed"], named_sizes("--dim", flags["dims"])
-    )
+    sizes = named_sizes("--dim", flags["dims"])
+    candidates = arrays.candidates(arguments[0], load(arguments[0].source), flags["inputs"], flags["seed"], sizes)
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
         inputs = folder / "inputs.npz"
-        original = _original(argument, folder)
-        feeds = _accepted(argument, original, candidates, inputs, effort)
-        versions = [
-            _optimized(argument, level, folder, feeds, effort, verify=flags["verify"]) if level else original
-            for level in levels
+        originals = [_original(argument, folder / str(i)) for i, argument in enumerate(arguments)]
+        feeds = measured_inputs.accepted(arguments[0].label, originals[0], candidates, inputs, effort)
+        made = [
+            _Made(argument, original, folder / str(i), feeds, effort, flags)
+            for i, (argument, original) in enumerate(zip(arguments, originals, strict=True))
         ]
+        versions = [one.version(level) for one in made for level in levels]
         figures, trace = benchmark.compare(versions, inputs, effort, folder if flags["trace_file"] else None)
-    benchmark.require_original(figures)
+        benchmark.require_original(figures)
+        profiles = [one.profile(inputs) if flags["profile"] else None for one in made]
     if trace is not None:
         files.write_text(flags["trace_file"], json.dumps(trace) + "\n")
-    return figures
-
-
-def _accepted(
-    argument: ModelArgument, original: Version, candidates: Any, path: Path, effort: Effort
-) -> dict[str, Any]:
-    """The first inputs that the model runs on; they are in the file then.
-
-    Raises:
-        UsageError: The user's do not fit it.
-        InvalidModelError: It runs on none.
-    """
-    import numpy as np
-
-    from ortopt.cli import arrays
-    from ortopt.errors import InvalidModelError, UsageError
-    from ortopt.measurement.in_turns import Failure, attempt
-
-    first: Failure | None = None
-    for feeds, drawn in candidates:
-        for name, value in feeds.items():
-            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
-                raise UsageError(f"input {name!r} has a type that numpy does not have, so bench cannot use it")
-        path.write_bytes(arrays.archive(feeds))
-        failure = attempt(original, path, effort)
-        if failure is None:
-            return dict(feeds)
-        if not drawn and failure.kind in arrays.UNFIT:
-            raise UsageError(f"the inputs do not fit {argument.label}: {failure.reason}")
-        first = first or failure
-        if not failure.opens or not drawn:
-            raise InvalidModelError(f"{argument.label} cannot be run: {failure.reason}")
-    reason = "" if first is None else first.reason
-    raise InvalidModelError(f"{argument.label} cannot be run: {reason} ({arrays.HINT})")
+    return [
+        {
+            "label": one.argument.label,
+            "inputs": measured_inputs.described(feeds),
+            "figures": figures[i * len(levels) : (i + 1) * len(levels)],
+            "profile": profile,
+        }
+        for i, (one, profile) in enumerate(zip(made, profiles, strict=True))
+    ]
 
 
 def _original(argument: ModelArgument, folder: Path) -> Version:
@@ -179,49 +192,123 @@ def _original(argument: ModelArgument, folder: Path) -> Version:
     from ortopt.benchmarking.benchmark import version_of
     from ortopt.serialization.save import save
 
+    folder.mkdir()
     if isinstance(argument.source, Path):
         return version_of(0, argument.source)
     save(argument.source, folder / "original.onnx")
     return version_of(0, folder / "original.onnx")
 
 
-def _optimized(
-    argument: ModelArgument, level: int, folder: Path, feeds: dict[str, Any], effort: Effort, *, verify: bool
-) -> Version:
-    from ortopt import api
-    from ortopt.benchmarking.benchmark import version_of
+class _Made:
+    """What is made of one model.
 
-    path = folder / f"level{level}.onnx"
-    result = api.optimize(
-        argument.source, level=level, providers=effort.providers, verify=verify, inputs=feeds, strict=False
-    )
-    result.save(path)
-    return version_of(level, path)
+    Args:
+        argument: The model.
+        original: Its original.
+        folder: Where results are written.
+        feeds: The inputs that results are verified with.
+        effort: Where they run.
+        flags: The command's flags.
+    """
+
+    def __init__(
+        self,
+        argument: ModelArgument,
+        original: Version,
+        folder: Path,
+        feeds: dict[str, Any],
+        effort: Effort,
+        flags: dict[str, Any],
+    ) -> None:
+        self.argument = argument
+        self._versions = {0: original}
+        self._folder = folder
+        self._feeds = feeds
+        self._effort = effort
+        self._flags = flags
+        self._latest: tuple[int, ir.Model, Explanation] | None = None
+
+    def version(self, level: int) -> Version:
+        """The version of a level."""
+        from ortopt import api
+        from ortopt.benchmarking.benchmark import GROUPED, version_of
+        from ortopt.instrumentation.explanation import Explanation
+
+        if level in self._versions:
+            return self._versions[level]
+        path, listener = self._folder / f"level{level}.onnx", Explanation()
+        result = api.optimize(
+            self.argument.source,
+            level=level,
+            providers=self._effort.providers,
+            custom_op_libraries=self._effort.libraries,
+            verify=self._flags["verify"],
+            inputs=self._feeds,
+            strict=False,
+            observers=[listener] if self._flags["profile"] else (),
+        )
+        result.save(path)
+        if level < GROUPED and (self._latest is None or level > self._latest[0]):
+            self._latest = level, result.model, listener
+        self._versions[level] = version_of(level, path)
+        return self._versions[level]
+
+    def profile(self, inputs: Path) -> dict[str, Any]:
+        """Where the time goes in the original and in what the highest level makes of it that runs in one session."""
+        from ortopt.measurement import profiling
+        from ortopt.reporting import profiles
+
+        paths = [self._versions[0].path]
+        if self._latest is None:
+            (original,) = profiling.in_turns(paths, inputs, self._effort)
+            return profiles.describe(original, None)
+        level, model, listener = self._latest
+        paths.append(self._versions[level].path)
+        original, result = profiling.in_turns(paths, inputs, self._effort)
+        return profiles.describe(original, result, model, listener)
 
 
-def _show(label: str, versions: list[Figures]) -> None:
-    from ortopt.reporting import report
+def _show(compared: Sequence[dict[str, Any]], effort: Effort) -> None:
+    from ortopt.cli import measured_inputs
+    from ortopt.reporting import profiles, report, tables
 
     out = report.console(sys.stdout)
-    out.print(label, soft_wrap=True)
-    headers = ("version", "call, ms", "quartiles", "of the first", "open, s", "first call, ms", "memory", "peak")
-    out.print(report.table(headers, [_cells(figures) for figures in versions]))
-    for figures in versions:
-        if figures.error:
-            out.print(f"{figures.version.name} does not run: {figures.error}", soft_wrap=True)
+    for row in compared:
+        tables.say(out, row["label"])
+    tables.say(out, measured_inputs.in_words(compared[0]["inputs"], effort.threads, effort.providers))
+    headers = ("version", "call, ms", "quartiles", "than the first", "open, s", "first call, ms", "memory", "peak")
+    cells = [
+        (
+            f"{row['label']} {figures.version.name}" if len(compared) > 1 else figures.version.name,
+            *_cells(figures, is_first=figures is compared[0]["figures"][0]),
+        )
+        for row in compared
+        for figures in row["figures"]
+    ]
+    spare = ("peak", "memory", "first call, ms", "open, s", "quartiles")
+    out.print(tables.table(headers, cells, spare=spare))
+    for row in compared:
+        for figures in row["figures"]:
+            if figures.error:
+                tables.say(out, f"{row['label']}: {figures.version.name} does not run: {figures.error}")
     out.print()
+    for row in compared:
+        if row["profile"] is not None:
+            tables.say(out, f"where the time of {row['label']} goes:", "bold")
+            profiles.show(row["profile"], out)
+            out.print()
 
 
-def _cells(figures: Figures) -> tuple[str, ...]:
+def _cells(figures: Figures, *, is_first: bool) -> tuple[str, ...]:
+    from ortopt.analysis.speeds import faster
     from ortopt.reporting.report import size
 
     if figures.call is None or figures.open is None or figures.first is None:
-        return (figures.version.name, *("",) * 7)
+        return ("",) * 7
     return (
-        figures.version.name,
         f"{figures.call.median * 1e3:.3g}",
         f"{figures.call.low * 1e3:.3g} to {figures.call.high * 1e3:.3g}",
-        "" if figures.ratio is None else f"{figures.ratio.median:.2f}",
+        "" if figures.ratio is None or is_first else faster(1 / figures.ratio.median),
         f"{figures.open.median:.3f}",
         f"{figures.first.median * 1e3:.3g}",
         *(_bytes(spread, size) for spread in (figures.anonymous, figures.peak)),

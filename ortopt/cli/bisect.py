@@ -45,6 +45,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     rewrite, before and after, inputs, what both give, and commands that reproduce it; a pass that failed is shown
     likewise. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
+    from ortopt.analysis.providers import in_place_of
     from ortopt.api import Optimization
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
@@ -61,6 +62,8 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
     reproducer_folder.check_folder(folder)
     inputs = models.verification_inputs(flags["inputs"], argument, options.dims)
+    if absent := in_place_of(options.providers):
+        warn(absent)
     token = CancellationToken()
     run = Optimization(argument.source, options, cancellation=token)
     with contextlib.closing(run), cancels(token):
@@ -166,7 +169,7 @@ def _shown(reproducer: Reproducer | None) -> dict[str, Any]:
 
 
 def _speak(as_json: bool, data: dict[str, Any]) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
     from ortopt.terminal_text import one_line
 
     if as_json:
@@ -184,13 +187,13 @@ def _speak(as_json: bool, data: dict[str, Any]) -> None:
     if "error" in culprit:
         rows.append(("error", f"{culprit['error']} of the scale, {culprit['error_before']} before"))
     rows += [("says", culprit["reason"]), ("folder", data["folder"])]
-    out.print(report.table(("", ""), rows, text=2, headless=True))
+    out.print(tables.table(("", ""), rows, text=2, headless=True))
     out.print()
     whole = f"the whole model, because {data['why_whole']}" if data["whole_model"] else "a part of the model"
     noise, kept = len(data["weights"]["noise"]), len(data["weights"]["kept"])
-    out.print(one_line(f"it holds {whole}; weights: {noise} replaced by noise, {kept} as they were"), soft_wrap=True)
+    tables.say(out, one_line(f"it holds {whole}; weights: {noise} replaced by noise, {kept} as they were"))
     for failure in data["failures"] if culprit["kind"] == "rewrite" else ():
-        out.print(f"besides: {one_line(failure)}", soft_wrap=True)
+        tables.say(out, f"besides: {one_line(failure)}")
     out.print("to reproduce it, there:" if data["commands"] else "no command of one pass alone reproduces it")
     for line in data["commands"]:
-        out.print(f"  {one_line(line)}", soft_wrap=True)
+        tables.say(out, f"  {one_line(line)}")

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.regression.results import Check, Result, Status
+from ortopt.reporting import tables
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Lines:
     def done(self, result: Result) -> None:
         """Say what is known of a model."""
         self._done += 1
-        self._out.print(line_of(result), soft_wrap=True, style=_COLOURS.get(result.status))
+        tables.say(self._out, line_of(result), _COLOURS.get(result.status))
 
 
 class Live(Lines):
@@ -102,7 +103,7 @@ class Live(Lines):
         self._ran += self._running.pop(result.name, None) is not None
         self._running.pop(f"{result.name} (latency)", None)
         if result.is_failure or result.status in _COLOURS:
-            self._out.print(line_of(result), soft_wrap=True, style=_COLOURS.get(result.status))
+            tables.say(self._out, line_of(result), _COLOURS.get(result.status))
 
     def _table(self) -> RenderableType:
         from rich.console import Group
@@ -174,17 +175,17 @@ def show(check: Check, out: Console, *, update: str = "") -> None:
         update: The baseline's file if it was written.
     """
     for note in check.notes:
-        out.print(f"note: {one_line(note)}", soft_wrap=True)
+        tables.say(out, f"note: {one_line(note)}")
     if check.missing:
         names = ", ".join(map(one_line, check.missing[:_SHOWN])) + (", …" if len(check.missing) > _SHOWN else "")
-        out.print(f"note: {len(check.missing)} of the baseline were not checked: {names}", soft_wrap=True)
+        tables.say(out, f"note: {len(check.missing)} of the baseline were not checked: {names}")
     better = [result for result in check.results if result.status in (Status.BETTER, Status.FIXED)]
     if better and not update:
-        out.print(f"{len(better)} are better than the baseline: --update keeps that", soft_wrap=True)
+        tables.say(out, f"{len(better)} are better than the baseline: --update keeps that")
     counts = ", ".join(f"{count} {status}" for status, count in check.counts().items())
-    out.print(f"{len(check.results)} models in {check.seconds:.0f} s: {counts}", soft_wrap=True)
+    tables.say(out, f"{len(check.results)} models in {check.seconds:.0f} s: {counts}")
     if update:
-        out.print(f"baseline written: {one_line(update)}", soft_wrap=True)
+        tables.say(out, f"baseline written: {one_line(update)}")
 
 
 def watcher(out: Console, jobs: int, *, quiet: bool) -> Any:

@@ -23,7 +23,7 @@ from ortopt.regression.check import Plan, Running
 from ortopt.regression.latency import Latency
 from ortopt.regression.pool import Pool
 from ortopt.regression.results import Check, Status
-from ortopt.reporting import report
+from ortopt.reporting import report, tables
 from ortopt.system import memory
 from ortopt.terminal_text import quoted
 
@@ -43,7 +43,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     path = Path(flags["baseline"]) if flags["baseline"] else named
     _check_files(flags, path, cases)
     baseline = _baseline(path, update=flags["update"])
-    _check_options(cases, strict=flags["strict"])
+    _check_options(cases)
     running = _running(cases, flags, baseline)
     try:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
@@ -91,7 +91,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
     if not flags["quiet"]:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         for result in found.results:
-            out.print(check_display.line_of(result), soft_wrap=True)
+            tables.say(out, check_display.line_of(result))
     _show(found, flags, update=written)
     return found.exit_code
 
@@ -146,17 +146,13 @@ def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
     return baselines.read(path)
 
 
-def _check_options(cases: Sequence[Case], *, strict: bool) -> None:
-    """Refuse options that make no sense; results for providers that are missing here are made, and not verified."""
+def _check_options(cases: Sequence[Case]) -> None:
+    """Refuse options that make no sense; say on what results for providers that are missing here are verified."""
     every = {repr(case.settings.options): api.make_options(**case.settings.options) for case in cases}
     for options in every.values():
         registry.select(options)  # names of passes are checked before the work begins
-    for name in sorted({name for options in every.values() for name in options.providers}):
-        works, reason = execution.usable(name)
-        if not works and strict:
-            raise UsageError(f"{name} does not work here: {reason}")
-        if not works:
-            warn(f"{name} does not work here, so results for it are not verified: {reason}")
+    for absent in sorted({execution.in_place_of(options.providers) for options in every.values()} - {""}):
+        warn(absent)
 
 
 def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Running:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortopt.cli.run_options import make_options, run_option, run_options
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     from ortopt.api import Optimization, OptimizeResult
@@ -21,27 +22,29 @@ if TYPE_CHECKING:
 
 @click.command("explain", short_help="Show what a pass rewrites and refuses, and why.")
 @click.argument("model")
-@click.argument("name", metavar="PASS|BLOCKS")
+@click.argument("name", metavar="[PASS|BLOCKS]", required=False)
 @click.option(
     "-O",
     "--level",
     type=click.IntRange(1, 4),
-    help="Run the passes up to this level.  [default: the last level of the pass; 3 for blocks]",
+    help="Run the passes up to this level.  [default: the last level of the pass; else 3]",
 )
 @click.option("--alone", is_flag=True, help="Run only this pass, on the model as it is, without the passes before it.")
 @run_options
 @run_option("strict")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(model: str, name: str, level: int | None, alone: bool, as_json: bool, **flags: Any) -> None:
+def command(model: str, name: str | None, level: int | None, alone: bool, as_json: bool, **flags: Any) -> None:
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
 
     Or show the blocks of the model that one op can stand for (BLOCKS is attention, rotary or normalization): which op
-    each becomes, or the first condition that fails. The passes before it run as in "ortopt optimize"; nothing is
-    written. MODEL is a file, "-" for stdin, or zoo:NAME.
+    each becomes, or the first condition that fails. Without a name, sum up what every pass rewrites and refuses. The
+    passes run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
     from ortopt.analysis.blocks import FAMILIES
 
-    if name in FAMILIES:
+    if name is None:
+        _explain_all(model, level, alone, as_json, flags)
+    elif name in FAMILIES:
         _explain_blocks(model, name, level, alone, as_json, flags)
     else:
         _explain_pass(model, name, level, alone, as_json, flags)
@@ -72,6 +75,29 @@ def _explain_blocks(
         click.echo(json.dumps(data, indent=2))
     else:
         blocks.show(data, report.console(sys.stdout))
+
+
+def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
+    """Sum up what every pass does and does not."""
+    from ortopt.cli.warning import warn
+    from ortopt.errors import UsageError
+    from ortopt.instrumentation.explanation import Explanation
+    from ortopt.reporting import reasons
+
+    if alone:
+        raise UsageError("--alone is for one pass: name it")
+    if level is not None:
+        flags["level"] = level
+    options, listener = make_options(**flags), Explanation()
+    run, result = _transformed(model, options, listener)
+    for failure in result.summary.failures:
+        warn(failure)
+    names = [chosen.transformer.name for chosen in run.selected]
+    data = {"schema": 1, "model": model, "level": options.level, "passes": reasons.summary(listener, names)}
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _show_all(data)
 
 
 def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
@@ -158,32 +184,47 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
 
 
 def _show(data: dict[str, Any]) -> None:
-    from ortopt.reporting import report
-    from ortopt.terminal_text import one_line
+    from ortopt.reporting import report, tables
+    from ortopt.reporting.reasons import split
 
     out = report.console(sys.stdout)
     rewrites, refusals = data["rewrites"], data["refusals"]
-    out.print(f"{data['pass']} would make {len(rewrites)} rewrites and refuses {len(refusals)} candidates")
+    tables.say(out, f"{data['pass']} would make {len(rewrites)} rewrites and refuses {len(refusals)} candidates")
     if rewrites:
         purposes = {rewrite["why"] for rewrite in rewrites}
-        out.print(f"each of them: {one_line(purposes.pop()).replace('``', '`')}\n" if len(purposes) == 1 else "")
+        tables.say(out, f"each of them: {one_line(purposes.pop()).replace('``', '`')}\n" if len(purposes) == 1 else "")
+        columns = 3 if purposes else 2
         rows = (
-            (rewrite["number"], ", ".join(f"{node['op']} {node['name']}" for node in rewrite["nodes"]), rewrite["why"])[
-                : 3 if purposes else 2
-            ]
+            (rewrite["number"], ", ".join(f"{node['op']} {node['name']}" for node in rewrite["nodes"]), rewrite["why"])
             for rewrite in rewrites
         )
-        out.print(report.table(("rewrite", "nodes", "what for")[: 3 if purposes else 2], rows, text=3))
+        headers = ("rewrite", "nodes", "what for")[:columns]
+        out.print(tables.table(headers, (row[:columns] for row in rows), text=3, prose=headers[-1]))
     by_reason: dict[str, list[str]] = {}
     for refusal in refusals:
-        reason, bracket, value = refusal["reason"].rpartition(" (")  # the value that it is about differs at every node
-        about = f"{bracket}{value}" if reason and value.endswith(")") else ""
+        reason, about = split(refusal["reason"])
         needed = f": {refusal['needed_by']}" if "needed_by" in refusal else ""
-        by_reason.setdefault(refusal["reason"].removesuffix(about), []).append(
-            f"{refusal['op']} {refusal['node']}{about}{needed}"
-        )
+        by_reason.setdefault(reason, []).append(f"{refusal['op']} {refusal['node']}{about}{needed}")
     for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         out.print()
-        out.print(f"{len(nodes)} refused: {one_line(reason)}", style="bold", soft_wrap=True)
+        tables.say(out, f"{len(nodes)} refused: {one_line(reason)}", "bold")
         for node in nodes:
-            out.print(f"  {one_line(node)}", soft_wrap=True)
+            tables.say(out, f"  {one_line(node)}")
+
+
+def _show_all(data: dict[str, Any]) -> None:
+    """Print what every pass did and did not."""
+    from ortopt.reporting import report, tables
+
+    out = report.console(sys.stdout)
+    busy = [row for row in data["passes"] if row["rewrites"] or row["refusals"]]
+    rows = (
+        (row["pass"], row["rewrites"], row["refusals"], row["reasons"][0]["reason"] if row["reasons"] else "")
+        for row in busy
+    )
+    headers = ("pass", "rewrites", "refused", "why")
+    out.print(tables.table(headers, rows, text=1, prose=headers[-1]))
+    idle = len(data["passes"]) - len(busy)
+    out.print()
+    tables.say(out, f"{idle} more passes ran and found no candidate")
+    tables.say(out, f"ortopt explain {one_line(data['model'])} PASS lists the candidates of one, each with its reason")

@@ -103,9 +103,12 @@ def write_bytes(path: str, data: bytes) -> None:
     """Write a file in one step, or to stdout.
 
     Raises:
+        UsageError: If stdout is a terminal.
         OutputError: If it cannot be written.
     """
     if path == STREAM:
+        if sys.stdout.isatty():
+            raise UsageError("this is no text for a terminal: name a file, or lead stdout into one")
         sys.stdout.buffer.write(data)
         return
     write_atomically(path, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import os
@@ -14,7 +15,7 @@ import click
 
 import ortopt
 from ortopt.cli.warning import warn
-from ortopt.errors import FormerNameWarning, OptimizationCancelled, OrtoptError
+from ortopt.errors import FormerNameWarning, OptimizationCancelled, OrtoptError, PlugInWarning
 from ortopt.terminal_text import one_line
 
 COMMANDS = (
@@ -34,6 +35,9 @@ COMMANDS = (
 )
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70
 TRACEBACK = "ORTOPT_TRACEBACK"
+COMPLETE = "_ORTOPT_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """How a write to what is open fails: the disk below stdout is full, or nothing is there."""
 
@@ -50,15 +54,32 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"ortopt.cli.{cmd_name}").command
+        if COMPLETE in os.environ:
+            from ortopt.cli.completion import prepare
+
+            prepare(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names; the nearest ones in the message where there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            nearest = difflib.get_close_matches(str(args[0]), COMMANDS, n=3, cutoff=0.5)
+            hint = f"; did you mean {', '.join(nearest)}?" if nearest and not str(args[0]).startswith("-") else ""
+            if hint:
+                raise click.UsageError(f"there is no command named {args[0]!r}{hint}", ctx) from error
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; of warnings, only those about former names of passes are shown, unless Python is told to."""
+        """Run a command; of warnings, only ours are shown, unless Python is told to."""
         try:
             with warnings.catch_warnings():
                 if not sys.warnoptions:
                     warnings.simplefilter("ignore")
-                _show_former_names()
+                _show_our_warnings()
                 outcome = super().invoke(ctx)
             sys.stdout.flush()
         except KeyboardInterrupt:  # before click makes an empty line of it
@@ -79,6 +100,10 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run, report an error in one line, and exit with its code."""
+        if COMPLETE in os.environ:
+            from ortopt.cli.completion import register
+
+            register()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot show
@@ -113,17 +138,18 @@ class LazyGroup(click.Group):
         sys.exit(code or 0)
 
 
-def _show_former_names() -> None:
-    """Show warnings about former names of passes as lines of ours on stderr; other warnings as Python does."""
+def _show_our_warnings() -> None:
+    """Show warnings about former names of passes and plug-ins as lines of ours on stderr; others as Python does."""
     show = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, FormerNameWarning):
+        if issubclass(category, FormerNameWarning | PlugInWarning):
             warn(message)
         else:
             show(message, category, *where, **more)
 
-    warnings.simplefilter("always", FormerNameWarning)
+    for category in (FormerNameWarning, PlugInWarning):
+        warnings.simplefilter("always", category)
     warnings.showwarning = show_warning
 
 

@@ -128,7 +128,7 @@ def describe(quotient: Quotient) -> dict[str, Any]:
 
 
 def _show(quotient: Quotient) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
 
     out = report.console(sys.stdout)
     groups = [vertex for vertex in quotient.vertices if vertex.kind == "group"]
@@ -138,20 +138,22 @@ def _show(quotient: Quotient) -> None:
     if groups:
         out.print()
         rows = [_row(vertex) for vertex in groups[:_MAX_ROWS]]
-        out.print(report.table(("group", "provider", "nodes", "in", "weights", "out", "ops"), rows, text=7))
+        out.print(
+            tables.table(("group", "provider", "nodes", "in", "weights", "out", "ops"), rows, text=7, prose="ops")
+        )
         _more(out, len(groups))
     if outside:
         out.print()
         rows = [(vertex.name, ", ".join(vertex.ops)) for vertex in outside[:_MAX_ROWS]]
-        out.print(report.table(("node outside", "op"), rows, text=2))
+        out.print(tables.table(("node outside", "op"), rows, text=2))
         _more(out, len(outside))
     out.print()
     rows = [_edge_row(edge, report.size) for edge in quotient.edges[:_MAX_ROWS]]
-    out.print(report.table(("from", "to", "value", "type", "shape", "bytes"), rows, text=5))
+    out.print(tables.table(("from", "to", "value", "type", "shape", "bytes"), rows, text=5))
     _more(out, len(quotient.edges))
     out.print()
     path = " → ".join(map(one_line, quotient.critical_path()))
-    out.print(f"critical path: {path}", soft_wrap=True, highlight=False)
+    tables.say(out, f"critical path: {path}")
     out.print()
 
 

@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+def _versions(context: click.Context, param: click.Parameter, wanted: bool) -> None:
+    """Show what is installed, where that is asked for."""
+    if wanted:
+        from ortopt.cli import versions
+
+        versions.show(context, param, wanted)
+
+
 @click.command("info", short_help="Show what a model holds: sizes, shapes, multiply-adds.")
 @click.argument("model")
 @run_option("dims", help_="Show shapes and multiply-adds for these sizes.")
 @run_option("input_shapes", help_="Likewise, by the names of inputs.")
 @memory_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", is_eager=True)
+@click.option("--versions", is_flag=True, expose_value=False, callback=_versions, help="Show what is installed.")
 def command(model: str, as_json: bool, dims: tuple[str, ...], input_shapes: tuple[str, ...]) -> None:
     """Show what a model holds: shapes as they are inferred, weights, ops and their multiply-adds.
 

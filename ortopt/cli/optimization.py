@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
-from ortopt.analysis.providers import check_distributions, usable
+from ortopt.analysis.providers import check_distributions, in_place_of
 from ortopt.api import Optimization, OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
@@ -22,9 +22,11 @@ from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.instrumentation.dump import Dump, is_dump
+from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.lineage import Lineage
 from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
+from ortopt.optimization import formats
 from ortopt.options import Options
 from ortopt.reporting import report
 from ortopt.reporting.tuning import tuning_fields, tuning_lines
@@ -32,6 +34,8 @@ from ortopt.serialization.save import Saved, save
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ortopt.tuning.tune import Tuning
     from ortopt.verification.verify import Verification
 
@@ -70,11 +74,11 @@ class Run:
             raise UsageError("the name after --dump-dir is empty")
         self._options = options
         self._flags = flags
-        self._require_providers()
         if flags["html_file"] == files.STREAM:
             raise UsageError("--html writes a page for a browser into a file: give its name")
         reports = {"--json": flags["json_file"], "--trace": flags["trace_file"], "--html": flags["html_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
+        self._listener = Explanation() if flags["profile"] else None
         self._trace = Trace() if flags["trace_file"] else None
         self._lineage = Lineage() if flags["html_file"] else None
         self._argument = models.resolve(model)
@@ -82,6 +86,10 @@ class Run:
         streams = [self._target, *reports.values()].count(files.STREAM)
         if streams > 1:
             raise UsageError("only one of the model, --json and --trace can go to stdout")
+        if self._target == files.STREAM and sys.stdout.isatty():
+            raise UsageError("a model is no text for a terminal: name a file with -o, or lead stdout into one")
+        if self._target != files.STREAM:
+            formats.check(Path(self._target), flags["external_data"])
         if self._target == files.STREAM and flags["external_data"] in {"copy", "reuse"}:
             raise UsageError(f"--external-data {flags['external_data']} needs a file as output, not stdout")
         files.check_outputs({"the result": self._target, **reports}, {"the inputs": flags["inputs"]})
@@ -108,6 +116,8 @@ class Run:
             check_distributions()
         for warning in caught:
             warn(str(warning.message))
+        if self._flags["verify"] and (absent := in_place_of(self._options.providers)):
+            warn(absent)
         try:
             with self._progress() as progress:
                 result, saved, error = self._work(progress)
@@ -117,6 +127,7 @@ class Run:
             self._write_trace()
             raise
         self._write_trace()
+        profile = self._profiled(result, saved) if self._listener is not None and error is None else None
         data = report.as_dict(
             result,
             source=self._argument.label,
@@ -124,6 +135,7 @@ class Run:
             saved=saved,
             seconds=self._seconds,
             error=None if error is None else str(error),
+            profile=profile,
         )
         data |= tuning_fields(self._options, self._tuning)
         self.data = data
@@ -142,7 +154,7 @@ class Run:
             self._tune(progress)
         token = CancellationToken()
         observers: list[Observer] = [
-            observer for observer in (progress, self._trace, self._lineage) if observer is not None
+            observer for observer in (progress, self._trace, self._lineage, self._listener) if observer is not None
         ]
         if self._flags["dump_dir"]:
             observers.append(Dump(self._flags["dump_dir"]))
@@ -206,29 +218,46 @@ class Run:
                     return run.result(run.verification), None, error
         with self._span("save", progress):
             started = time.perf_counter()
-            target = sys.stdout.buffer if self._target == files.STREAM else self._target
             run.name_interface()
             run.model.metadata_props[MARK] = __version__
-            saved = save(
-                run.model,
-                target,
-                external_data=self._flags["external_data"],
-                provenance=self._options.provenance,
-            )
+            saved = self._saved(run.model)
             self._seconds["save"] = time.perf_counter() - started
         return run.result(outcome), saved, None
+
+    def _saved(self, model: ir.Model) -> Saved:
+        where, provenance = self._flags["external_data"], self._options.provenance
+        if self._target == files.STREAM:
+            return save(model, sys.stdout.buffer, external_data=where, provenance=provenance)
+        libraries = self._options.custom_op_libraries
+        return formats.save_as(
+            model, Path(self._target), external_data=where, provenance=provenance, libraries=libraries
+        )
 
     def _require_verified(self, outcome: Verification) -> None:
         """With ``--strict``, a result that could not be verified is not written."""
         if self._options.strict and outcome.status != "verified":
             raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
 
-    def _require_providers(self) -> None:
-        """With ``--strict``, a provider that is not here is refused before the work begins."""
-        for provider in self._options.providers if self._options.strict and self._flags["verify"] else ():
-            works, reason = usable(provider)
-            if not works:
-                raise UsageError(f"{provider} does not work here: {reason} (--strict)")
+    def _profiled(self, result: OptimizeResult, saved: Saved | None) -> dict[str, Any] | None:
+        """Where the time goes; None, with a warning, where that cannot be measured: the result is written."""
+        from ortopt.cli import profiled
+
+        assert self._listener is not None
+        path, started = None if saved is None else saved.path, time.perf_counter()
+        if path is not None and formats.is_other_format(path):
+            path = None  # the result is profiled as ONNX
+        try:
+            with self._progress() as progress, self._span("profile", progress):
+                data = profiled.profile(
+                    self._argument, result.model, path, self._flags["inputs"], self._options, self._listener
+                )
+        except OptimizationCancelled:
+            raise
+        except OrtoptError as failure:
+            warn(f"there is no profile: {failure}")
+            return None
+        self._seconds["profile"] = time.perf_counter() - started
+        return data
 
     def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         for failure in result.summary.failures:
@@ -244,9 +273,9 @@ class Run:
             warn("stopped by the time limit; the result so far has been written")
         if not self._flags["quiet"]:
             out = report.console(self._report_stream)
-            report.show(data, out, everything=self._flags["verbose"])
-            for line in tuning_lines(data["tuning"]):
+            for line in tuning_lines(data["tuning"]):  # before the report, whose last line says it all
                 out.print(line, soft_wrap=True)
+            report.show(data, out, everything=self._flags["verbose"])
 
     def _write_page(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         from ortopt.reporting.page.pages import run_page

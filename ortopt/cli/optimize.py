@@ -55,6 +55,7 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 @run_option("value_info")
 @run_option("provenance")
 @half_precision_options
+@click.option("--profile", is_flag=True, help="Show where the time goes, by op, before and after, and why.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--html", "html_file", metavar="FILE", help="Write the report as a page for a browser; of several models, a folder."

@@ -163,7 +163,7 @@ def as_markdown(passes: Iterable[dict[str, Any]]) -> str:
 
 
 def _show_list(groups: Mapping[str, list[dict[str, Any]]]) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
 
     out = report.console(sys.stdout)
     for heading, passes in groups.items():
@@ -172,11 +172,13 @@ def _show_list(groups: Mapping[str, list[dict[str, Any]]]) -> None:
         rows = (
             (row["name"], row["formula"].replace("``", "`"), _list(row["levels"]), _list(_marks(row))) for row in passes
         )
-        out.print(report.table(("pass", "what becomes what", "levels", "marks"), rows, text=4))
+        out.print(
+            tables.table(("pass", "what becomes what", "levels", "marks"), rows, text=4, prose="what becomes what")
+        )
         out.print()
     shown = {mark for passes in groups.values() for row in passes for mark in _marks(row)}
     for mark in (mark for mark in MARKS if mark in shown):
-        out.print(f"{mark}: {MARKS[mark]}", soft_wrap=True)
+        tables.say(out, f"{mark}: {MARKS[mark]}")
 
 
 def _marks(row: Mapping[str, Any]) -> list[str]:
@@ -185,7 +187,7 @@ def _marks(row: Mapping[str, Any]) -> list[str]:
 
 
 def _show_pass(row: Mapping[str, Any]) -> None:
-    from ortopt.reporting import costs, report
+    from ortopt.reporting import costs, report, tables
 
     options = ", ".join(f"{name}={option['default']} ({option['type']})" for name, option in row["options"].items())
     rows = [
@@ -203,11 +205,11 @@ def _show_pass(row: Mapping[str, Any]) -> None:
         ("origin", row["origin"]),
     ]
     out = report.console(sys.stdout)
-    out.print(f"{row['name']}: {row['formula']}".replace("``", "`"), soft_wrap=True)
+    tables.say(out, f"{row['name']}: {row['formula']}".replace("``", "`"))
     if row["description"]:
-        out.print(f"\n{row['description']}".replace("``", "`"), soft_wrap=True)
+        tables.say(out, f"\n{row['description']}".replace("``", "`"))
     out.print()
-    out.print(report.table(("", ""), rows, text=2, headless=True))
+    out.print(tables.table(("", ""), rows, text=2, headless=True))
 
 
 def _list(items: list[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
 
@@ -16,6 +16,12 @@ from ortopt.transformer import GraphTransformer
 if TYPE_CHECKING:
     from rich.console import Console
 
+_IN_WORDS: Final = {
+    "load": "loading",
+    "verify": "verifying: the result runs beside the original",
+    "save": "writing",
+    "profile": "profiling the original and the result",
+}
 _PERIOD = 0.05  # seconds between two updates; the terminal is drawn ten times a second
 
 
@@ -51,12 +57,14 @@ class Progress(Observer):
 
     def expect(self, runs: int) -> None:
         """Set the number of transformers, those of several levels counted at each."""
-        self._bar.update(self._task, total=max(runs, 1))
+        self._begun.clear()
+        self._bar.reset(self._task, total=max(runs, 1), description="optimizing")
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show a phase of unknown length, within a ``with`` block."""
-        self._bar.update(self._task, description=name, total=None)
+        """Show a phase of unknown length, within a ``with`` block: the bar moves to and fro."""
+        self._bar.remove_task(self._task)  # neither `update` nor `reset` makes a known total unknown
+        self._task = self._bar.add_task(_IN_WORDS.get(name, name), total=None, nodes="")
         yield
 
     def before(self, transformer: GraphTransformer, level: int, step: int, graph: ir.Graph) -> None:

@@ -29,6 +29,7 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("providers")
+@run_option("custom_op_libraries")
 @click.option(
     "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
 )
@@ -120,14 +121,17 @@ class _Run:
     """
 
     def __init__(self, argument: ModelArgument, providers: tuple[str, ...], flags: dict[str, Any]) -> None:
+        from ortopt.cli.run_options import checked_files
         from ortopt.errors import InvalidModelError, OrtoptError
-        from ortopt.evaluation.sessions import quiet_options
+        from ortopt.evaluation.sessions import quiet_options, register_libraries
         from ortopt.runtime.session import InferenceSession
 
         options, self._quiet = quiet_options(flags["threads"])
         self._label = argument.label
+        libraries = checked_files(flags["custom_op_libraries"])
         start = time.perf_counter()
         try:
+            register_libraries(options, libraries)
             self.session: InferenceSession = InferenceSession(
                 argument.source,
                 options,
@@ -236,7 +240,7 @@ def _description(name: str, value: Any) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any], stream: Any) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
 
     out = report.console(stream)
     rows = [
@@ -244,25 +248,25 @@ def _show(data: dict[str, Any], stream: Any) -> None:
         for kind in ("input", "output")
         for row in data[f"{kind}s"]
     ]
-    out.print(report.table(("", "name", "type", "shape"), rows, text=4))
+    out.print(tables.table(("", "name", "type", "shape"), rows, text=4))
     out.print()
     seconds = data["seconds"]
     out.print(f"opened in {seconds['open']:.3f} s, first run {_milliseconds(seconds['first'])}")
     if seconds["later"]:
         low, high = seconds["quartiles"]
-        out.print(
+        tables.say(
+            out,
             f"{seconds['later']} more runs: median {_milliseconds(seconds['median'])},"
             f" quartiles {_milliseconds(low)} to {_milliseconds(high)}",
-            soft_wrap=True,
         )
-    out.print(_where(data), soft_wrap=True)
+    tables.say(out, _where(data))
     if data["exported"]:
         versions = ", ".join(data["exported"]["versions"])
-        out.print(f"wrote {data['exported']['path']}: {versions}", soft_wrap=True)
+        tables.say(out, f"wrote {data['exported']['path']}: {versions}")
     counted = data["statistics"]
     shown = ("runs", "group_runs", "hits", "misses", "compiles", "copies", "fallbacks")
     rest = [name for name, count in counted.items() if count and name not in shown]
-    out.print(", ".join(f"{name.replace('_', ' ')} {counted[name]}" for name in (*shown, *rest)), soft_wrap=True)
+    tables.say(out, ", ".join(f"{name.replace('_', ' ')} {counted[name]}" for name in (*shown, *rest)))
 
 
 def _where(data: dict[str, Any]) -> str:

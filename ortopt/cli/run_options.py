@@ -89,6 +89,19 @@ def half_precision_options(function: Any) -> Any:
     return function
 
 
+def checked_files(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """The shared libraries that the user named, which are there.
+
+    Args:
+        paths: Their paths.
+
+    Raises:
+        UsageError: If one is not there.
+    """
+    checked: tuple[str, ...] = declarations()["custom_op_libraries"].kind.checked("--custom-op-library", paths)
+    return checked
+
+
 def make_options(**arguments: Any) -> Options:
     """The options that the user asked for, checked.
 
@@ -117,4 +130,4 @@ def _group_settings(policy: str | None, argument_limit: int | None) -> dict[str,
     return {"group_fusion": settings} if settings else {}
 
 
-__all__ = ["half_precision_options", "make_options", "run_option", "run_options"]
+__all__ = ["checked_files", "half_precision_options", "make_options", "run_option", "run_options"]

@@ -23,7 +23,7 @@ from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError, UsageError
 from ortopt.options import Options
 from ortopt.regression.sources import below
-from ortopt.reporting import report
+from ortopt.reporting import report, tables
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.terminal_text import one_line, quoted
 from ortopt.verification import start
@@ -78,11 +78,11 @@ def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
         rows.append(row)
         codes.append(code)
         if not flags["quiet"] and not flags["verbose"] and code == 0:
-            console.print(_line(work, row), soft_wrap=True)
+            tables.say(console, _line(work, row))
         gc.collect()  # which is off in a process of one command
     for line in _copy_companions(works, out):
         if not flags["quiet"]:
-            console.print(line, soft_wrap=True)
+            tables.say(console, line)
     if flags["html_file"]:
         _write_index(Path(flags["html_file"]), [(row, _page(work, out)) for work, row in zip(works, rows, strict=True)])
     if flags["json_file"]:
@@ -180,11 +180,7 @@ def _one(work: Work, out: Path, options: Options, flags: Mapping[str, Any]) -> t
 
 
 def _line(work: Work, row: Mapping[str, Any]) -> str:
-    nodes, sizes = row["nodes"], row["file_bytes"]
-    verified = "verified" if row["verified"] else "not verified"
-    bytes_ = " → ".join(report.size(sizes[key]) for key in ("before", "after") if sizes[key] is not None)
-    change = f"{nodes['before']} → {nodes['after']} nodes"
-    return f"{one_line(work.model)}: {change}, {bytes_}, {verified}, written: {one_line(work.target)}"
+    return f"{one_line(work.model)}: {report.in_short(row)}, written: {one_line(work.target)}"
 
 
 def _copy_companions(works: Sequence[Work], out: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @run_option("rtol", help_="Relative tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
 @run_option("atol", help_="Absolute tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
 @run_option("providers")
+@run_option("custom_op_libraries")
 @click.option(
     "--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Give up after this time, with exit code 2."
 )
@@ -42,8 +44,10 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.verification import start
 
     click.get_current_context().with_resource(start.early())
-    from ortopt.analysis.providers import normalize
+    from ortopt.analysis.providers import here, in_place_of, normalize
     from ortopt.cli import arrays, files, models
+    from ortopt.cli.run_options import checked_files
+    from ortopt.cli.warning import warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.option_kinds import commas, named_sizes
     from ortopt.serialization.load import load
@@ -56,6 +60,9 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         raise UsageError("only one of the models can come from stdin")
     providers = [normalize(name) for name in commas(flags["providers"]) or ("cpu",)]
     first, second = models.resolve(original), models.resolve(result)
+    if absent := in_place_of(providers):
+        warn(absent)
+    providers = list(here(providers))
     sizes = named_sizes("--dim", flags["dims"])
     loaded, _ = [load(argument.source) for argument in (first, second)]  # errors name the broken file
     arrays.check_sizes(Interface(loaded), sizes, flags["inputs"])
@@ -71,9 +78,10 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         rtol=flags["rtol"],
         atol=flags["atol"],
         thorough=flags["thorough"],
+        libraries=checked_files(flags["custom_op_libraries"]),
     )
     if as_json:
-        click.echo(json.dumps(describe(outcome, first.label, second.label), indent=2))
+        click.echo(json.dumps(describe(outcome, first.label, second.label, providers), indent=2))
     else:
         _show(outcome)
     if outcome.status in ("impossible", "not shown"):
@@ -82,21 +90,28 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         raise VerificationError(f"the models differ: {outcome.reason}")
 
 
-def describe(outcome: Verification, original: str, result: str) -> dict[str, Any]:
+def describe(outcome: Verification, original: str, result: str, providers: Sequence[str]) -> dict[str, Any]:
     """How two models compare, as data that json can write.
 
     Args:
         outcome: The comparison.
         original: The first, as the user named it.
         result: The second.
+        providers: Full names of those that both ran on.
     """
     from ortopt.reporting import report
 
-    return {"schema": 1, "original": original, "result": result, **report.plain(outcome)}
+    return {
+        "schema": 1,
+        "original": original,
+        "result": result,
+        **report.plain(outcome),
+        "verified_on": list(providers),
+    }
 
 
 def _show(outcome: Verification) -> None:
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
 
     out = report.console(sys.stdout)
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
@@ -105,13 +120,13 @@ def _show(outcome: Verification) -> None:
         headers.append("zeros of the other sign")
         rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, outcome.outputs, strict=True)]
     if rows:
-        out.print(report.table(headers, rows, text=3))
+        out.print(tables.table(headers, rows, text=3))
         out.print()
     sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
     reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
-    out.print(f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}", soft_wrap=True)
+    tables.say(out, f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}")
     if quantized := report.of_quantizers(report.plain(outcome)):
-        out.print(f"quantized: {quantized}", soft_wrap=True)
+        tables.say(out, f"quantized: {quantized}")
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ def command() -> None:
 def list_(as_json: bool) -> None:
     """List the models of the zoo."""
     from ortopt import zoo
-    from ortopt.reporting import report
+    from ortopt.reporting import report, tables
 
     entries = [zoo.entry(name) for name in zoo.names()]
     if as_json:
@@ -38,7 +38,8 @@ def list_(as_json: bool) -> None:
         click.echo(json.dumps(models, indent=2))
         return
     rows = ((e.name, e.family, e.exporter, e.opset.get("ai.onnx", ""), e.nodes) for e in entries)
-    report.console(sys.stdout).print(report.table(("model", "family", "exporter", "opset", "nodes"), rows, text=3))
+    headers = ("model", "family", "exporter", "opset", "nodes")
+    report.console(sys.stdout).print(tables.table(headers, rows, text=3, spare=("exporter", "family")))
 
 
 @command.command("grow")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
@@ -73,6 +73,17 @@ def quiet_options(threads: int = 0) -> tuple[Any, Any]:
     return session_options, run_options
 
 
+def register_libraries(options: onnxruntime.SessionOptions, libraries: Iterable[str]) -> None:
+    """Make the ops of shared libraries known to the sessions that are made with some options.
+
+    Args:
+        options: The options.
+        libraries: Paths of the libraries.
+    """
+    for library in libraries:
+        options.register_custom_ops_library(library)
+
+
 def session(
     model: bytes | os.PathLike[str] | str | ir.Model,
     *,
@@ -117,4 +128,12 @@ def session(
     return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options, names)
 
 
-__all__ = ["BIG_GRAPH", "quiet_options", "session", "share_threads", "shares_threads", "use_one_thread"]
+__all__ = [
+    "BIG_GRAPH",
+    "quiet_options",
+    "register_libraries",
+    "session",
+    "share_threads",
+    "shares_threads",
+    "use_one_thread",
+]

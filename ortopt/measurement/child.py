@@ -50,15 +50,16 @@ def measure(
         batched: Whether short calls are timed several at a time.
     """
     from ortopt.analysis.providers import usable
-    from ortopt.evaluation.sessions import quiet_options
+    from ortopt.evaluation.sessions import quiet_options, register_libraries
 
     options, quiet = quiet_options(order["threads"])
     for provider in order["providers"]:
         usable(provider)  # loads the libraries that the provider looks for
-    feeds = _feeds(order["inputs"])
+    feeds = feeds_of(order["inputs"])
     before = memory()
     start = time.perf_counter()
     try:
+        register_libraries(options, order.get("libraries", ()))
         session = open_session(order, options)
     except Exception as error:  # whatever ONNX Runtime raises: the parent reports it in one line
         return failure(error, opens=False)
@@ -100,7 +101,8 @@ def serve(answer_to: Callable[[Order], dict[str, Any]]) -> None:
         answers.write(json.dumps(answer).encode())
 
 
-def _feeds(path: str) -> dict[str, Any]:
+def feeds_of(path: str) -> dict[str, Any]:
+    """The arrays of an .npz file, texts as ONNX Runtime takes them."""
     with np.load(path, allow_pickle=False) as archive:
         return {
             name: array.astype(object) if array.dtype.kind == "U" else array for name, array in dict(archive).items()

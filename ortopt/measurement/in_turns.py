@@ -48,6 +48,7 @@ class Effort:
         seconds: Seconds of timed calls in each, about, at most.
         threads: Intra-op threads; 0 leaves ONNX Runtime's default.
         providers: Full names, in order.
+        libraries: Shared libraries of ops that the versions need.
         patience: Seconds after which a process is ended.
     """
 
@@ -56,6 +57,7 @@ class Effort:
     seconds: float = 2.0
     threads: int = 0
     providers: tuple[str, ...] = (CPU,)
+    libraries: tuple[str, ...] = ()
     patience: float = 600.0
 
 
@@ -187,6 +189,7 @@ def measure_once(version: Version, inputs: Path, effort: Effort) -> dict[str, An
         "model": str(version.path),
         "inputs": str(inputs),
         "providers": list(effort.providers),
+        "libraries": list(effort.libraries),
         "threads": effort.threads,
         "repeat": effort.repeat,
         "seconds": effort.seconds,

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import onnx_ir as ir
 
@@ -22,10 +22,13 @@ from ortopt.graph import scope
 from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
+from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.replay import NumberedRewrite
 from ortopt.system.files import write_atomically
 
 if TYPE_CHECKING:
+    import onnx
+
     from ortopt.optimization.half_precision_conversion import HalfPrecision
     from ortopt.verification.verify import Verification
 
@@ -157,7 +160,7 @@ class Repair:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class OptimizeResult:
     """What `optimize` returns.
 
@@ -171,6 +174,8 @@ class OptimizeResult:
         provenance: Whether `save` writes into each new node which pass made it, from which nodes.
         lineage: The `Lineage` among the observers of the run, if there was one: what `to_html` shows beside the result.
         half_precision: What became of a conversion to 16 bits; None if none was asked for.
+        verified_on: The providers that the verification ran on; empty without one.
+        not_shown: What of the model could not be run here, because a provider is not here; None where all of it was.
     """
 
     model: ir.Model
@@ -182,6 +187,8 @@ class OptimizeResult:
     provenance: bool = False
     lineage: Lineage | None = dataclasses.field(default=None, repr=False, compare=False)
     half_precision: HalfPrecision | None = None
+    verified_on: tuple[str, ...] = ()
+    not_shown: NotShown | None = None
 
     @property
     def verified(self) -> bool:
@@ -189,20 +196,73 @@ class OptimizeResult:
         return self.verification is not None and self.verification.status == "verified"
 
     def save(
-        self, path: str | os.PathLike[str], *, external_data: Literal["auto", "inline", "copy", "reuse"] = "auto"
+        self,
+        path: str | os.PathLike[str] | BinaryIO,
+        *,
+        external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
     ) -> None:
         """Write the model, atomically.
 
         Args:
-            path: The file.
+            path: The file, whose ending chooses the format (.onnx, .ort, .json, .textproto), or a binary stream.
             external_data: Where weights go: inside the file, copied beside it, or left in the original's files.
 
         Raises:
             OutputError: If it cannot be written.
         """
+        from ortopt.optimization import formats
         from ortopt.serialization.save import save
 
-        save(self.model, Path(path), external_data=external_data, provenance=self.provenance)
+        if isinstance(path, str | os.PathLike):
+            formats.save_as(self.model, Path(path), external_data=external_data, provenance=self.provenance)
+        else:
+            save(self.model, path, external_data=external_data, provenance=self.provenance)
+
+    def to_bytes(self) -> bytes:
+        """The model as the bytes of a file, weights inside.
+
+        Raises:
+            OutputError: If it is larger than protobuf's 2 GB.
+        """
+        from ortopt.serialization.save import to_bytes
+
+        return to_bytes(self.model, provenance=self.provenance)
+
+    def to_proto(self) -> onnx.ModelProto:
+        """The model as protobuf, weights inside.
+
+        Raises:
+            OutputError: If it is larger than protobuf's 2 GB.
+        """
+        import onnx
+
+        proto = onnx.ModelProto()
+        proto.ParseFromString(self.to_bytes())
+        return proto
+
+    def __repr__(self) -> str:
+        """Nodes, size, and whether it is verified."""
+        before, after = self.summary.before, self.summary.after
+        parts = [f"{before.nodes} → {after.nodes} nodes", f"{before.nbytes} → {after.nbytes} bytes of constants"]
+        parts.append("verified" if self.verified else "not verified")
+        if self.repairs:
+            parts.append(f"{len(self.repairs)} repaired")
+        if self.stopped:
+            parts.append("stopped")
+        return f"<OptimizeResult: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        from ortopt.optimization import result_text
+
+        before, after = self.summary.before, self.summary.after
+        totals = {
+            "nodes": (before.nodes, after.nodes),
+            "initializers": (before.initializers, after.initializers),
+            "bytes of constants": (before.nbytes, after.nbytes),
+        }
+        ops = {op: (before.ops.get(op, 0), after.ops.get(op, 0)) for op in {*before.ops, *after.ops}}
+        return result_text.as_html(repr(self), totals, ops)
 
     def html(self, title: str = "model") -> str:
         """The report as a page for a browser, which needs nothing else.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
@@ -24,6 +26,9 @@ from ortopt.instrumentation.check_each import CheckEach
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import Observer
+from ortopt.optimization import missing_providers
+from ortopt.optimization.missing_providers import NotShown
+from ortopt.optimization.own_rules import OwnRules
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
@@ -58,6 +63,7 @@ class Optimization:
         verification: How the result compares with the original; None before it is verified.
         repairs: What was left out because the result differed.
         is_thorough: Whether many more input sets are verified.
+        not_shown: What of the result could not be run here, because a provider is not here.
 
     Raises:
         UsageError: If a name or a pipeline makes no sense.
@@ -75,11 +81,13 @@ class Optimization:
         cancellation: CancellationToken | None = None,
     ) -> None:
         self.options = options
-        self.selected = registry.select(options, transformers)
         self.token = cancellation or CancellationToken()
         if options.timeout is not None:
             self.token = _with_deadline(self.token, options.timeout)
-        self.observers = tuple(observers)
+        own = tuple(transformers)
+        self.selected = registry.select(options, own)
+        self._own = OwnRules(own)
+        self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
             self.observers += (RewriteLimit(options.limit),)
         if options.check_each:
@@ -100,6 +108,7 @@ class Optimization:
         self._inputs: Mapping[str, np.ndarray] | None = None
         self._named = False
         self.is_thorough = False
+        self.not_shown: NotShown | None = None
 
     @property
     def model(self) -> ir.Model:
@@ -123,11 +132,16 @@ class Optimization:
         Returns:
             The result.
         """
+        if verify and (absent := execution.in_place_of(self.options.providers)):
+            warnings.warn(absent, RuntimeWarning, stacklevel=3)
         with contextlib.closing(self):
             self.is_thorough = verify == "thorough"
             if verify:
                 self.begin_verification(inputs)
-            return self._run(verify=bool(verify), inputs=inputs)
+            result = self._run(verify=bool(verify), inputs=inputs)
+        for message in self._own.complaints(result.repairs):
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return result
 
     def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
         """Start running the original in a process of its own, so that `verify` has less to do; `close` ends it.
@@ -138,9 +152,8 @@ class Optimization:
             inputs: As `verify` takes them.
         """
         self._inputs = inputs
-        usable = all(execution.usable(provider)[0] for provider in self.options.providers)
         fixed = self.options.dims or self.options.input_shapes
-        if fixed or not isinstance(self._original, str | os.PathLike) or not usable:
+        if fixed or not isinstance(self._original, str | os.PathLike):
             return
         self._prepared = self.reference(inputs)
         self._prepared.begin(self.model)
@@ -212,16 +225,56 @@ class Optimization:
         """
         from ortopt.optimization.repair import Repairer
 
-        for provider in self.options.providers:
-            works, reason = execution.usable(provider)
-            if not works:
-                raise VerificationError(f"a result for {provider} cannot be verified here: {reason}")
+        not_repaired = ""
         with self._timed("verify"), self.reference(inputs) as reference:
-            repairer = Repairer(self._transformation, reference, self.repairs, self.token)
-            outcome = repairer.verified()
+            self.not_shown = self._not_shown()
+            if self.not_shown is not None:
+                outcome = self._verified_without(reference)
+            else:
+                repairer = Repairer(self._transformation, reference, self.repairs, self.token)
+                outcome = repairer.verified()
+                not_repaired = repairer.not_repaired
         self.verification = outcome
         if outcome.status == "differs":
-            raise VerificationError(f"the result differs from the original: {outcome.reason}{repairer.not_repaired}")
+            raise VerificationError(f"the result differs from the original: {outcome.reason}{not_repaired}")
+        return outcome
+
+    def _not_shown(self) -> NotShown | None:
+        """What of the result cannot run here, because a provider is not here."""
+        if not execution.missing(self.options.providers):
+            return None
+        return missing_providers.not_shown(self.model, execution.here(self.options.providers))
+
+    def _verified_without(self, reference: Reference) -> Verification:
+        """Compare what the same passes make without those whose ops cannot run here; the result itself is not shown.
+
+        What makes that model differ is left out of the result, too.
+        """
+        from ortopt.optimization.repair import Repairer
+
+        result, hidden = self._transformation, self.not_shown
+        assert hidden is not None
+        makers = set(hidden.transformers)
+        while True:
+            other = Transformation(result.pipeline, (), self.token)
+            other.left_out |= result.left_out | makers
+            other.without |= result.without
+            other.restart()
+            other.execute(self.token)
+            more = missing_providers.not_shown(other.model, execution.here(self.options.providers))
+            if more is None or makers.issuperset(more.transformers):
+                break
+            makers.update(more.transformers)
+        count = len(self.repairs)
+        outcome = Repairer(other, reference, self.repairs, self.token).verified()
+        if len(self.repairs) > count:
+            result.left_out |= other.left_out - makers
+            result.without |= other.without
+            result.restart()
+            result.execute(self.token)
+        if outcome.status == "verified":
+            self.not_shown = dataclasses.replace(hidden, transformers=tuple(sorted(makers)), without=True)
+            return dataclasses.replace(outcome, status="not shown", reason=str(self.not_shown))
         return outcome
 
     def blame(self, inputs: Mapping[str, np.ndarray] | None = None) -> Blame | None:
@@ -284,9 +337,10 @@ class Optimization:
             sizes=sizes,
             interface=interface,
             thorough=self.is_thorough,
-            providers=self.options.providers if providers is None else providers,
+            providers=execution.here(self.options.providers if providers is None else providers),
             rtol=self.options.rtol,
             atol=self.options.atol,
+            libraries=self.options.custom_op_libraries,
             token=self.token,
         )
 
@@ -354,7 +408,8 @@ class Optimization:
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
-            self.options.provenance, next((one for one in self.observers if isinstance(one, Lineage)), None),
+            self.options.provenance, next((one for one in self.observers if isinstance(one, Lineage)), None), None,
+            () if verification is None else execution.here(self.options.providers), self.not_shown,
         )  # fmt: skip
 
     @contextlib.contextmanager

@@ -11,7 +11,12 @@ from typing import Any
 
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 
-SPELLING = {"provider": "providers", "dim": "dims", "input_shape": "input_shapes"}
+SPELLING = {
+    "provider": "providers",
+    "dim": "dims",
+    "input_shape": "input_shapes",
+    "custom_op_library": "custom_op_libraries",
+}
 """Options whose flag is in the singular."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from ortopt.analysis.speeds import faster
 from ortopt.regression.facts import Facts
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
@@ -229,15 +230,16 @@ def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
     new, old = now.get("latency"), before.get("latency")
     if new is None:
         return
-    interval = f"{new['ratio']:.3f} of the original's time (95 %: {new['low']:.3f} to {new['high']:.3f})"
+    low, high = faster(1 / new["high"]), faster(1 / new["low"])
+    interval = f"{faster(1 / new['ratio'])} than the original (95 %: {low} to {high})".replace("fast than", "fast as")
     if old is None:
         if new["low"] > 1:
-            yield Finding("note", "latency", new["ratio"], None, None, f"latency: slower than the original: {interval}")
+            yield Finding("note", "latency", new["ratio"], None, None, f"latency: {interval}")
         return
     limit = thresholds["latency"].limit(old["ratio"])
-    says = f"latency: {interval}, baseline {old['ratio']:.3f}"
+    says = f"latency: {interval}, baseline {faster(1 / old['ratio'])}"
     if new["low"] > limit:
-        yield Finding("worse", "latency", new["ratio"], old["ratio"], limit, f"{says} (allowed: {limit:.3f})")
+        yield Finding("worse", "latency", new["ratio"], old["ratio"], limit, f"{says} (allowed: {faster(1 / limit)})")
     elif new["high"] < thresholds["latency"].floor(old["ratio"]):
         yield Finding("better", "latency", new["ratio"], old["ratio"], limit, says)
 

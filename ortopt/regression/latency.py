@@ -64,7 +64,9 @@ class Latency:
             if not self._can_run(order, original, inputs):
                 return None
             options = api.make_options(**order["options"])
-            effort = dataclasses.replace(self._effort, providers=options.providers)
+            effort = dataclasses.replace(
+                self._effort, providers=options.providers, libraries=options.custom_op_libraries
+            )
             ratios = self._measure((version_of(0, original), version_of(options.level, result)), inputs, effort)
         if not ratios:
             return None

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 from ortopt import api
-from ortopt.analysis.providers import usable
 from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
 from ortopt.measurement.child import memory as memory_of_process
 from ortopt.options import Options
@@ -91,10 +90,8 @@ def run(order: Mapping[str, Any]) -> Answer:
 
 def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
     options = api.make_options(**order["options"])
-    missing = [reason for works, reason in map(usable, options.providers) if not works]
     with contextlib.ExitStack() as stack:
-        if not missing:
-            stack.enter_context(start.early())
+        stack.enter_context(start.early())
         source = _source(order)
         run = stack.enter_context(contextlib.closing(api.new_optimization(source, options)))
         origin = run.model.meta[SOURCE_KEY]
@@ -102,22 +99,15 @@ def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
         if order.get("hash", facts["model"]) != facts["model"]:
             raise InvalidModelError(f"{source}: it is not the model that was asked for")
         facts["options"] = of_facts.options_text(options)
-        _optimize(run, order, facts, options, verify=not missing)
-        if missing:
-            facts |= {"verified": "impossible", "reasons": [f"it could not be verified: {missing[0]}"]}
+        _optimize(run, order, facts, options)
 
 
-def _optimize(
-    run: api.Optimization, order: Mapping[str, Any], facts: of_facts.Facts, options: Options, *, verify: bool
-) -> None:
+def _optimize(run: api.Optimization, order: Mapping[str, Any], facts: of_facts.Facts, options: Options) -> None:
     run.is_thorough = order["thorough"]
-    outcome = None
     inputs = _inputs(order)
-    if verify:
-        run.begin_verification(inputs)
+    run.begin_verification(inputs)
     run.transform()
-    if verify:
-        outcome = run.verify(inputs)
+    outcome = run.verify(inputs)
     data = report.as_dict(run.result(outcome), options=options)
     facts |= of_facts.facts_of(data, run.model, options)
     facts |= _written(run, order.get("result"))

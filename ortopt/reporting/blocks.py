@@ -12,7 +12,7 @@ from ortopt.analysis.attention_facts import facts_of
 from ortopt.analysis.blocks import FAMILIES, Block, blocks
 from ortopt.graph import scope
 from ortopt.instrumentation.explanation import Explanation
-from ortopt.reporting.report import table
+from ortopt.reporting.tables import say, table
 from ortopt.terminal_text import node_name, one_line
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def show(data: Mapping[str, Any], out: Console) -> None:
             left.setdefault(reason, []).append(f"{row['op']} {row['node']}{_sizes(row)}{where}")
     for reason, nodes in sorted(left.items(), key=lambda item: (-len(item[1]), item[0])):
         out.print()
-        out.print(f"{len(nodes)} spelled out: {one_line(reason)}", style="bold", soft_wrap=True)
+        say(out, f"{len(nodes)} spelled out: {one_line(reason)}", "bold")
         for node in nodes:
-            out.print(f"  {one_line(node)}", soft_wrap=True)
+            say(out, f"  {one_line(node)}")
 
 
 def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Cost, Form
+from ortopt.analysis.speeds import between
 from ortopt.optimization.result import OptimizeResult
 from ortopt.options import Options
 
@@ -49,12 +50,12 @@ def known(ops: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def in_words(row: Mapping[str, Any]) -> str:
-    """A row of `known` for people, e.g. ``BiasGelu on CPU: loses, 0.81 to 1.05 times as fast as Add and Gelu``."""
+    """A row of `known` for people, e.g. ``BiasGelu on CPU: loses, 1.23× slower to 1.05× faster than Add and Gelu``."""
     form = f"{row['op'].rpartition('::')[2]} {row['variant']}".strip()
-    speed = "not measured" if row["speed"] is None else " to ".join(f"{one:g}" for one in sorted(set(row["speed"])))
+    speed = "not measured" if row["speed"] is None else between(*sorted(row["speed"]))
     sizes = f" ({row['sizes']})" if row["sizes"] else ""
     provider = row["provider"].removesuffix("ExecutionProvider")
-    of = "" if row["speed"] is None else f" times as fast as {row['instead_of']}"
+    of = "" if row["speed"] is None else f" {'as' if speed.endswith('fast') else 'than'} {row['instead_of']}"
     return f"{form} on {provider}: {row['verdict']}, {speed}{of}{sizes}"
 
 

@@ -16,15 +16,17 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.optimization.missing_providers import NotShown
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms
+from ortopt.reporting.profiles import show as show_profile
+from ortopt.reporting.tables import FittingTable, say, table
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.terminal_text import node_name, one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ortopt.options import Options
     from ortopt.serialization.save import Saved
@@ -47,6 +49,7 @@ def as_dict(
     saved: Saved | None = None,
     seconds: Mapping[str, float] | None = None,
     error: str | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A result as data that json can write.
 
@@ -57,6 +60,7 @@ def as_dict(
         saved: The file that was written, or None.
         seconds: Seconds of phases beside those of the result, e.g. ``save``.
         error: Reason why nothing was written.
+        profile: Where the time goes (see `ortopt.reporting.profiles`).
 
     Returns:
         Nested dicts and lists; ``schema`` is `SCHEMA`.
@@ -84,10 +88,17 @@ def as_dict(
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
         "verified": result.verified,
+        "verified_on": list(result.verified_on),
+        "not_shown": None if result.not_shown is None else _not_shown(result.not_shown),
         "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
+        "profile": profile,
         "error": error,
     }
+
+
+def _not_shown(hidden: NotShown) -> dict[str, Any]:
+    return {"nodes": hidden.nodes, "ops": dict(hidden.ops), "passes": list(hidden.transformers)}
 
 
 def _size_refusal(refusal: SizeRefusal) -> dict[str, Any]:
@@ -219,25 +230,6 @@ def console(stream: IO[str]) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(headers: Iterable[str], rows: Iterable[Iterable[object]], *, text: int = 1, headless: bool = False) -> Table:
-    """A table without lines.
-
-    Args:
-        headers: Headers of the columns.
-        rows: The cells; shown as one line each, control characters spelled out.
-        text: Number of columns that hold text; the columns after them hold numbers, aligned to the right.
-        headless: Whether the headers are left out.
-    """
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_header=not headless)
-    for position, header in enumerate(headers):
-        shown.add_column(header, justify="left" if position < text else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*(one_line(cell) for cell in row))
-    return shown
-
-
 def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> None:
     """Print a report.
 
@@ -253,27 +245,35 @@ def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> 
     if data["passes"]:
         out.print(_pass_table(data["passes"], everything))
         out.print()
+    if data["profile"] is not None:
+        show_profile(data["profile"], out)
+        out.print()
     for line in _last_lines(data):
-        out.print(line, soft_wrap=True)
+        say(out, line)
 
 
-def _sizes(data: Mapping[str, Any]) -> Table:
+def _sizes(data: Mapping[str, Any]) -> FittingTable:
     rows = [("nodes", *_change(data["nodes"])), ("initializers", *_change(data["initializers"]))]
     if any(data["functions"].values()):
         rows.append(("functions", *_change(data["functions"])))
     rows.append(("constants", *_change(data["constant_bytes"], size)))
     if None not in data["file_bytes"].values():
         rows.append(("file", *_change(data["file_bytes"], size)))
-    return table(("", "before", "after", "change"), rows)
+    return table(("", "before", "after", "change"), rows, styles=map(_colour, rows))
 
 
-def _ops(by_op: Mapping[str, Mapping[str, int]]) -> Table:
+def _ops(by_op: Mapping[str, Mapping[str, int]]) -> FittingTable:
     def rank(item: tuple[str, Mapping[str, int]]) -> tuple[int, int, str]:
         op, counts = item
         return -abs(counts["after"] - counts["before"]), -counts["before"], op
 
-    rows = ((op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank))
-    return table(("op", "before", "after", "change"), rows)
+    rows = [(op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank)]
+    return table(("op", "before", "after", "change"), rows, styles=map(_colour, rows))
+
+
+def _colour(row: tuple[str, ...]) -> str:
+    """The style of a row by its change: less is green, more is yellow, the same is dim."""
+    return {"-": "green", "+": "yellow"}.get(row[-1][:1], "dim")
 
 
 def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
@@ -282,7 +282,7 @@ def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]
     return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""
 
 
-def _pass_table(passes: list[dict[str, Any]], everything: bool) -> Table:
+def _pass_table(passes: list[dict[str, Any]], everything: bool) -> FittingTable:
     busy = [total for total in passes if total["rewrites"] or everything]
     rows = [(total["pass"], total["rewrites"], f"{total['seconds']:.3f}") for total in busy]
     idle = [total for total in passes if total not in busy]
@@ -306,7 +306,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"left as it was: {candidates} {growth}"
     yield from half_precision.lines(data["half_precision"])
     yield f"fixed point: {_fixed_point(data)}"
-    yield f"verification: {_verification(data['verification'])}"
+    yield f"verification: {_verification(data)}"
     if quantized := of_quantizers(data["verification"]):
         yield f"quantized: {quantized}"
     yield f"needs: {_needs(data['requires'])}"
@@ -316,8 +316,41 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
-    newer = _newer(data["requires"])
-    yield f"written: {one_line(output['path'] or 'stdout')}{beside} ({size(output['bytes'])}){newer}"
+    yield f"written: {one_line(output['path'] or 'stdout')}{beside}: {in_short(data)}"
+
+
+def in_short(data: Mapping[str, Any]) -> str:
+    """What a run did in one line: nodes, size, whether the result is verified and how far, and what it needs.
+
+    Args:
+        data: From `as_dict`.
+    """
+    nodes, sizes = data["nodes"], data["file_bytes"]
+    bytes_ = " → ".join(size(sizes[key]) for key in ("before", "after") if sizes[key] is not None)
+    return ", ".join((f"{nodes['before']} → {nodes['after']} nodes", bytes_, _how_far(data), _needs_in_short(data)))
+
+
+def _how_far(data: Mapping[str, Any]) -> str:
+    """Whether a result is verified, and how far it may be off."""
+    outcome = data["verification"]
+    if outcome is None or not data["verified"]:
+        return "not verified"
+    worst = outcome["worst"]
+    if worst == 0 or not outcome["outputs"]:
+        return "verified (no difference)"
+    return f"verified (differs by at most {worst if isinstance(worst, str) else f'{worst:.1g}'} of an output's scale)"
+
+
+def _needs_in_short(data: Mapping[str, Any]) -> str:
+    requires = data["requires"]
+    first, original = requires["onnxruntime"], requires["original"]
+    if first is None:
+        return f"needs a runtime that has {', '.join(map(one_line, requires['ops']))}"
+    newer = original is not None and parse_release(first) > parse_release(original)
+    before = f" (the original {original})" if newer else ""
+    if requires["any_runtime"]:
+        return f"runs on any ONNX runtime, and on ONNX Runtime ≥ {first}{before}"
+    return f"needs ONNX Runtime ≥ {first}{before}"
 
 
 def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
@@ -389,15 +422,8 @@ def _needs(requires: Mapping[str, Any]) -> str:
     return f"ONNX Runtime {first} or newer (for {own})"
 
 
-def _newer(requires: Mapping[str, Any]) -> str:
-    """Which release of ONNX Runtime the result needs, where that is newer than what the original did."""
-    first, original = requires["onnxruntime"], requires["original"]
-    if first is None or original is None or parse_release(first) <= parse_release(original):
-        return ""
-    return f", needs ONNX Runtime ≥ {first} (the original {original})"
-
-
-def _verification(outcome: Mapping[str, Any] | None) -> str:
+def _verification(data: Mapping[str, Any]) -> str:
+    outcome, options = data["verification"], data["options"]
     if outcome is None:
         return "not asked for"
     parts = [outcome["status"]]
@@ -405,6 +431,8 @@ def _verification(outcome: Mapping[str, Any] | None) -> str:
         worst = outcome["worst"]
         shown = worst if isinstance(worst, str) else f"{worst:.2g}"
         parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
+    if options is not None and list(options["providers"]) != data["verified_on"]:
+        parts.append(f"on {', '.join(data['verified_on'])}, for {', '.join(options['providers'])}")
     return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
 
 
@@ -438,3 +466,23 @@ def size(nbytes: int) -> str:
             break
         value /= 1000
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+__all__ = [
+    "MAX_NODES_SHOWN",
+    "MAX_REASONS",
+    "PIPE_WIDTH",
+    "SCHEMA",
+    "as_dict",
+    "console",
+    "describe_repair",
+    "describe_rewrite",
+    "fused",
+    "in_short",
+    "plain",
+    "say",
+    "shape_arithmetic",
+    "show",
+    "size",
+    "table",
+]

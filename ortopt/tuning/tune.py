@@ -19,7 +19,8 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.measurement.pairs import Contest, Speed, compare
-from ortopt.optimization.run import Optimization, Source
+from ortopt.optimization.half_precision_run import new_optimization
+from ortopt.optimization.run import Source
 from ortopt.options import Fusions, Options, TransformerLevel
 from ortopt.tuning.choices import Choices
 from ortopt.tuning.sizes import representative_sizes
@@ -216,7 +217,7 @@ class _Tuner:
         path.parent.mkdir()
         options = choices.applied_to(self._options)
         try:
-            run = Optimization(self._source, options, cancellation=self._token)
+            run = new_optimization(self._source, options, cancellation=self._token)
             result = run.run(verify=False)
             result.save(path)
         except OptimizationCancelled:

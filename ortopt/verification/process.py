@@ -62,6 +62,7 @@ class Worker:
     Args:
         providers: Full names.
         token: Cancellation token; the process is ended when it is set.
+        libraries: Shared libraries of ops that its models need.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
@@ -73,10 +74,13 @@ class Worker:
     dead = False
     seconds = 0.0
 
-    def __init__(self, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
+    def __init__(
+        self, providers: Sequence[str], token: CancellationToken = NEVER, libraries: Sequence[str] = ()
+    ) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
+        self._libraries = list(libraries)
         self._token = token
         self._memory = memory.remaining()
         self._process = start.process()
@@ -101,6 +105,7 @@ class Worker:
                 "providers": self._providers,
                 "quiet": nodes > BIG_GRAPH,
                 "optimize": optimize,
+                "libraries": self._libraries,
                 "memory": self._memory,
             }
         )
@@ -205,10 +210,13 @@ class Worker:
 class InProcessWorker(Worker):
     """A session of one model in this process."""
 
-    def __init__(self, providers: Sequence[str], token: CancellationToken = NEVER) -> None:
+    def __init__(
+        self, providers: Sequence[str], token: CancellationToken = NEVER, libraries: Sequence[str] = ()
+    ) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
         self._providers = list(providers)
+        self._libraries = list(libraries)
         self._token = token
         self._session: Any = None
 
@@ -224,7 +232,9 @@ class InProcessWorker(Worker):
         quiet = count_nodes(self._model) > BIG_GRAPH
         started = time.perf_counter()
         try:
-            self._session = open_session(str(self._model), self._providers, quiet, optimize=self._optimize)
+            self._session = open_session(
+                str(self._model), self._providers, quiet, optimize=self._optimize, libraries=self._libraries
+            )
         except Exception as error:
             raise WorkerError(str(error)) from error
         self.seconds = time.perf_counter() - started

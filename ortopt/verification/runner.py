@@ -32,6 +32,7 @@ class ModelRunner:
         providers: Full names.
         token: Cancellation token.
         in_process: Whether models run in this process.
+        libraries: Shared libraries of ops that the models need.
 
     Attributes:
         deadline: When a model that runs is ended; None gives each model time by its size.
@@ -39,7 +40,13 @@ class ModelRunner:
     """
 
     def __init__(
-        self, folder: Path, providers: tuple[str, ...], token: CancellationToken = NEVER, *, in_process: bool = False
+        self,
+        folder: Path,
+        providers: tuple[str, ...],
+        token: CancellationToken = NEVER,
+        *,
+        in_process: bool = False,
+        libraries: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder
         self.token = token
@@ -47,6 +54,7 @@ class ModelRunner:
         self.deadline: Deadline | None = None
         self.attempts = 0
         self._providers = providers
+        self._libraries = libraries
         self._idle: Worker | None = None
         self._running: Worker | None = None
         self._stopped = False
@@ -54,7 +62,7 @@ class ModelRunner:
     def start(self) -> None:
         """Let the worker start, unless there is one: in a thread beside busy ones that takes ten times as long."""
         if self._idle is None:
-            self._idle = (InProcessWorker if self.in_process else Worker)(self._providers, self.token)
+            self._idle = (InProcessWorker if self.in_process else Worker)(self._providers, self.token, self._libraries)
 
     def stop(self) -> None:
         """End what runs in another thread."""

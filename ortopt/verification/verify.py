@@ -65,6 +65,7 @@ def verify(
     atol: float | None = None,
     thorough: bool = False,
     in_process: bool = False,
+    libraries: Sequence[str] = (),
 ) -> Verification:
     """Run both models on the same inputs and compare.
 
@@ -84,6 +85,7 @@ def verify(
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself.
+        libraries: Shared libraries of ops that the models need.
 
     Raises:
         UsageError: A provider does not work here, ``inputs`` lacks an input of the model, or ``inputs`` and
@@ -100,6 +102,7 @@ def verify(
         atol=atol,
         thorough=thorough,
         in_process=in_process,
+        libraries=libraries,
     ) as reference:
         return reference.compare(result, timeout=timeout)
 
@@ -119,6 +122,7 @@ class Reference:
         atol: As `verify` takes it.
         thorough: As `verify` takes it.
         in_process: Run in this process.
+        libraries: Shared libraries of ops that the models need.
         token: Cancellation token for all that it does; a deadline of the token has no effect.
 
     Raises:
@@ -138,6 +142,7 @@ class Reference:
         interface: Interface | None = None,
         thorough: bool = False,
         in_process: bool = False,
+        libraries: Sequence[str] = (),
         token: CancellationToken = NEVER,
     ) -> None:
         for provider in providers:
@@ -162,7 +167,7 @@ class Reference:
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(temporary_folder("ortopt-verify-")))
         names = tuple(dict.fromkeys((*providers, CPU)))
-        self._runner = ModelRunner(folder, names, self._token, in_process=in_process)
+        self._runner = ModelRunner(folder, names, self._token, in_process=in_process, libraries=tuple(libraries))
         self._stack.callback(self._runner.close)
         self._thorough = thorough
         self._early: Future[ReferenceOutputs | Verification] | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -158,7 +158,9 @@ def _shaped(raw: Raw | None) -> Array | None:
     return raw.data.view(np.uint16 if raw.dtype == 16 else np.uint8).reshape(raw.shape)
 
 
-def open_session(model: str, providers: list[str], quiet_planner: bool, *, optimize: bool = False) -> Any:
+def open_session(
+    model: str, providers: list[str], quiet_planner: bool, *, optimize: bool = False, libraries: Sequence[str] = ()
+) -> Any:
     """A session, without optimization unless that is asked for; raises what ONNX Runtime raises."""
     import onnxruntime
 
@@ -170,6 +172,8 @@ def open_session(model: str, providers: list[str], quiet_planner: bool, *, optim
     options.log_severity_level = 4
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    for library in libraries:
+        options.register_custom_ops_library(library)
     if quiet_planner:
         options.enable_mem_reuse = False
         options.enable_mem_pattern = False
@@ -206,7 +210,11 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
                 if request["memory"] is not None:
                     limit_memory(data=request["memory"])
                 session = open_session(
-                    request["model"], request["providers"], request["quiet"], optimize=request["optimize"]
+                    request["model"],
+                    request["providers"],
+                    request["quiet"],
+                    optimize=request["optimize"],
+                    libraries=request["libraries"],
                 )
                 answer: dict[str, Any] = {"outputs": [[output.name, output.type] for output in session.get_outputs()]}
             else:

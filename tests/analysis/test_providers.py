@@ -76,7 +76,7 @@ def _fresh():
 
 @pytest.mark.usefixtures("_fresh")
 def test_two_distributions_over_each_other_are_said_once(monkeypatch):
-    monkeypatch.setattr(providers, "_installed", lambda name: True)
+    monkeypatch.setattr(providers, "distributions", lambda: dict.fromkeys(("onnxruntime", "onnxruntime-gpu"), "1"))
     with pytest.warns(RuntimeWarning, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
         check_distributions()
     with warnings.catch_warnings():
@@ -87,5 +87,5 @@ def test_two_distributions_over_each_other_are_said_once(monkeypatch):
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize("which", [set(), {"onnxruntime"}, {"onnxruntime-gpu"}])
 def test_one_distribution_is_fine(monkeypatch, which):
-    monkeypatch.setattr(providers, "_installed", lambda name: name in which)
+    monkeypatch.setattr(providers, "distributions", lambda: dict.fromkeys(which, "1"))
     check_distributions()

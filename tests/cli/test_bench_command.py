@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,46 @@ def test_data_and_a_trace_of_all_versions(ortopt: Any, files: Path) -> None:
 def test_a_table_of_several_models(ortopt: Any, files: Path) -> None:
     done = ortopt("bench", "plain.onnx", "-", "--rounds", 1, "--repeat", 1, "--levels", "0", stdin=GROUPED_BYTES)
     lines = done.stdout.splitlines()
-    assert [line for line in lines if line in {"plain.onnx", "stdin"}] == ["plain.onnx", "stdin"]
-    assert sum(line.startswith("original ") for line in lines) == 2
+    assert lines[:2] == ["plain.onnx", "stdin"]
+    assert lines[2].startswith("measured with x float32[")
+    assert "processors here); CPUExecutionProvider" in lines[2]
+    assert [line.split("   ")[0] for line in lines[3:6]] == ["version", "plain.onnx original", "stdin original"]
+    assert re.search(r"\d× (faster|slower)|as fast", lines[5]), "the other model is compared with the first"
+    assert not re.search(r"faster|slower|as fast", lines[4])
     assert done.stderr == ""
+
+
+def test_models_of_other_interfaces_have_tables_of_their_own(ortopt: Any, files: Path) -> None:
+    arguments = ("--rounds", 1, "--repeat", 1, "--levels", "0", "--threads", 1)
+    (files / "other.onnx").write_bytes(
+        onnx.parser.parse_model(TEXTS["plain"].replace("Relu", "Abs")).SerializeToString()
+    )
+    done = ortopt("bench", "plain.onnx", "picky.onnx", "other.onnx", *arguments, "--inputs", "no", code=1)
+    assert "one model at a time" in done.stderr
+    data = json.loads(ortopt("bench", "plain.onnx", "grouped.onnx", "other.onnx", *arguments, "--json").stdout)
+    assert [(row["model"], row["table"]) for row in data["models"]] == [
+        ("plain.onnx", 1), ("grouped.onnx", 1), ("other.onnx", 1)
+    ]  # fmt: skip
+    text = f"{HEAD} main (float[N,4] other) => (float[N,4] y) {{ y = Neg (other) }}"
+    (files / "renamed.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    data = json.loads(ortopt("bench", "plain.onnx", "renamed.onnx", *arguments, "--json").stdout)
+    assert [row["table"] for row in data["models"]] == [1, 2]
+    assert data["models"][1]["versions"][0]["ratio"] == [1, 1, 1]
+    assert data["models"][1]["inputs"][0] | {"shape": 0} == {"name": "other", "dtype": "float32", "shape": 0}
+
+
+def test_a_profile_shows_where_the_time_goes(ortopt: Any, files: Path) -> None:
+    arguments = ("--rounds", 1, "--repeat", 1, "--threads", 1, "--no-verify", "--profile")
+    data = json.loads(ortopt("bench", "plain.onnx", *arguments, "--levels", "0,3", "--json").stdout)
+    profile = data["models"][0]["profile"]
+    assert {row["op"] for row in profile["original"]} == {"Neg", "Relu"}
+    assert {row["op"] for row in profile["result"]} <= {"Neg", "Relu"}
+    assert profile["fused_at_load"]["original"] is not None
+    shown = ortopt("bench", "plain.onnx", *arguments, "--levels", "0,3").stdout
+    assert "where the time of plain.onnx goes:" in shown
+    assert "all kernels" in shown
+    alone = json.loads(ortopt("bench", "plain.onnx", *arguments, "--levels", "0,4", "--json").stdout)
+    assert alone["models"][0]["profile"]["result"] is None, "a grouped model has no profile of one session"
 
 
 GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()

@@ -266,10 +266,50 @@ def test_what_cannot_be_verified_under_strict_is_3(ortopt: Any, tmp_path: Path) 
     ortopt("optimize", "nan.onnx", "--strict", "--no-verify")
 
 
-def test_a_provider_that_is_missing_under_strict_is_1(ortopt: Any, model: Path) -> None:
-    done = ortopt("optimize", model, "--provider", "cann", "--strict", code=1)
-    assert "CANNExecutionProvider does not work here" in done.stderr
-    ortopt("optimize", model, "--provider", "cann", "--strict", "--no-verify")
+def test_a_provider_that_is_missing_is_told_and_the_result_verified_on_the_cpu(ortopt: Any, model: Path) -> None:
+    for more in ((), ("--strict",)):
+        done = ortopt("optimize", model, "--provider", "cann", "--json", "r.json", *more)
+        assert "CANNExecutionProvider does not work here" in done.stderr
+        assert "results are verified on CPUExecutionProvider" in done.stderr
+        data = json.loads(Path("r.json").read_text())
+        assert (data["verified"], data["verified_on"], data["not_shown"]) == (True, ["CPUExecutionProvider"], None)
+        assert "on CPUExecutionProvider, for" in done.stdout
+    assert "does not work here" not in ortopt("optimize", model, "--provider", "cann", "--no-verify").stderr
+
+
+WITHOUT_CUDA = pytest.mark.skipif(providers.usable(providers.CUDA)[0], reason="CUDA works here")
+GPU_ONLY = """<ir_version: 9, opset_import: ["": 17]> main (float[2,5,320] x, float[320] b, float[2,5,320] r)
+    => (float[2,5,320] y) { i = Identity (x) n = Identity (r) s = Add (i, b) y = Add (s, n) }"""
+
+
+@WITHOUT_CUDA
+def test_ops_that_run_on_the_missing_provider_alone_are_counted(ortopt: Any, tmp_path: Path) -> None:
+    (tmp_path / "gpu.onnx").write_bytes(onnx.parser.parse_model(GPU_ONLY).SerializeToString())
+    how = ("--provider", "cuda", "--fusions", "all", "-O2")
+    done = ortopt("optimize", "gpu.onnx", *how, "--json", "r.json")
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert data["not_shown"] == {"nodes": 1, "ops": {"com.microsoft::BiasAdd": 1}, "passes": ["bias_add_fusion"]}
+    assert (data["verified"], data["verification"]["status"]) == (False, "not shown")
+    said = "1 node has no kernel here (1 com.microsoft::BiasAdd); without bias_add_fusion it is verified"
+    assert said in done.stderr
+    assert [node.op_type for node in onnx.load("gpu.opt.onnx").graph.node] == ["BiasAdd"]
+    Path("gpu.opt.onnx").unlink()
+    assert said in ortopt("optimize", "gpu.onnx", *how, "--strict", code=3).stderr
+    assert not Path("gpu.opt.onnx").exists()
+
+
+@WITHOUT_CUDA
+def test_what_is_wrong_beside_them_is_repaired_in_the_result(ortopt: Any, tmp_path: Path) -> None:
+    text = GPU_ONLY.replace("(float[2,5,320] y)", "(float[2,5,320] y, float[2,5,320] z)").replace(
+        "y = Add (s, n)", "y = Add (s, n) z = Relu (x)"
+    )
+    (tmp_path / "gpu.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    how = ("--provider", "cuda", "--fusions", "all", "-O2", "--enable", "wrong_numbers")
+    ortopt("optimize", "gpu.onnx", *how, "--json", "r.json")
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert [repair["pass"] for repair in data["repairs"]] == ["wrong_numbers"]
+    assert data["verification"]["status"] == "not shown"
+    assert sorted(node.op_type for node in onnx.load("gpu.opt.onnx").graph.node) == ["BiasAdd", "Relu"]
 
 
 def test_a_pass_that_fails_under_strict_is_4(ortopt: Any, model: Path) -> None:
@@ -369,7 +409,7 @@ def test_a_run_beyond_its_memory_ends(model: Path, more: list[str]) -> None:
 def test_two_onnxruntimes_over_each_other_are_said_once(
     ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(providers, "_installed", lambda _: True)
+    monkeypatch.setattr(providers, "distributions", lambda: {"onnxruntime": "1", "onnxruntime-gpu": "1"})
     providers.check_distributions.cache_clear()
     monkeypatch.setattr(optimization, "check_distributions", providers.check_distributions)
     try:
@@ -378,3 +418,24 @@ def test_two_onnxruntimes_over_each_other_are_said_once(
         providers.check_distributions.cache_clear()
     assert done.stderr.count("installed over each other") == 1
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("optimise", "m.onnx"), "did you mean optimize?"),
+        (("verfy", "a", "b"), "did you mean verify?"),
+        (("optimize", "m.onnx", "--provder", "cpu"), "'--provider'"),
+        (("optimize", "zoo:bert_small_ts17"), "did you mean bert_small__ts17"),
+        (("optimize", "m.onnx", "--provider", "cdua"), "did you mean cuda"),
+        (("optimize", "m.onnx", "--disable", "matmul_ad_fusion"), "did you mean matmul_add_fusion"),
+        (("passes", "gelu_fusio", "--json"), "gelu_fusion"),
+    ],
+)
+def test_the_nearest_names_are_told(ortopt: Any, model: Path, arguments: tuple[str, ...], hint: str) -> None:
+    done = ortopt(*arguments, code=0 if arguments[0] == "passes" else 1)
+    assert hint in done.stderr + done.stdout
+
+
+def test_a_command_that_resembles_none_has_no_hint(ortopt: Any) -> None:
+    assert "did you mean" not in ortopt("xyzzy", code=1).stderr

@@ -77,10 +77,10 @@ def test_keeps(case: str) -> None:
 
 
 def test_keeps_where_it_loses() -> None:
-    check_keeps(PASS, model(), "FusedConv with a sum runs at", options=Options())
+    check_keeps(PASS, model(), "on the CPU, FusedConv with a sum is", options=Options())
     check_rewrites(PASS, model(), fused("Relu"), options=all_fusions())
 
 
 def test_keeps_for_other_providers() -> None:
     options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
-    check_keeps(PASS, model(), "not placed on CPUExecutionProvider", options=options)
+    check_keeps(PASS, model(), "it serves the CPU", options=options)

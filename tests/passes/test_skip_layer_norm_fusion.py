@@ -191,7 +191,7 @@ def test_keeps_what_the_caller_decides() -> None:
 
 def test_keeps_what_runs_on_the_cpu() -> None:
     options = Options(providers=("CPUExecutionProvider", CUDA))
-    keeps(model(), "SkipLayerNormalization runs at", options=options)
+    keeps(model(), "on the CPU, SkipLayerNormalization is", options=options)
 
 
 def test_takes_what_runs_on_the_cpu_where_all_fusions_is_wanted() -> None:

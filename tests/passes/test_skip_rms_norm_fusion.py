@@ -75,7 +75,7 @@ def test_keeps_for_other_runtimes() -> None:
 
 def test_keeps_what_runs_on_the_cpu() -> None:
     options = Options(providers=("CPUExecutionProvider", CUDA))
-    keeps(model(f"t = Add (x, s) {OLD}"), "SkipSimplifiedLayerNormalization runs at", options=options)
+    keeps(model(f"t = Add (x, s) {OLD}"), "on the CPU, SkipSimplifiedLayerNormalization is", options=options)
 
 
 def test_takes_what_runs_on_the_cpu_where_all_fusions_is_wanted() -> None:

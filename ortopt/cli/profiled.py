@@ -1,0 +1,85 @@
+"""``ortopt optimize --profile``: where the time of the original and of the result goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import onnx_ir as ir
+
+from ortopt.analysis.providers import CPU, usable
+from ortopt.benchmarking.benchmark import version_of
+from ortopt.cli import arrays, measured_inputs
+from ortopt.cli.models import ModelArgument
+from ortopt.instrumentation.explanation import Explanation
+from ortopt.measurement import profiling
+from ortopt.measurement.in_turns import Effort
+from ortopt.options import Options
+from ortopt.reporting import profiles
+from ortopt.serialization.save import save
+from ortopt.system.temporary_files import temporary_folder
+
+_PROCESSES: Final = 3
+_CALLS: Final = 50
+_SECONDS: Final = 0.5
+
+
+def profile(
+    argument: ModelArgument,
+    result: ir.Model,
+    path: Path | None,
+    inputs: str | None,
+    options: Options,
+    listener: Explanation,
+) -> dict[str, Any]:
+    """Profile the original and the result, as data that json can write.
+
+    Args:
+        argument: The original.
+        result: The result.
+        path: Its file, or None if it went to a stream.
+        inputs: An .npz file of the user's, or None.
+        options: Options of the run.
+        listener: Listened to the run.
+
+    Raises:
+        OrtoptError: One of the two cannot be profiled.
+    """
+    here = tuple(provider for provider in options.providers if usable(provider)[0]) or (CPU,)
+    effort = Effort(
+        rounds=_PROCESSES, repeat=_CALLS, seconds=_SECONDS, providers=here, libraries=options.custom_op_libraries
+    )
+    with temporary_folder("ortopt-profile-") as name:
+        folder = Path(name)
+        original = argument.path or _saved(argument.source, folder / "original.onnx")
+        optimized = path or _saved(result, folder / "result.onnx")
+        feeds = measured_inputs.accepted(
+            argument.label,
+            version_of(0, original),
+            _candidates(argument, result, inputs, options),
+            folder / "inputs.npz",
+            effort,
+        )
+        before, after = profiling.in_turns((original, optimized), folder / "inputs.npz", effort)
+    how = {"inputs": measured_inputs.described(feeds), "threads": effort.threads, "providers": list(effort.providers)}
+    return {**profiles.describe(before, after, result, listener), **how}
+
+
+def _saved(model: Any, path: Path) -> Path:
+    save(model, path)
+    return path
+
+
+def _candidates(
+    argument: ModelArgument, result: ir.Model, inputs: str | None, options: Options
+) -> Iterable[tuple[Mapping[str, Any], bool]]:
+    """Inputs to try: of the sizes that the result has."""
+    if argument.zoo is None or inputs is not None:
+        return arrays.candidates(argument, result, inputs, 0, {})
+    from ortopt import zoo
+
+    return [(zoo.inputs(argument.zoo, sizes=options.dims), True)]
+
+
+__all__ = ["profile"]

@@ -1,0 +1,49 @@
+"""Transformers of the caller's own: what came to nothing of them is said, for nobody else looks for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ortopt.instrumentation.explanation import Explanation
+from ortopt.observers import Observer
+from ortopt.optimization.result import Repair
+from ortopt.placement import is_about_ops
+from ortopt.transformer import GraphTransformer
+
+
+class OwnRules:
+    """Listens to the caller's own transformers.
+
+    Args:
+        transformers: The transformers.
+    """
+
+    def __init__(self, transformers: Sequence[GraphTransformer]) -> None:
+        self._names = frozenset(transformer.name for transformer in transformers)
+        self._listener = Explanation(self._names)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """What listens; nothing where there is nobody to listen to."""
+        return (self._listener,) if self._names else ()
+
+    def complaints(self, repairs: Sequence[Repair]) -> Iterator[str]:
+        """What came to nothing, a sentence each.
+
+        Args:
+            repairs: What verification left out.
+        """
+        for repair in repairs:
+            name = repair.rewrite.transformer
+            if name in self._names:
+                what = "it" if repair.left_out == "pass" else f"rewrite {repair.rewrite.number} of it"
+                yield f"{name} makes the result differ from the original ({repair.reason}): {what} was left out"
+        counts = Counter(
+            (refusal.transformer, refusal.reason) for refusal in self._listener.refusals if is_about_ops(refusal.reason)
+        )
+        for (name, reason), count in sorted(counts.items()):
+            yield f"{name} did nothing at {count} of its matches: {reason}"
+
+
+__all__ = ["OwnRules"]
