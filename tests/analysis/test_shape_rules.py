@@ -488,3 +488,12 @@ def test_a_slice_up_to_a_length_that_a_convolution_needs() -> None:
     assert sliced is not None
     assert whole is not None
     assert sliced[0] == symbolic.minimum(79, whole[2])
+
+
+def test_what_is_broadcast_with_a_size_that_is_not_0() -> None:
+    """A Reshape that fails without elements proves it, if later: then max(1, N) and min(128, N) are one length."""
+    body = """n = Shape(x) one = Constant<value = int64[1] {1}>() l = Max(n, one) z = Expand(one, l) o = Cast<to=1>(z)
+        b = Constant<value = int64[1] {0}>() t = Slice(w, b, n) a = Add(o, t) m = Constant<value = int64[1] {-1}>()
+        u = Concat<axis=0>(n, m) r = Reshape(x, u) s = Squeeze(r) y = Add(a, x)"""
+    values = infer(body, "float[N] x, float[128] w")
+    assert text(values["a"]) == text(values["y"]) == "float[N]"

@@ -293,9 +293,10 @@ def broadcast_all(call: Call, indices: Sequence[int]) -> ir.Shape | Dims:
         result = broadcast_shape(shapes[0].dims, shapes[1].dims)
     else:
         result = _broadcast_to([shape.dims for shape in shapes])
-    if all(map(symbolic.is_known, result)):
+    if not any(not symbolic.is_known(dim) or symbolic.is_invented(dim) for dim in result):
         return result
-    names = {name for shape in shapes for dim in shape.dims for name in symbolic.symbols(dim)}
+    dims = {dim for shape in shapes for dim in shape.dims if not symbolic.is_invented(dim)}
+    names = {name for dim in dims for name in symbolic.symbols(dim)}
     positive = {name for name in names if call.host.is_positive(symbolic.symbol(name))}
     if not positive:
         return result
