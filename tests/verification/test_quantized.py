@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ortopt.reporting import report
 from ortopt.verification.comparison import OutputRow
 from ortopt.verification.doubtful_outputs import STEPS_CAP, decide_by_noise, decide_by_steps
 from ortopt.verification.quantizers import quantized_outputs, quantizers
@@ -444,3 +445,13 @@ def test_nan_is_compared_where_no_quantizer_makes_it_a_number(
     models = [parsed(OF_NAN.format(*names), constants) for names in (("x", "x"), changed)]
     found = verify(*models, in_process=True)
     assert found.status == status, found.reason
+
+
+def test_the_report_has_one_line_about_rounding() -> None:
+    exact, moved = compared(block(), block(**RIGHT["nothing"])), compared(block(), block(level=1))
+    assert (
+        report.of_quantizers(report.plain(exact)) == "4 nodes round to few bits; without rounding, the worst error is 0"
+    )
+    assert "whose steps move output 'y' by up to 0.0" in report.of_quantizers(report.plain(moved))
+    assert report.of_quantizers(report.plain(compared(block(level=0), block(level=0)))) == ""
+    assert report.of_quantizers(None) == ""
