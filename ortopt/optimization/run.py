@@ -84,7 +84,8 @@ class Optimization:
         self.token = cancellation or CancellationToken()
         if options.timeout is not None:
             self.token = _with_deadline(self.token, options.timeout)
-        own = tuple(transformers)
+        # what is no list is refused by `select`, in words
+        own = tuple(transformers) if isinstance(transformers, Iterable) else transformers
         self.selected = registry.select(options, own)
         self._own = OwnRules(own)
         self.observers = (*observers, *self._own.observers)

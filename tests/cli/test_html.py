@@ -83,7 +83,7 @@ def test_other_opsets_have_a_page_too() -> None:
     ("arguments", "says"),
     [
         (["optimize", "m.onnx", "--html", "-"], "--html writes a page for a browser into a file"),
-        (["optimize", "m.onnx", "--html", ""], "--html is given an empty name"),
+        (["optimize", "m.onnx", "--html", ""], "the name after --html is empty"),
         (["optimize", "m.onnx", "--html", "m.onnx"], "--html would write over the model"),
         (["optimize", "m.onnx", "-o", "o.onnx", "--html", "o.onnx"], "-o and --html name the same file"),
         (["optimize", "m.onnx", "--json", "r", "--html", "r"], "name the same file"),
