@@ -46,6 +46,7 @@ format: $(VENV_TEST)/.installed ## let ruff format and repair the sources
 
 bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--models A,B --repeat 3" narrows it
 	$(TEST)/python -m benchmarks.bench $(BENCH)
+	$(TEST)/python -m benchmarks.speed
 	$(TEST)/python -m benchmarks.half_precision
 
 bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation

@@ -23,14 +23,10 @@ from ortopt.optimization.half_precision_run import new_optimization
 from ortopt.optimization.run import Source
 from ortopt.options import Fusions, Options, TransformerLevel
 from ortopt.tuning.choices import Choices
-from ortopt.tuning.sizes import representative_sizes
-from ortopt.verification.draws import Draw, initial_draws
-from ortopt.verification.input_sets import store_inputs
-from ortopt.verification.inputs import Interface
+from ortopt.tuning.inputs import stored_inputs
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx_ir as ir
 
     from ortopt.optimization.result import OptimizeResult
 
@@ -39,8 +35,6 @@ SECONDS: Final = 60.0
 
 SLOWER: Final = 0.98
 """A choice whose interval ends below this on one of the inputs loses there, and is not taken."""
-
-_MOST_DRAWS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,38 +222,15 @@ class _Tuner:
 
     def _draw(self, original: _Candidate, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         """Write inputs that the original runs on, at each of the sizes."""
-        if inputs is not None:
-            self._keep(original, dict(inputs), {})
-            return
-        model: ir.Model = original.result.model
-        interface = Interface(model)
-        for sizes in representative_sizes(model, self._options.dims):
-            self._draw_at(original, interface, sizes, (Draw(), Draw(integers="binary"), Draw(integers="one")))
-        if not self._inputs:
-            draws = tuple(draw for draw, _ in zip(initial_draws(), range(_MOST_DRAWS), strict=False))
-            self._draw_at(original, interface, dict(self._options.dims), draws)
-
-    def _draw_at(
-        self, original: _Candidate, interface: Interface, sizes: Mapping[str, int], draws: Sequence[Draw]
-    ) -> None:
-        for how in draws:
-            try:
-                drawn = interface.draw(sizes=sizes, how=how)
-            except OrtoptError:
-                continue
-            if self._keep(original, drawn, sizes):
-                return
-
-    def _keep(self, original: _Candidate, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
-        folder = self._folder / f"inputs-{self._count}"
-        self._count += 1
-        store_inputs(dict(inputs), folder)
         brief = replace(self._contest, rounds=1, pairs=1, seconds=0.0)
-        if compare(original.path, original.path, [folder], brief, token=self._token) is None:
-            return False
-        self._inputs.append(folder)
-        self._tuning.sizes = (*self._tuning.sizes, sizes)
-        return True
+
+        def runs(folder: Path) -> bool:
+            return compare(original.path, original.path, [folder], brief, token=self._token) is not None
+
+        folder = self._folder / "inputs"
+        for stored in stored_inputs(original.result.model, folder, runs, sizes=self._options.dims, given=inputs):
+            self._inputs.append(stored.folder)
+            self._tuning.sizes = (*self._tuning.sizes, stored.sizes)
 
 
 def _variants(best: _Candidate) -> Iterator[tuple[str, Choices]]:
