@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes
 from ortopt.options import TransformerLevel
 from ortopt.patterns.clamp import bounds_of
-from ortopt.patterns.quantization import RANGES, integer_of, scaling
+from ortopt.patterns.quantization import RANGES, integer_of, is_near_an_integer, scaling
 from ortopt.patterns.quantized_kernels import QUANTIZERS, unit_before
 from ortopt.rule import Forwarded, Replacement, RewriteRule
 
@@ -18,7 +18,7 @@ from ortopt.rule import Forwarded, Replacement, RewriteRule
 class ClipQuantizeElimination(RewriteRule[Forwarded]):
     """``Quantize(Relu(x))`` or ``Quantize(Clip(x, low, high))`` → ``Quantize(x)`` where the integers end sooner.
 
-    Exact: both bounds become the least and the greatest integer, and so does all beyond them.
+    Exact: both bounds are the least and the greatest integer, or beyond them.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -35,14 +35,12 @@ class ClipQuantizeElimination(RewriteRule[Forwarded]):
         need(bool(np.all(mapping.scale > 0)), "a scale is not positive", root)
         low, high = (0.0, math.inf) if clip.op_type == "Relu" else bounds_of(clip)
         least, greatest = RANGES[mapping.integers]
-        need(
-            bool(np.all(integer_of(low, mapping) <= least)), "it cuts off numbers that have integers of their own", clip
-        )
-        need(
-            bool(np.all(integer_of(high, mapping) >= greatest)),
-            "it cuts off numbers that have integers of their own",
-            clip,
-        )
+        lowest, highest = integer_of(low, mapping), integer_of(high, mapping)
+        beyond = bool(np.all(lowest <= least) and np.all(highest >= greatest))
+        need(beyond, "it cuts off numbers that have integers of their own", clip)
+        for bound, nearest, end in ((low, lowest, least), (high, highest, greatest)):
+            at_the_end = bool(np.any(nearest == end))
+            need(not at_the_end or is_near_an_integer(bound, mapping), "a bound is between two integers", clip)
         return Forwarded((clip, root), x)
 
     def rewrite(self, found: Forwarded) -> Replacement:

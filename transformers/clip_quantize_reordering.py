@@ -12,7 +12,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, inputs, is_constant, need, only_user, opset, plain_attributes
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.clamp import bounds_of
-from ortopt.patterns.quantization import RANGES, integer_of, is_dequantizer
+from ortopt.patterns.quantization import RANGES, integer_of, is_dequantizer, is_near_an_integer
 from ortopt.patterns.quantized_kernels import QUANTIZERS, result, unit_before
 from ortopt.rule import RewriteRule
 
@@ -55,6 +55,8 @@ class ClipQuantizeReordering(RewriteRule[Found]):
         only_user(x)
         _check_unit(x)
         low, high = (0.0, math.inf) if clip.op_type == "Relu" else bounds_of(clip)
+        between = all(is_near_an_integer(bound, y.mapping) for bound in (low, high))
+        need(between, "a bound is between two integers", clip)
         lowest, highest = RANGES[y.mapping.integers]
         least, greatest = (int(np.clip(integer_of(bound, y.mapping), lowest, highest)) for bound in (low, high))
         need(lowest < least or greatest < highest, "it cuts off nothing", clip)

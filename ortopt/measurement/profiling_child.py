@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.measurement.child import Order, failure, feeds_of, serve
+from ortopt.semantics.op_traits import CONTROL_FLOW
 
 _WARM_UP: Final = 2
 _LARGE: Final = 1 << 30
@@ -101,7 +102,7 @@ def by_op(events: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def _has_body(row: dict[str, Any]) -> bool:
-    return row["args"]["op_name"] in {"If", "Loop", "Scan", "SequenceMap"}
+    return row["args"]["op_name"] in CONTROL_FLOW
 
 
 if __name__ == "__main__":

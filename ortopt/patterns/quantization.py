@@ -162,6 +162,24 @@ def integer_of(bound: float, mapping: Scaling) -> np.ndarray:
         return np.asarray(np.rint(np.float32(bound) / mapping.scale) + mapping.zero_point)
 
 
+NEAR_AN_INTEGER = 1e-3
+"""How far a bound may be from an integer: so much results without rounding differ, which verification compares too."""
+
+
+def is_near_an_integer(bound: float, mapping: Scaling) -> bool:
+    """Whether a bound is infinite, or what QuantizeLinear rounds to an integer is one, as near as floats tell.
+
+    Args:
+        bound: The number.
+        mapping: The mapping, of float32, with positive scales.
+    """
+    if not np.isfinite(bound):
+        return True
+    with np.errstate(over="ignore"):
+        exact = np.asarray(np.float64(bound) / mapping.scale.astype(np.float64))
+    return bool(np.all(np.abs(exact - np.rint(exact)) <= NEAR_AN_INTEGER))
+
+
 def is_faithful(mapping: Scaling) -> bool:
     """Whether every integer that is dequantized and quantized again stays the same (see `FAITHFUL`)."""
     bits, least, most = FAITHFUL[mapping.numbers]

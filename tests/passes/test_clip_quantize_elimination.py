@@ -27,7 +27,8 @@ def clip(low: float, high: float, **more: str) -> str:
         clip(0, 25.5),
         clip(-12.8, 12.7, zero="0", dtype="int8"),
         clip(0, 6, scale="0.0235294"),
-        clip(-3, 25.48),  # it becomes 255 as well
+        clip(-3, 25.5001),
+        clip(-3, 26),
         model("Clip"),
     ],
 )
@@ -66,3 +67,8 @@ def test_keeps_one_of_two_channels_that_would_show() -> None:
     text = """main (float[2,6] x) => (uint8[2,6] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {0, 1}> {
         t = Relu (x) y = QuantizeLinear <axis = 0> (t, s, z) }"""
     check_keeps(PASS, text, because=CUTS)
+
+
+def test_keeps_a_bound_between_two_integers() -> None:
+    """It becomes 255 as well; but results without rounding, which verification compares too, would differ."""
+    check_keeps(PASS, clip(-3, 25.48), "a bound is between two integers")

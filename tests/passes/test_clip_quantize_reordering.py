@@ -11,7 +11,7 @@ from tests.passes.quantized_units import Tensor, drawn, run, unit
 PASS = "clip_quantize_reordering"
 A = Tensor("3,50", 0.031, 123)
 Y = Tensor("3,50", 0.0427, 128)
-BOUNDS = "float low = {-0.3}, float high = {1.7}, "
+BOUNDS = "float low = {-0.2989}, float high = {1.708}, "
 
 
 def model(clip: str = "t = Relu (u)", op: str = "u = Add (a_x, a_x)", y: Tensor = Y, more: str = "") -> str:
@@ -65,3 +65,8 @@ def test_keeps_before_clip_takes_integers() -> None:
 
 def test_only_for_onnx_runtime() -> None:
     check_keeps(PASS, model(), target="onnx")
+
+
+def test_keeps_a_bound_between_two_integers() -> None:
+    more = "float low = {-0.31}, float high = {1.708}, "
+    check_keeps(PASS, model("t = Clip (u, low, high)", more=more), "a bound is between two integers")

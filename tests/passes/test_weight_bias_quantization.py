@@ -219,11 +219,11 @@ def test_one_scale_before_opset_13() -> None:
 def test_off_unless_asked_for_and_stable() -> None:
     assert registry.installed().find(PASS).numerics is Numerics.APPROXIMATE
     model = ir.to_proto(parse(unit("Conv")[0]))
-    kept = optimize(model, level=3, verify=False)
+    kept = optimize(model, level=3, target="onnx", verify=False)
     assert sum(node.op_type == "DequantizeLinear" for node in kept.model.graph) == 1
-    result = optimize(model, level=3, enable=[PASS], verify=False)
+    result = optimize(model, level=3, target="onnx", enable=[PASS], verify=False)
     assert not result.summary.bound_reached
     assert sum(node.op_type == "DequantizeLinear" for node in result.model.graph) == 3
-    again = optimize(to_bytes(result.model), level=3, enable=[PASS], verify=False)
+    again = optimize(to_bytes(result.model), level=3, target="onnx", enable=[PASS], verify=False)
     assert [one.transformer for one in again.summary.passes] == []
     assert to_bytes(again.model) == to_bytes(result.model)

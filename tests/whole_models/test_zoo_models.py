@@ -21,7 +21,9 @@ from ortopt.options import GROWTH_SHARE, MEGABYTE
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification.comparison import Comparison
+from ortopt.verification.quantizers import quantizers
 from ortopt.verification.tolerances import tolerances
+from ortopt.verification.verify import verify
 
 LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16
@@ -122,7 +124,11 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         assert names == outputs
         rows = [comparison.of(*output, *both) for output, *both in zip(outputs, expected, got, strict=True)]
         wrong = [row for row in rows if not row.agrees]
-        assert not wrong, f"-O{level}: {wrong}"
+        if wrong and any(quantizers(load(original.path))):  # one number may round to the step beside, and move the rest
+            outcome = verify(original.path, target, inputs=inputs)
+            assert outcome.status == "verified", f"-O{level}: {outcome.reason}"
+        else:
+            assert not wrong, f"-O{level}: {wrong}"
         # The light models' weights are computed: every run may grow by a megabyte of what the one before had to leave.
         again = optimize(target, level=level, max_growth=0 if name.startswith("light_") else None, verify=False)
         assert [one.transformer for one in again.summary.passes] == [], f"-O{level} on its own result"

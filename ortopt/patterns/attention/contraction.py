@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortopt.graph import scope
 from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
+from ortopt.options import Fusions
 from ortopt.patterns.attention.sizes import dims
 
 PRODUCTS = ("MatMul", "Einsum")
@@ -66,6 +68,9 @@ def contraction(node: ir.Node | None) -> Contraction:
     left, right = inputs(node, 2)
     shapes = dims(left), dims(right)
     names = _equation(node) if is_op(node, "Einsum") else _matmul(len(shapes[0]), len(shapes[1]), node)
+    if node.domain:  # by default costs have decided between attention and this product, and are not asked again
+        every = scope.of(scope.graph_of(node)).options.fusions is Fusions.ALL
+        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node)
     factor = float(attribute(node, "alpha", 1.0)) if node.domain else 1.0
     sizes: dict[str, Dim] = {}
     operands = []
