@@ -55,19 +55,12 @@ def _explain_blocks(
 ) -> None:
     """Show the blocks of one family."""
     from ortopt.analysis.blocks import FAMILIES
-    from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
-    from ortopt.instrumentation.explanation import Explanation
     from ortopt.reporting import blocks, report
 
     if alone:
         raise UsageError("--alone needs the name of one pass, not a kind of block")
-    if level is not None:
-        flags["level"] = level
-    options, listener = make_options(**flags), Explanation()
-    run, result = _transformed(model, options, listener)
-    for failure in result.summary.failures:
-        warn(failure)
+    options, listener, run, result = _with_every_pass(model, level, flags)
     ops = FAMILIES[family].ops
     makers = [one.transformer.name for one in run.selected if not ops.keys().isdisjoint(one.transformer.fused_ops)]
     data = blocks.describe(result.model, listener, family, dict.fromkeys(makers), options.level)
@@ -79,25 +72,34 @@ def _explain_blocks(
 
 def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
     """Sum up what every pass does and does not."""
-    from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
-    from ortopt.instrumentation.explanation import Explanation
     from ortopt.reporting import reasons
 
     if alone:
         raise UsageError("--alone is for one pass: name it")
-    if level is not None:
-        flags["level"] = level
-    options, listener = make_options(**flags), Explanation()
-    run, result = _transformed(model, options, listener)
-    for failure in result.summary.failures:
-        warn(failure)
+    options, listener, run, _ = _with_every_pass(model, level, flags)
     names = [chosen.transformer.name for chosen in run.selected]
     data = {"schema": 1, "model": model, "level": options.level, "passes": reasons.summary(listener, names)}
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
         _show_all(data)
+
+
+def _with_every_pass(
+    model: str, level: int | None, flags: dict[str, Any]
+) -> tuple[Options, Explanation, Optimization, OptimizeResult]:
+    """Optimize a model without verification, and listen to every pass; passes that fail are warnings."""
+    from ortopt.cli.warning import warn
+    from ortopt.instrumentation.explanation import Explanation
+
+    if level is not None:
+        flags["level"] = level
+    options, listener = make_options(**flags), Explanation()
+    run, result = _transformed(model, options, listener)
+    for failure in result.summary.failures:
+        warn(failure)
+    return options, listener, run, result
 
 
 def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:

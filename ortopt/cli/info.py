@@ -12,6 +12,8 @@ from ortopt.cli.limits import memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import onnx_ir as ir
 
 
@@ -62,7 +64,6 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
     from ortopt.api import figures
     from ortopt.graph import scope
     from ortopt.reporting import interface, report
-    from ortopt.semantics import constant_tensor
     from ortopt.serialization.load import SOURCE_KEY
 
     interfaces = {
@@ -76,13 +77,6 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
         row["inferred"] = interface.inferred_shape(value)
     counts = figures(model)
     graphs = list(scope.graphs(model))
-    tensors = [value.const_value for graph in graphs for value in graph.initializers.values()]
-    tensors += [
-        constant_tensor(node.outputs[0])
-        for graph in graphs
-        for node in graph
-        if node.op_type == "Constant" and not node.domain
-    ]
     origin = model.meta.get(SOURCE_KEY)
     return {
         "schema": 1,
@@ -97,7 +91,7 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
         "by_op": dict(counts.ops),
         "blocks": {name: report.plain(count) for name, count in counts.blocks.items()},
         "initializers": counts.initializers,
-        "parameters": sum(tensor.size for tensor in tensors if tensor is not None),
+        "parameters": _parameters(graphs),
         "constant_bytes": counts.nbytes,
         "multiply_adds": _multiply_adds(model),
         "file_bytes": None if origin is None else origin.nbytes,
@@ -108,6 +102,17 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
         },
         "subgraphs": len(graphs) - 1 - len(model.functions),
     }
+
+
+def _parameters(graphs: Iterable[ir.Graph]) -> int:
+    """The number of elements of all constants."""
+    from ortopt.semantics import constant_tensor
+
+    graphs = list(graphs)
+    tensors = [value.const_value for graph in graphs for value in graph.initializers.values()]
+    constants = (node for graph in graphs for node in graph if node.op_type == "Constant" and not node.domain)
+    tensors += [constant_tensor(node.outputs[0]) for node in constants]
+    return sum(tensor.size for tensor in tensors if tensor is not None)
 
 
 def _multiply_adds(model: ir.Model) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ortopt.analysis.speeds import faster
 from ortopt.options import Options
 from ortopt.tuning.choices import Choices
 
 if TYPE_CHECKING:
     from ortopt.measurement.pairs import Speed
     from ortopt.tuning.tune import Tuning
-
-TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def tuning_fields(options: Options, tuning: Tuning | None) -> dict[str, Any]:
@@ -68,21 +67,8 @@ def _said(speeds: Sequence[Mapping[str, float]], sizes: Sequence[Mapping[str, in
     rows = []
     for speed, size in zip(speeds, sizes, strict=True):
         at = ", ".join(f"{name} {count}" for name, count in size.items())
-        rows.append(f"{how_fast(speed['median'])}{f' at {at}' if at else ''}")
+        rows.append(f"{faster(speed['median'])}{f' at {at}' if at else ''}")
     return "; ".join(rows)
 
 
-def how_fast(speed: float) -> str:
-    """A speed in words, as "1.20 times faster" with a multiplication sign.
-
-    Args:
-        speed: The other time over this one.
-    """
-    if speed >= 1.005:
-        return f"{speed:.2f}{TIMES} faster"
-    if speed <= 0.995:
-        return f"{1 / speed:.2f}{TIMES} slower"
-    return "as fast"
-
-
-__all__ = ["how_fast", "tuning_fields", "tuning_lines"]
+__all__ = ["tuning_fields", "tuning_lines"]
