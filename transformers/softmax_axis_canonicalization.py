@@ -58,16 +58,20 @@ class SoftmaxAxisCanonicalization(RewriteRule[Found]):
         return Found((root,), place, behind)
 
     def rewrite(self, found: Found) -> ir.Value:
-        """Build the Reshapes; where more than one dimension is open, the last one asks the input's shape."""
+        """Build the Reshapes; where more than one merged dimension is open, the last one asks the input's shape."""
         root = found.nodes[0]
         x = root.inputs[0]
         kept = [0] * (found.place + 1)
         numbers = [dim for dim in found.behind if isinstance(dim, int)]
-        is_fixed = len(numbers) == len(found.behind)
+        open_ = len(found.behind) - len(numbers)
+        is_fixed = not open_
         merged = ir.node("Reshape", [x, constant([*kept, math.prod(numbers) if is_fixed else -1])]).outputs[0]
         softmax = ir.node(root.op_type, [merged], {"axis": found.place}).outputs[0]
         if is_fixed:
             return ir.node("Reshape", [softmax, constant([*kept, *numbers])]).outputs[0]
+        if open_ == 1 and all(numbers):  # the dimensions before are positive, or nothing was found
+            split = [dim if isinstance(dim, int) else -1 for dim in found.behind]
+            return ir.node("Reshape", [softmax, constant([*kept, *split])]).outputs[0]
         shape = ir.node("Shape", [x]).outputs[0]
         return ir.node("Reshape", [softmax, shape], {"allowzero": 1}).outputs[0]  # a 0 is no dimension to copy
 

@@ -28,6 +28,17 @@ def test_open_dimensions() -> None:
     )
 
 
+def test_one_open_dimension_behind() -> None:
+    """It is inferred: the shape is not asked for, which a second run would have found."""
+    head = "main (float[2,16,H,12] x) => (float[2,16,H,12] y)"
+    check_rewrites(
+        PASS,
+        f"{head} {{ y = Softmax <axis = 1> (x) }}",
+        after=f"{head} <int64[3] a = {{0, 0, -1}}, int64[4] b = {{0, 0, -1, 12}}>"
+        " { m = Reshape (x, a) s = Softmax <axis = 1> (m) y = Reshape (s, b) }",
+    )
+
+
 def test_an_open_batch() -> None:
     """Beside a fixed size, even an empty batch needs no -1."""
     head = "main (float[N,16,8,12] x) => (float[N,16,8,12] y)"
