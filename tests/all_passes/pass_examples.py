@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from unittest import mock
 
@@ -85,6 +85,28 @@ def refusals(name: str) -> list[tuple[str, ModelProto, dict[str, Any]]]:
     return list(found.values())
 
 
+def _calls(test: FunctionType, called: list[Callable[..., None]]) -> bool:
+    """Whether a test names one of these, or a function of its module that does: others are whole runs, and slow."""
+    seen: set[FunctionType] = set()
+    waiting = [test]
+    while waiting:
+        function = waiting.pop()
+        seen.add(function)
+        named = [function.__globals__.get(name) for name in _names(function.__code__)]
+        if any(getattr(each, "func", each) is wanted for each in named for wanted in called):
+            return True
+        waiting += [each for each in named if isinstance(each, FunctionType) and each not in seen]
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that a function and those within it look up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
 def skip(*_: Any, **__: Any) -> None:
     raise Recorded
 
@@ -106,7 +128,7 @@ def run_tests(name: str, rewrites: Callable[..., None], keeps: Callable[..., Non
     if module is None:
         return
     for test_name, test in vars(module).items():
-        if not test_name.startswith("test_"):
+        if not test_name.startswith("test_") or not _calls(test, [rewrites, keeps]):
             continue
         for given in itertools.islice(arguments(test), most):
             try:
