@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +11,7 @@ from onnx import TensorProto, helper
 from ortopt.analysis import shapes
 from ortopt.graph import facts, symbolic
 from tests.analysis.truth import check, infer, infer_proto, parse, text
+from tests.work import instructions
 
 
 def _f(*dims: int) -> np.ndarray:
@@ -401,18 +401,16 @@ print("sympy" in sys.modules, "onnxruntime" in sys.modules)
 
 
 def test_cost_is_linear() -> None:
-    def seconds(count: int) -> float:
+    def work(count: int) -> int:
         x = ir.val("x", dtype=ir.DataType.FLOAT, shape=ir.Shape(["N", 16]))
         nodes = [ir.node("Relu", [x])]
         while len(nodes) < count:
             nodes.append(ir.node("Add", [nodes[-1].outputs[0], x]))
         model = ir.Model(ir.Graph([x], nodes[-1].outputs, nodes=nodes, opset_imports={"": 17}), ir_version=9)
-        begin = time.process_time()
-        shapes.infer_model(model)
-        return time.process_time() - begin
+        return instructions(lambda: shapes.infer_model(model))
 
-    seconds(500)
-    assert seconds(20_000) < 100 * seconds(1_000)
+    work(10)  # what is done once
+    assert work(800) < 9 * work(100)
 
 
 def test_heads_are_split_and_joined_through_shape_arithmetic() -> None:
