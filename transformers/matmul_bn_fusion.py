@@ -41,6 +41,7 @@ class MatMulBnFusion(RewriteRule[Found]):
     """``BatchNormalization(MatMul(a, B))`` → ``Gemm(a, B', c)``, with Reshapes and Transposes between too.
 
     This holds only if the axes are moved so that the columns become the channels. (ONNX Runtime does not check that.)
+    Where `a` is a stack of matrices, which Gemm does not take, it is ``Add(MatMul(a, B'), c)``.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -59,11 +60,11 @@ class MatMulBnFusion(RewriteRule[Found]):
         if node is None or not is_op(node, "MatMul"):
             raise Refusal("no MatMul comes before", root)
         a, weight = inputs(node, 2)
-        need(rank(a) == 2, "Gemm multiplies matrices only", a)
+        need(rank(a) >= 2, "it multiplies a vector", a)
         tensor = tensor_of(weight)
         need(tensor.dtype in FLOATS and len(tensor.shape) == 2, "B is no matrix of floats", weight)
         matrix = array_of(weight)
-        position = 1
+        position = rank(a) - 1
         for step in path:
             position = _moved(step, position)
         need(position == 1, "the columns are not the channels", root)
@@ -82,7 +83,9 @@ class MatMulBnFusion(RewriteRule[Found]):
         matmul, *path, _ = found.nodes
         a, weight = inputs(matmul, 2)
         dtype = tensor_of(weight).dtype
-        node = ir.node("Gemm", [a, constant(found.b, dtype), constant(found.c, dtype)])
+        b, c = constant(found.b, dtype), constant(found.c, dtype)
+        stacked = rank(a) > 2
+        node = ir.node("Add", [ir.node("MatMul", [a, b]).outputs[0], c]) if stacked else ir.node("Gemm", [a, b, c])
         for step in path:
             node = ir.Node("", step.op_type, [node.outputs[0], *step.inputs[1:]], list(step.attributes.values()))
         return node

@@ -31,6 +31,24 @@ def test_fuses(result: str, lists: str, path: str, counts: dict[str, int]) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "result", "targets", "path"),
+    [
+        ("5,N,2", "A,3", "", "s = Flatten <axis = 2> (t)"),
+        ("N,5,2", "N,3,5", "", "s = Transpose <perm = [0, 2, 1]> (t)"),
+        ("N,5,7,2", "A,3", ", int64[2] p = {-1, 3}", "s = Reshape (t, p)"),
+        ("N,5,1,2", "A,3,1,1", ", int64[4] p = {-1, 3, 1, 1}", "u = Flatten <axis = 3> (t) s = Reshape (u, p)"),
+    ],
+)
+def test_a_stack_of_matrices(given: str, result: str, targets: str, path: str) -> None:
+    check_rewrites(
+        PASS,
+        f"""main (float[{given}] x) => (float[{result}] y) <{B}, {NORM}{targets}> {{
+            t = MatMul (x, w) {path} y = {BN % "s"} }}""",
+        ops={"Gemm": 0, "MatMul": 1, "Add": 1, "BatchNormalization": 0},
+    )
+
+
 def test_below_and_in_a_function() -> None:
     parameters = " ".join(f"{name} = Constant <value_floats = [2.0, 1.0]> ()" for name in "gbmv")
     body = f"w = Constant <value = float[2,2] {{1, 2, 3, 4}}> () {parameters} t = MatMul (x, w)"
@@ -54,7 +72,7 @@ KEPT = [
     ("the columns are not the channels", f"(float[3,2] x) => (float[3,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) s = Transpose (t) y = {BN % 's'} }}"),  # noqa: E501
     ("may be cut or joined", f"(float[3,2] x) => (float[1,3,3] y) <{B}, {NORM}, int64[1] p = {{9}}, int64[3] q = {{1, 3, 3}}> {{ t = MatMul (x, w) r = Reshape (t, p) s = Reshape (r, q) y = {BN % 's'} }}"),  # noqa: E501
     ("the columns are not the channels", f"(float[3,2] x) => (float[1,3,3] y) <{B}, {NORM}, int64[3] p = {{1, 3, 3}}> {{ t = MatMul (x, w) s = Reshape (t, p) y = {BN % 's'} }}"),  # noqa: E501
-    ("Gemm multiplies matrices only", f"(float[5,3,2] x) => (float[5,3,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
+    ("the columns are not the channels", f"(float[5,3,2] x) => (float[5,3,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
     ("it is not a constant", f"(float[N,2] x, float[2,3] w) => (float[N,3] y) <{NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
     ("used elsewhere", f"(float[N,2] x) => (float[N,3] y, float[N,3] t) <{B}, {NORM}> {{ t = MatMul (x, w) y = {BN % 't'} }}"),  # noqa: E501
     ("in training mode", f"(float[N,2] x) => (float[N,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) y, p, q = BatchNormalization <training_mode = 1> (t, g, b, m, v) }}"),  # noqa: E501
