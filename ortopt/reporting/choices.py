@@ -39,7 +39,7 @@ def weighed_forms(forms: Iterable[WeighedForm]) -> list[dict[str, Any]]:
     for one in forms:
         decision = one.decision
         cost = decision.cost
-        known = None if cost is None else {**as_row(cost), "at": _at(cost), "source": cost.source}
+        known = None if cost is None else {**as_row(cost), "at": at_of(cost), "source": cost.source}
         row = {
             "pass": one.transformer,
             "form": str(decision.form),
@@ -98,8 +98,13 @@ def show(data: Mapping[str, Any], out: Console) -> None:
     out.print(table(("form", "", "times", "why"), rows, text=2, prose="why"))
 
 
-def _at(cost: Cost) -> dict[str, list[float | None]]:
+def at_of(cost: Cost) -> dict[str, list[float | None]]:
+    """The sizes of a row as json has them: null for no end.
+
+    Args:
+        cost: The row.
+    """
     return {name: [low, None if high == math.inf else high] for name, (low, high) in cost.at.items()}
 
 
-__all__ = ["as_data", "show", "weighed_forms", "why"]
+__all__ = ["as_data", "at_of", "show", "weighed_forms", "why"]

@@ -10,6 +10,7 @@ from ortopt.options import Options
 from ortopt.testing import parse
 from ortopt.workspace import Workspace
 
+
 def nodes_of(text: str) -> list[ir.Node]:
     """The nodes of a model whose shapes have been inferred."""
     return list(Workspace(parse(text), Options()).model.graph)
