@@ -54,14 +54,19 @@ def _scaled(given: Given) -> TwoForms:
 
 
 def _transposed_first(given: Given) -> TwoForms:
-    rows, columns = given["rows"], given["columns"]
-    inputs = {"x": normal(columns, rows), "z": normal(columns, columns)}
-    before = "t = Transpose <perm = [1, 0]> (x) y = MatMul (t, z)"
+    batch, rows, columns = given["batch"], given["length"], given["columns"]
+    inputs = {"x": normal(batch, columns, rows), "z": normal(batch, columns, columns)}
+    before = "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (t, z)"
     return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transA = 1> (x, z)")
 
 
 def _transposed_batch(given: Given) -> TwoForms:
+    """Matrices that lie between rows, of the first operand or (``second``) of the other one."""
     batch, rows, columns = given["batch"], given["length"], given["columns"]
+    if given.get("second"):
+        inputs = {"x": normal(batch, rows, columns), "z": normal(columns, batch, columns)}
+        before = "t = Transpose <perm = [1, 0, 2]> (z) y = MatMul (x, t)"
+        return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchB = 1> (x, z)")
     inputs = {"x": normal(rows, batch, columns), "z": normal(batch, columns, columns)}
     before = "t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (t, z)"
     return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchA = 1> (x, z)")
@@ -132,9 +137,14 @@ ENTRIES: Final = (
         Form(MICROSOFT, "FusedMatMul", "transA"),
         "Transpose and MatMul",
         _transposed_first,
-        cases(rows=(1, 16, 128, 512), columns=(64, 256, 256, 256)),
+        cases(batch=(1, 1, 12, 12, 12), length=(1, 128, 16, 128, 512), columns=(64, 256, 64, 64, 64)),
     ),
-    Entry(Form(MICROSOFT, "FusedMatMul", "transBatch"), "Transpose and MatMul", _transposed_batch, _MATRICES),
+    Entry(
+        Form(MICROSOFT, "FusedMatMul", "transBatch"),
+        "Transpose and MatMul",
+        _transposed_batch,
+        (*_MATRICES, *({**given, "second": 1} for given in _MATRICES)),
+    ),
     Entry(Form("", "Einsum"), "MatMul and Transposes", _einsum, _MATRICES),
     Entry(Form(MICROSOFT, "MatMulNBits"), "DequantizeLinear of the whole weight and a product", _few_bits, _NBITS),
     Entry(

@@ -95,7 +95,7 @@ def show(data: Mapping[str, Any], out: Console) -> None:
         (row["form"], "taken" if row["taken"] else "left out", row["count"], one_line(why(row)))
         for row in data["choices"]
     )
-    out.print(table(("form", "", "times", "why"), rows, text=2, prose="why"))
+    out.print(table(("form", "", "asked", "why"), rows, text=2, prose="why"))
 
 
 def at_of(cost: Cost) -> dict[str, list[float | None]]:
