@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -79,25 +80,37 @@ def _einsum(given: Given) -> TwoForms:
     return TwoForms(inputs, before, 'y = Einsum <equation = "bshd,bthd->bhst"> (x, z)')
 
 
-def _few_bits(given: Given) -> TwoForms:
-    """A product with a weight of 4 bits in blocks: its outputs are rows of the packed weight."""
+def _few_bits(bits: int, *, unpacked: bool = False) -> Callable[[Given], TwoForms]:
+    """A product with a weight of few bits in blocks, whose outputs are rows of the packed weight.
+
+    Args:
+        bits: How many.
+        unpacked: Whether it stands for a weight of floats; else for one that is dequantized.
+    """
     import ml_dtypes
 
-    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
-    blocks = columns // _BLOCK
-    packed = integers(np.uint8, 0, 256, outputs, blocks, _BLOCK // 2)
-    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(outputs, columns)
-    weights = {
-        "q": packed,
-        "s": np.full(outputs * blocks, 0.01, np.float32),
-        "w4": numbers.T.astype(ml_dtypes.uint4),
-        "s2": np.full((blocks, outputs), 0.01, np.float32),
-        "z2": np.full((blocks, outputs), 8, np.uint8).astype(ml_dtypes.uint4),
-    }
-    before = f"d = DequantizeLinear <axis = 0, block_size = {_BLOCK}> (w4, s2, z2) y = MatMul (x, d)"
-    attributes = f"K = {columns}, N = {outputs}, bits = 4, block_size = {_BLOCK}"
-    after = f"y = {MICROSOFT}.MatMulNBits <{attributes}> (x, q, s)"
-    return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=21)
+    def build(given: Given) -> TwoForms:
+        rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+        blocks = columns // _BLOCK
+        packed = integers(np.uint8, 0, 256, outputs, blocks, _BLOCK * bits // 8)
+        halves = np.stack([packed & 15, packed >> 4], axis=-1) if bits == 4 else packed
+        numbers, kind = halves.reshape(outputs, columns).T, ml_dtypes.uint4 if bits == 4 else np.uint8
+        middle = 1 << (bits - 1)
+        weights = {
+            "q": packed,
+            "s": np.full(outputs * blocks, 0.01, np.float32),
+            "w": numbers.astype(kind),
+            "s2": np.full((blocks, outputs), 0.01, np.float32),
+            "z2": np.full((blocks, outputs), middle, np.uint8).astype(kind),
+            "f": (numbers.astype(np.float32) - middle) * np.float32(0.01),
+        }
+        before = f"d = DequantizeLinear <axis = 0, block_size = {_BLOCK}> (w, s2, z2) y = MatMul (x, d)"
+        attributes = f"K = {columns}, N = {outputs}, bits = {bits}, block_size = {_BLOCK}"
+        after = f"y = {MICROSOFT}.MatMulNBits <{attributes}> (x, q, s)"
+        before = "y = MatMul (x, f)" if unpacked else before
+        return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=21)
+
+    return build
 
 
 def _conv(given: Given) -> TwoForms:
@@ -146,12 +159,25 @@ ENTRIES: Final = (
         (*_MATRICES, *({**given, "second": 1} for given in _MATRICES)),
     ),
     Entry(Form("", "Einsum"), "MatMul and Transposes", _einsum, _MATRICES),
-    Entry(Form(MICROSOFT, "MatMulNBits"), "DequantizeLinear of the whole weight and a product", _few_bits, _NBITS),
+    Entry(Form(MICROSOFT, "MatMulNBits"), "DequantizeLinear of the whole weight and a product", _few_bits(4), _NBITS),
     Entry(
         Form(MICROSOFT, "MatMulNBits", "instead of ONNX Runtime's own"),
         "DequantizeLinear and MatMul, of which ONNX Runtime makes the same kernel with activations of 8 bits when it"
         " loads a model",
-        _few_bits,
+        _few_bits(4),
+        _NBITS,
+        as_loaded=True,
+    ),
+    Entry(
+        Form(MICROSOFT, "MatMulNBits", "of 8 bits"),
+        "DequantizeLinear of the whole weight and a product",
+        _few_bits(8),
+        _NBITS,
+    ),
+    Entry(
+        Form(MICROSOFT, "MatMulNBits", "instead of floats"),
+        "the floats, which ONNX Runtime computes when it loads a model",
+        _few_bits(4, unpacked=True),
         _NBITS,
         as_loaded=True,
     ),

@@ -13,7 +13,13 @@ from ortopt.analysis.kernels import CPU
 from ortopt.cost_measurement.catalog import ENTRIES, without_entry
 from ortopt.cost_measurement.entries import Entry, TwoForms, models, normal
 
-CHOSEN_BY_RULES = {"merged with siblings", "instead of ONNX Runtime's own"}
+CHOSEN_BY_RULES = {
+    "merged with siblings",
+    "instead of ONNX Runtime's own",
+    "instead of Attention",
+    "instead of floats",
+    "of 8 bits",
+}
 """Variants that no node shows by itself: the rule that makes them says so."""
 
 NOISY = {"MatMulNBits": 0.02}
