@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.runtime import denormals
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.cache import Cache
@@ -62,6 +63,7 @@ class SessionRequest:
         global_pool: Whether all sessions use the process's thread pool.
         counters: The statistics.
         timeline: Where compiles and runs are recorded, None for nowhere.
+        denormals_as_zero: Whether denormals are zero in the kernels.
     """
 
     source: Any
@@ -75,6 +77,7 @@ class SessionRequest:
     global_pool: bool
     counters: Counters
     timeline: Timeline | None
+    denormals_as_zero: bool = False
 
 
 def open_session(
@@ -155,6 +158,7 @@ class _SessionFactory:
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
         unoptimized = self._settings.run_type is RunType.REFERENCE
+        flushes = self._request.denormals_as_zero
 
         def make(names: Sequence[str] | None) -> WholeSession:
             session: WholeSession = onnxruntime.InferenceSession(
@@ -168,7 +172,8 @@ class _SessionFactory:
 
         try:
             with (
-                _unoptimized(options) if unoptimized else contextlib.nullcontext(options) as used,
+                denormals.entered(options) if flushes else contextlib.nullcontext(options) as flushing,
+                _unoptimized(flushing) if unoptimized else contextlib.nullcontext(flushing) as used,
                 _span(self._request.timeline, "compile", "whole model"),
             ):
                 whole = self._make(make, providers)
@@ -176,7 +181,7 @@ class _SessionFactory:
             return None, error
         self._counters.add("compiles")
         self._check_whole(whole, self._found or ())
-        return whole, None
+        return cast("WholeSession", denormals.FlushingSession(whole)) if flushes else whole, None
 
     def _make(
         self, make: Callable[[Sequence[str] | None], WholeSession], providers: Sequence[str] | None
@@ -268,6 +273,7 @@ class _SessionFactory:
         )
         maker.has_initializers = has_initializers
         maker.device = device
+        maker.denormals_as_zero = request.denormals_as_zero
         maker.captures = request.specialize is not None and request.specialize.cuda_graphs
         cache: Cache[Any] = Cache(
             request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)
