@@ -13,12 +13,9 @@ import functools
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ortopt.errors import UsageError
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 ENTRY: Final = "session.set_denormal_as_zero"
 """ONNX Runtime's configuration entry."""
@@ -49,10 +46,10 @@ class _Environment:
     def flushed(self) -> Iterator[None]:
         """Denormals are zero in this thread as long as the context lasts."""
         saved = self.now()
-        flags = int.from_bytes(saved[_MXCSR : _MXCSR + 4], "little") | _FLUSH
-        changed = ctypes.create_string_buffer(saved.raw, _SIZE)
+        changed = bytearray(saved.raw)
+        flags = int.from_bytes(changed[_MXCSR : _MXCSR + 4], "little") | _FLUSH
         changed[_MXCSR : _MXCSR + 4] = flags.to_bytes(4, "little")
-        self._set(changed)
+        self._set(ctypes.create_string_buffer(bytes(changed), _SIZE))
         try:
             yield
         finally:
@@ -114,24 +111,6 @@ def kept_flags() -> Iterator[None]:
             environment.set(saved)
 
 
-@contextlib.contextmanager
-def entered(options: onnxruntime.SessionOptions | None) -> Iterator[onnxruntime.SessionOptions]:
-    """Options with the entry; a caller's own object is changed back, and so are the flags of this thread."""
-    import onnxruntime
-
-    own = onnxruntime.SessionOptions() if options is None else options
-    try:
-        before = own.get_session_config_entry(ENTRY)
-    except RuntimeError:  # there is none
-        before = "0"
-    own.add_session_config_entry(ENTRY, "1")
-    try:
-        with kept_flags():
-            yield own
-    finally:
-        own.add_session_config_entry(ENTRY, before)
-
-
 class FlushingSession:
     """A session of ONNX Runtime in whose calls denormals are zero in the calling thread, too."""
 
@@ -162,4 +141,4 @@ class FlushingSession:
         return getattr(self._whole, name)
 
 
-__all__ = ["ENTRY", "FlushingSession", "check_denormals", "entered", "flush_for_good", "flushed", "kept_flags"]
+__all__ = ["ENTRY", "FlushingSession", "check_denormals", "flush_for_good", "flushed", "kept_flags"]

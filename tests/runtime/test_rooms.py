@@ -20,6 +20,7 @@ ROOMS = (
     "specialization",
     "planning",
     "debugging onnxruntime_interface",
+    "decoding",
     "session_factory session_arguments",
     "session",
 )
