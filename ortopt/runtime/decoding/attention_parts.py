@@ -73,7 +73,9 @@ class AttentionParts:
             Refusal: It does something else besides.
         """
         is_standard = node.domain == ""
-        past = (node.inputs[4], node.inputs[5]) if is_standard else (node.inputs[6], node.inputs[7])
+        past = (_input(node, 4), _input(node, 5)) if is_standard else (_input(node, 6), _input(node, 7))
+        if past == (None, None):
+            past = (node.inputs[1], node.inputs[2])
         sizes = self._sizes(node, past, is_standard=is_standard)
         _check(node, is_standard=is_standard)
         mask_value = _input(node, 3 if is_standard else 5)
@@ -82,8 +84,7 @@ class AttentionParts:
         if sizes.group > 1:
             shape = self._nodes.constant([0, sizes.key_heads, -1, sizes.key_size])
             queries = self._nodes.add(node, "Reshape", [queries, shape], rank=4)
-        keys = self._appended(node, past[0], node.inputs[1], sizes.key_heads)
-        values = self._appended(node, past[1], node.inputs[2], sizes.key_heads)
+        keys, values = (self._appended(node, old, new, sizes) for old, new in zip(past, node.inputs[1:3], strict=True))
         scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(sizes.key_size)
         product = {"transB": 1, "alpha": float(scale)}
         scores = self._nodes.add(node, "FusedMatMul", [queries, keys], product, domain=MICROSOFT, rank=4)
@@ -93,16 +94,19 @@ class AttentionParts:
         result = self._nodes.add(node, "MatMul", [weights, values], rank=4)
         result = self._joined(node, result, sizes, None if mask is None else mask.empty)
         for old, new in zip(node.outputs, (result, keys, values), strict=False):
-            _replace(old, new)
+            if old.name:
+                _replace(old, new)
         node.graph.remove(node, safe=True)  # type: ignore[union-attr]
 
     def _sizes(self, node: ir.Node, past: tuple[ir.Value | None, ...], *, is_standard: bool) -> _Sizes:
         """The sizes; refuses where one is unknown."""
         found = []
         for value in past:
-            if value is None or value.shape is None or len(value.shape) != 4:
-                raise Refusal(f"{node.op_type} needs a past of keys and one of values, of rank 4")
-            heads, size = value.shape[1], value.shape[3]
+            if value is None or value.shape is None or len(value.shape) not in (3, 4):
+                raise Refusal(f"{node.op_type} needs keys and values, of rank 4")
+            heads, size = value.shape[1], value.shape[-1]
+            if len(value.shape) == 3:
+                heads = 1 if node.attributes.get_int("kv_num_heads", 0) == 1 else 0
             if not isinstance(heads, int) or not isinstance(size, int) or heads < 1 or size < 1:
                 raise Refusal(f"the heads of {node.op_type} have no known sizes")
             found.append((heads, size))
@@ -134,8 +138,13 @@ class AttentionParts:
         turned.shape = ir.Shape([None, heads, value.shape[1], None])
         return turned
 
-    def _appended(self, node: ir.Node, past: ir.Value | None, new: ir.Value | None, heads: int) -> ir.Value:
-        return self._nodes.add(node, "Concat", [past, self._split(node, new, heads)], {"axis": 2}, rank=4)
+    def _appended(self, node: ir.Node, past: ir.Value | None, new: ir.Value | None, sizes: _Sizes) -> ir.Value:
+        """Past and new keys or values; where there is no past, the op has all of them, of one head if they are 3-D."""
+        if past is not new:
+            return self._nodes.add(node, "Concat", [past, self._split(node, new, sizes.key_heads)], {"axis": 2}, rank=4)
+        assert new is not None
+        assert new.shape is not None
+        return new if len(new.shape) == 4 else self._nodes.with_axes(node, "Unsqueeze", new, [1])
 
     def _joined(self, node: ir.Node, result: ir.Value, sizes: _Sizes, empty: ir.Value | None) -> ir.Value:
         """The result in the form of the op's own."""

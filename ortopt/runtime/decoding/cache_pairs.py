@@ -12,7 +12,7 @@ from ortopt.errors import UsageError
 from ortopt.terminal_text import quoted
 
 MICROSOFT: Final = "com.microsoft"
-_ATTENTION: Final = {("", "Attention"): {1: 4, 2: 5}, (MICROSOFT, "MultiHeadAttention"): {1: 6, 2: 7}}
+ATTENTION: Final = {("", "Attention"): {1: 4, 2: 5}, (MICROSOFT, "MultiHeadAttention"): {1: 6, 2: 7}}
 """Ops that append to a past themselves: from the output that is the present to the input that is the past."""
 
 
@@ -95,8 +95,8 @@ def _pair(present: ir.Value) -> CachePair:
     key = (node.domain, node.op_type)
     if key == ("", "Concat"):
         past, axis = _concatenated(node)
-    elif key in _ATTENTION and made.index() in _ATTENTION[key]:
-        past, axis = _operand(node, _ATTENTION[key][made.index() or 0]), 2
+    elif key in ATTENTION and made.index() in ATTENTION[key]:
+        past, axis = _operand(node, ATTENTION[key][made.index() or 0]), 2
     else:
         raise Refusal(f"it is what {node.op_type} computes, not a Concat of past and new")
     _check(past, present, made)
@@ -151,4 +151,4 @@ def _check(past: ir.Value, present: ir.Value, made: ir.Value) -> None:
             raise Refusal(f"{quoted(value.name)} is used in a nested graph")
 
 
-__all__ = ["MICROSOFT", "CachePair", "Refusal", "find_pairs", "source"]
+__all__ = ["ATTENTION", "MICROSOFT", "CachePair", "Refusal", "find_pairs", "source"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ortopt.errors import UsageError
+from ortopt.runtime.denormals import FlushingSession, flushed
+from ortopt.runtime.onnxruntime_internals import NativeBinding, NativeSession, native, session_of_binding
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -27,16 +30,18 @@ class CachedSession:
     Attributes:
         whole: ONNX Runtime's session.
         buffers: The buffers.
-        rows: The name of the input that takes the numbers of new rows.
+        copied: The presents that something reads through a copy, with its op.
         dims: The declared sizes of the inputs that the caller feeds.
     """
 
     def __init__(self, whole: WholeSession, shared: SharedModel, placed: Placed) -> None:
         self.whole = whole
         self._kept = placed.kept
+        self._native: NativeSession = session_of_binding(whole.io_binding())
+        self._around = flushed if isinstance(whole, FlushingSession) else contextlib.nullcontext
         self.buffers = shared.buffers
-        self.rows = shared.rows
-        internal = {shared.rows, *(buffer.past for buffer in self.buffers), *(buffer.shape for buffer in self.buffers)}
+        self.copied = shared.copied
+        internal = {name for buffer in self.buffers for name in (buffer.past, buffer.rows, buffer.shape)}
         self._inputs = [value for value in whole.get_inputs() if value.name not in internal]
         presents = {buffer.present for buffer in self.buffers}
         self._outputs = [value for value in whole.get_outputs() if value.name not in presents]
@@ -49,6 +54,15 @@ class CachedSession:
     def get_outputs(self) -> list[onnxruntime.NodeArg]:
         """``onnxruntime.NodeArg`` of each output that a step returns."""
         return self._outputs
+
+    def binding(self) -> NativeBinding:
+        """Memory for inputs and outputs, as ONNX Runtime's C++ object."""
+        return native().SessionIOBinding(self._native)
+
+    def run_bound(self, binding: NativeBinding, options: onnxruntime.RunOptions | None) -> None:
+        """Run the model from and to bound memory."""
+        with self._around():
+            self._native.run_with_iobinding(binding, options)
 
     def run(self, *_: Any) -> NoReturn:
         """Refused, and so are the others: they know no cache."""

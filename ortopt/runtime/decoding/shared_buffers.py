@@ -9,6 +9,7 @@ the present gets it through a Transpose, which is a copy.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -18,7 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ortopt.errors import UsageError
 from ortopt.runtime.decoding.attention_parts import AttentionParts
-from ortopt.runtime.decoding.cache_pairs import MICROSOFT, CachePair, Refusal, source
+from ortopt.runtime.decoding.cache_pairs import ATTENTION, MICROSOFT, CachePair, Refusal, source
 from ortopt.runtime.decoding.new_nodes import NewNodes
 from ortopt.semantics import constant_tensor
 from ortopt.terminal_text import quoted
@@ -41,6 +42,8 @@ class SharedBuffer:
         dtype: Of the elements.
         dims: The sizes of the original input.
         tokens: How many rows a call adds: dimensions that are broadcast to it, one as a rule; none where it is unknown.
+        rows: The name of the input that takes the places of the new rows: pairs of position and place along the
+            buffer's second axis, for each place, unless the axis is the first in the original, too.
         shape: The name of an input that takes the shape of the past, None if there is none.
     """
 
@@ -50,6 +53,7 @@ class SharedBuffer:
     dtype: ir.DataType
     dims: tuple[int | str | None, ...]
     tokens: Tokens
+    rows: str
     shape: str | None
 
 
@@ -60,13 +64,11 @@ class SharedModel:
     Attributes:
         model: The model.
         buffers: The buffers.
-        rows: The name of an input that takes the numbers of the new rows.
         copied: The presents that something reads through a copy, with its op.
     """
 
     model: ir.Model
     buffers: tuple[SharedBuffer, ...]
-    rows: str
     copied: tuple[tuple[str, str], ...]
 
 
@@ -100,6 +102,7 @@ class BufferSharing:
         self._tokens = tokens
         self._nodes = NewNodes(model)
         self._copied: dict[tuple[str, str], None] = {}
+        self._rows: dict[int | str | None, ir.Value] = {}
 
     def apply(self) -> SharedModel:
         """Change the model.
@@ -113,16 +116,29 @@ class BufferSharing:
             pasts = ", ".join(quoted(pair.past.name) for pair in self._pairs if pair.node is node)
             with _named(pasts):
                 attention.take_apart(node)
-        rows = ir.Value(name=self._nodes.name("rows"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([None, 1]))
-        self._model.graph.inputs.append(rows)
+        for node in self._readers():
+            with contextlib.suppress(Refusal):  # it gets a copy, then
+                attention.take_apart(node)
         buffers = []
         for pair, name, tokens in zip(self._pairs, names, self._tokens, strict=True):
             with _named(quoted(pair.past.name)):
-                buffers.append(self._share(pair, name, rows, tokens))
+                buffers.append(self._share(pair, name, tokens))
         RemoveUnusedNodesPass()(self._model)
-        return SharedModel(self._model, tuple(buffers), rows.name or "", tuple(self._copied))
+        return SharedModel(self._model, tuple(buffers), tuple(self._copied))
 
-    def _share(self, pair: CachePair, name: str, rows: ir.Value, tokens: Tokens) -> SharedBuffer:
+    def _readers(self) -> list[ir.Node]:
+        """Attention ops without a past that read a present, as it is or with other axes of one element."""
+        readers: dict[ir.Node, None] = {}
+        pending = [pair.node.outputs[0] for pair in self._pairs if pair.node.op_type == "Concat"]
+        while pending:
+            for node, position in pending.pop().uses():
+                if node.domain == "" and node.op_type in ("Squeeze", "Unsqueeze", "Identity") and position == 0:
+                    pending.append(node.outputs[0])
+                elif (node.domain, node.op_type) in ATTENTION and position in (1, 2):
+                    readers[node] = None
+        return list(readers)
+
+    def _share(self, pair: CachePair, name: str, tokens: Tokens) -> SharedBuffer:
         past, graph = pair.past, self._model.graph
         position = next(i for i, value in enumerate(graph.outputs) if value.name == name)
         made = source(graph.outputs[position])
@@ -135,7 +151,9 @@ class BufferSharing:
         dims = tuple(dim if isinstance(dim, int) else dim.value for dim in past.shape)
         front = [pair.axis, *(axis for axis in range(rank) if axis != pair.axis)]
         shape = self._shape_input(past, concat)
-        updates = self._nodes.transpose(concat, new, front)
+        rows = self._rows_input(dims, pair.axis)
+        # New rows are written batch by batch, as they are computed: [batch, tokens, …].
+        updates = self._nodes.transpose(concat, new, [*sorted(front[:2]), *front[2:]])
         written = self._nodes.add(concat, "ScatterND", [past, rows, updates], rank=rank)
         past.shape = written.shape = ir.Shape([None, *(past.shape[axis] for axis in front[1:])])
         order = tuple(front.index(axis) for axis in range(rank))
@@ -146,7 +164,17 @@ class BufferSharing:
         for value in {old, made}:
             if value.is_graph_output():
                 raise Refusal("it is more than one output")
-        return SharedBuffer(past.name or "", name, pair.axis, past.dtype, dims, tokens, shape)
+        return SharedBuffer(past.name or "", name, pair.axis, past.dtype, dims, tokens, rows.name or "", shape)
+
+    def _rows_input(self, dims: Sequence[int | str | None], axis: int) -> ir.Value:
+        """The input that takes the places of new rows; one for all buffers with as many places."""
+        key, width = (dims[0], 2) if axis else (-1, 1)
+        if key is None or key not in self._rows:
+            value = ir.Value(name=self._nodes.name("rows"), type=ir.TensorType(ir.DataType.INT64))
+            value.shape = ir.Shape([None] * width + [width])
+            self._model.graph.inputs.append(value)
+            self._rows[key] = value
+        return self._rows[key]
 
     def _shape_input(self, past: ir.Value, concat: ir.Node) -> str | None:
         """An input in the place of the past's Shapes, if there are any; refuses other uses of the past."""
