@@ -31,9 +31,9 @@ class Decoder:
 
 
 WIDE = {
-    "wide, 12 heads": Decoder(4, 12, 12, 64, 3072),
-    "wide, 16 heads, 4 of keys": Decoder(4, 16, 4, 64, 2816),
-    "wide, 16 heads of 128": Decoder(2, 16, 16, 128, 5504),
+    "wide_12_heads": Decoder(4, 12, 12, 64, 3072),
+    "wide_16_heads_4_of_keys": Decoder(4, 16, 4, 64, 2816),
+    "wide_16_heads_of_128": Decoder(2, 16, 16, 128, 5504),
 }
 VOCABULARY = 2000
 
@@ -90,11 +90,9 @@ class _Writer:
         d = self.decoder
         if d.key_heads == d.heads:
             return x
-        groups, last = self.ints(d.key_heads, d.heads // d.key_heads), self.ints(d.size)
-        batch, total = self.add("Shape", x, start=0, end=1), self.add("Shape", x, start=2, end=3)
-        wide = self.add("Concat", batch, groups, total, last, axis=0)
+        wide = self.ints(1, 1, d.heads // d.key_heads, 1, 1)
         y = self.add("Expand", self.add("Unsqueeze", x, self.ints(2)), wide)
-        return self.add("Reshape", y, self.add("Concat", batch, self.ints(d.heads), total, last, axis=0))
+        return self.add("Reshape", y, self.ints(0, d.heads, -1, d.size))
 
     def layer(self, x: str, mask: str, number: int) -> str:
         """A layer of a decoder."""
