@@ -182,7 +182,8 @@ def test_mistakes() -> None:
 
 def test_tokens_that_no_input_tells() -> None:
     text = """main (float[batch,2,n,4] k, int64[1] many, float[batch,2,past,4] pk)
-        => (float[batch,2,T,4] ok) <int64[1] zero = {0}, int64[1] axis = {2}> { front = Slice (k, zero, many, axis) ok = Concat <axis = 2> (pk, front) }"""
+        => (float[batch,2,T,4] ok) <int64[1] zero = {0}, int64[1] axis = {2}> {
+            front = Slice (k, zero, many, axis) ok = Concat <axis = 2> (pk, front) }"""
     loop = loop_of(text)
     feed = {"k": numbers(2, 2, 5, 4), "many": np.array([3])}
     with pytest.raises(UsageError, match="say tokens="):
