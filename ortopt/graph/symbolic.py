@@ -112,6 +112,15 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     return symbol(name)
 
 
+def broadcast_from(dim: Dim) -> tuple[Dim, ...]:
+    """What a dimension is broadcast from: the dimension itself, unless `broadcast` made it; nothing if it is unknown."""
+    if isinstance(dim, int):
+        return (dim,)
+    if dim.value is None:
+        return ()
+    return tuple(_interned(text) for text in sorted(_BROADCASTS.get(dim.value, (dim.value,))))
+
+
 def is_invented(dim: Dim) -> bool:
     """Whether the dimension is, or mentions, an invented symbol: such a dimension is written to files as unknown."""
     return not isinstance(dim, int) and dim.value is not None and INVENTED in dim.value

@@ -14,6 +14,9 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
+from ortopt.runtime.decoding.cached_session import CachedSession
+from ortopt.runtime.decoding.decode_loop import DEFAULT_CAPACITY, DecodeLoop
+from ortopt.runtime.denormals import check_denormals
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.instruments.statistics import Counters, Statistics
 from ortopt.runtime.instruments.tracing import Timeline
@@ -32,6 +35,7 @@ from ortopt.runtime.session_arguments import (
     read_onnxruntime_arguments,
     specialization_policy,
     use_global_pool,
+    wanted_pairs,
 )
 from ortopt.runtime.session_factory import SessionRequest, open_session
 from ortopt.runtime.values.conversion import adopt_dlpack_tensors
@@ -87,6 +91,11 @@ class InferenceSession(DelegatedMethods):
         cache_entries: How many specialised executables there are at most, all groups together.
         cache_bytes: How many bytes they have together at most, weights included: those in memory, those in files
             where kernels may pack them (tables that are only looked up in stay in the file), on a device all.
+        shared_cache: Whether each past of a decoder shares a buffer with its present, for `decode_loop`: True for all
+            pairs that the graph proves, or the presents' names by those of their pasts. On the CPU. Then `decode_loop`
+            is the only way to run.
+        denormals_as_zero: Whether kernels take denormal numbers for zero, which is many times as fast where there are
+            any: in the session's threads, and in the calling thread during a call. Linux on x86-64.
         cache_folder: Where optimized group models are kept from one process to the next; None keeps none.
         trace: Whether every compile, run and copy is recorded for `write_trace`.
         rtol: For ``"debug"``; None asks ``ORTOPT_RELATIVE_TOLERANCE``.
@@ -117,6 +126,8 @@ class InferenceSession(DelegatedMethods):
         cache_entries: int = DEFAULT_ENTRIES,
         cache_bytes: int = DEFAULT_BYTES,
         cache_folder: str | PathLike[str] | None = None,
+        shared_cache: bool | Mapping[str, str] = False,
+        denormals_as_zero: bool = False,
         trace: bool = False,
         rtol: float | None = None,
         atol: float | None = None,
@@ -131,6 +142,8 @@ class InferenceSession(DelegatedMethods):
         check_thread_pool(thread_pool)
         check_session_options(sess_options)
         chosen = named_providers(providers, provider_options)
+        if denormals_as_zero:
+            check_denormals(thread_pool)
         if thread_pool == "global":
             use_global_pool(sess_options)
         self._counters = Counters()
@@ -147,6 +160,8 @@ class InferenceSession(DelegatedMethods):
             thread_pool == "global",
             self._counters,
             self._timeline,
+            denormals_as_zero,
+            wanted_pairs(shared_cache),
         )
         self._unusable: str | None = None
         self._lock = threading.Lock()
@@ -287,6 +302,20 @@ class InferenceSession(DelegatedMethods):
             callback(results, data, error)
 
         session.run_async(output_names, feed, counted, user_data, run_options)
+
+    def decode_loop(self, capacity: int = DEFAULT_CAPACITY) -> DecodeLoop:
+        """A decode loop: calls of a decoder, one after the other, on a cache that is never copied.
+
+        Args:
+            capacity: How many positions there is room for at first; what does not fit doubles it, which is a copy.
+
+        Raises:
+            UsageError: The session was made without ``shared_cache``.
+        """
+        session = self._alive()
+        if not isinstance(session, CachedSession):
+            raise UsageError("this session has no cache: make it with shared_cache=True")
+        return DecodeLoop(session, capacity, self._counters)
 
     # What runs the model
 

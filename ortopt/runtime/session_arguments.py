@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -103,6 +103,19 @@ def use_global_pool(options: onnxruntime.SessionOptions | None) -> None:
         share_threads(0, 0)
     else:
         share_threads(options.intra_op_num_threads, options.inter_op_num_threads)
+
+
+def wanted_pairs(shared_cache: bool | Mapping[str, str]) -> Mapping[str, str] | None:
+    """The presents by their pasts' names; empty for all that there are, None for none.
+
+    Raises:
+        UsageError: The caller named none.
+    """
+    if isinstance(shared_cache, bool):
+        return {} if shared_cache else None
+    if not shared_cache:
+        raise UsageError("shared_cache names no past: say True for all")
+    return dict(shared_cache)
 
 
 def specialization_policy(

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import onnx
 import onnx_ir as ir
@@ -19,12 +19,13 @@ from ortopt.errors import InvalidModelError, OutputError, UsageError
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
+from ortopt.runtime import denormals
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import SessionMaker
-from ortopt.runtime.execution.weights import FOLDER_KEY
+from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
@@ -62,6 +63,9 @@ class SessionRequest:
         global_pool: Whether all sessions use the process's thread pool.
         counters: The statistics.
         timeline: Where compiles and runs are recorded, None for nowhere.
+        denormals_as_zero: Whether denormals are zero in the kernels.
+        shared_cache: The presents by the pasts with which they share a buffer; empty for all that there are, None
+            where there shall be no such buffers.
     """
 
     source: Any
@@ -75,6 +79,8 @@ class SessionRequest:
     global_pool: bool
     counters: Counters
     timeline: Timeline | None
+    denormals_as_zero: bool = False
+    shared_cache: Mapping[str, str] | None = None
 
 
 def open_session(
@@ -110,6 +116,8 @@ class _SessionFactory:
     def session(self) -> WholeSession | GroupedSession:
         """The session."""
         request, settings = self._request, self._settings
+        if request.shared_cache is not None:
+            return self._cached(request.shared_cache)
         simple = (
             not request.host_ops
             and settings.run_type in (RunType.ORT, RunType.REFERENCE)
@@ -134,14 +142,28 @@ class _SessionFactory:
                 raise refused
         return session
 
-    def _whole(self, chosen: ProviderOptions | None) -> tuple[WholeSession | None, Exception | None]:
+    @property
+    def _flushing(self) -> dict[str, str]:
+        """The entry that lets denormals be zero, if they shall be."""
+        return {denormals.ENTRY: "1"} if self._request.denormals_as_zero else {}
+
+    def _whole(
+        self, chosen: ProviderOptions | None, placed: Placed | None = None
+    ) -> tuple[WholeSession | None, Exception | None]:
         """One session of ONNX Runtime of the whole model, or what it said if it would not.
 
         Neither where the model is too large for it.
+
+        Args:
+            chosen: Options by the providers that the caller named, None if none.
+            placed: A model in the place of the caller's.
         """
         import onnxruntime
 
-        source, options = self._request.source, self._request.options
+        source, options = self._request.source if placed is None else placed.model, self._request.options
+        entries = {**self._flushing, **({} if placed is None or placed.folder is None else {FOLDER_KEY: placed.folder})}
+        if entries:
+            options = session_options.with_entries(options, entries)
         providers = None if chosen is None else self._working(chosen)
         model = source
         if isinstance(source, str | os.PathLike):
@@ -155,6 +177,7 @@ class _SessionFactory:
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
         unoptimized = self._settings.run_type is RunType.REFERENCE
+        flushes = self._request.denormals_as_zero
 
         def make(names: Sequence[str] | None) -> WholeSession:
             session: WholeSession = onnxruntime.InferenceSession(
@@ -168,6 +191,7 @@ class _SessionFactory:
 
         try:
             with (
+                denormals.kept_flags() if flushes else contextlib.nullcontext(),
                 _unoptimized(options) if unoptimized else contextlib.nullcontext(options) as used,
                 _span(self._request.timeline, "compile", "whole model"),
             ):
@@ -176,7 +200,31 @@ class _SessionFactory:
             return None, error
         self._counters.add("compiles")
         self._check_whole(whole, self._found or ())
-        return whole, None
+        return cast("WholeSession", denormals.FlushingSession(whole)) if flushes else whole, None
+
+    def _cached(self, wanted: Mapping[str, str]) -> WholeSession:
+        """One session of ONNX Runtime of a model that has past and present in one buffer.
+
+        Raises:
+            UsageError: It cannot have, or this must be more than one session, or on another provider than the CPU.
+        """
+        from ortopt.runtime.decoding.cached_session import CachedSession
+        from ortopt.runtime.decoding.sharing import share_cache
+
+        request = self._request
+        providers = (CPU,) if self._chosen is None else self._working(self._chosen)
+        if providers != (CPU,):
+            raise UsageError(f"shared_cache is there on {CPU} only")
+        if request.host_ops or request.specialize is not None or request.global_pool:
+            raise UsageError("shared_cache: the model is one session, without host_ops, specialisation and global pool")
+        if self._settings.run_type not in (RunType.ORT, RunType.REFERENCE) or mentions_groups(request.source):
+            raise UsageError("shared_cache: the model is one session, of ONNX Runtime, without groups")
+        shared, placed = share_cache(self._loaded(), wanted or None)
+        whole, refused = self._whole(self._chosen or {CPU: {}}, placed)
+        if whole is None:
+            assert refused is not None
+            raise refused
+        return cast("WholeSession", CachedSession(whole, shared, placed))
 
     def _make(
         self, make: Callable[[Sequence[str] | None], WholeSession], providers: Sequence[str] | None
@@ -268,6 +316,7 @@ class _SessionFactory:
         )
         maker.has_initializers = has_initializers
         maker.device = device
+        maker.denormals_as_zero = request.denormals_as_zero
         maker.captures = request.specialize is not None and request.specialize.cuda_graphs
         cache: Cache[Any] = Cache(
             request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)

@@ -12,7 +12,7 @@ import pytest
 HOME = Path(__file__).parents[2] / "ortopt" / "runtime"
 
 ROOMS = (
-    "onnxruntime_internals run_settings provider_arguments",
+    "onnxruntime_internals run_settings provider_arguments denormals",
     "auxiliary_session",
     "values instruments",
     "cuda",
@@ -20,6 +20,7 @@ ROOMS = (
     "specialization",
     "planning",
     "debugging onnxruntime_interface",
+    "decoding",
     "session_factory session_arguments",
     "session",
 )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError
+from ortopt.runtime import denormals
+from ortopt.runtime.denormals import kept_flags
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY, Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
@@ -40,6 +42,7 @@ class SessionMaker:
     Attributes:
         device: The CUDA device of its CUDA sessions, if there are any.
         captures: Whether CUDA graphs may be captured while a session is made.
+        denormals_as_zero: Whether denormals are zero in the sessions' threads.
         has_initializers: Whether the caller's options have initializers, which the model has by now.
         profiles: ONNX Runtime's profiles of the sessions.
     """
@@ -63,6 +66,7 @@ class SessionMaker:
         self._global_pool = global_pool
         self.device: CudaDevice | None = None
         self.captures = False
+        self.denormals_as_zero = False
         self.has_initializers = False
         self.profiles = Profiles(self._options)
         self._arena = Arena(self._options)
@@ -120,7 +124,8 @@ class SessionMaker:
         entries = self._entries(placed, providers, threads, foreign=foreign)
         device = self.device if CUDA in providers else None
         busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
-        with self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
+        kept = kept_flags() if self.denormals_as_zero else contextlib.nullcontext()
+        with kept, self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
             session = uninitialized_session(options, placed.model)
             if device is not None:
                 device.outlives(session)
@@ -142,6 +147,8 @@ class SessionMaker:
         has_pool = not self._global_pool and not (foreign and threads == 1)  # else it would only warn
         if threads is not None and has_pool:
             entries.update(dict.fromkeys(_SPINNING, "0"))
+        if self.denormals_as_zero:
+            entries[denormals.ENTRY] = "1"
         if placed.folder is not None:
             entries[FOLDER_KEY] = placed.folder
         # A library of custom ops means the caller's own object, in which ONNX Runtime warns of each entry changed back.
@@ -284,4 +291,4 @@ _ENTRIES: Final = (
     )),
 )
 # fmt: on
-_DEFAULTS: Final = dict.fromkeys(_SPINNING, "1")
+_DEFAULTS: Final = {**dict.fromkeys(_SPINNING, "1"), denormals.ENTRY: "0"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -238,6 +238,25 @@ def _open(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> Native
 def has_affinities(options: onnxruntime.SessionOptions) -> bool:
     """Whether threads are pinned to processors."""
     return bool(entry(options, _AFFINITIES))
+
+
+def with_entries(
+    options: onnxruntime.SessionOptions | None, entries: Mapping[str, str]
+) -> onnxruntime.SessionOptions | None:
+    """Options with more configuration entries, in a copy: libraries of custom ops are not in it.
+
+    Args:
+        options: The caller's options, or None.
+        entries: The entries; where there are none, the options are as they were.
+    """
+    import onnxruntime
+
+    if not entries:
+        return options
+    own = onnxruntime.SessionOptions() if options is None else Copies(options).make()
+    for key, value in entries.items():
+        own.add_session_config_entry(key, value)
+    return own
 
 
 def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

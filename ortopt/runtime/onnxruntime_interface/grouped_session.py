@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ortopt.runtime.denormals import flush_for_good, flushed
 from ortopt.runtime.execution.group_runner import GroupContext
 from ortopt.runtime.execution.threads import processors
 from ortopt.runtime.onnxruntime_interface.arguments import Arguments
@@ -79,10 +80,13 @@ class GroupedSession(ManagementMethods):
         options = context.maker.options
         if options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL:
             workers = options.inter_op_num_threads or processors()
-            self._executor = ThreadPoolExecutor(workers, "ortopt-group")
+            flush = flush_for_good if context.maker.denormals_as_zero else None
+            self._executor = ThreadPoolExecutor(workers, "ortopt-group", flush)
             parallel = ParallelPlan(plan, self._executor)
             if not parallel.is_chain:
                 self._run_plan = parallel.run
+        if context.maker.denormals_as_zero:
+            self._run_plan = flushed()(self._run_plan)
 
     # Running
 

@@ -1,0 +1,239 @@
+"""Decode loops: calls of a decoder, one after the other, on a cache that stays where it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ortopt.errors import UsageError
+from ortopt.graph import symbolic
+from ortopt.runtime.decoding.cache_buffers import CacheBuffers
+from ortopt.runtime.onnxruntime_internals import native, native_device, native_value
+from ortopt.runtime.values.conversion import adopt_dlpack_tensors, to_numpy
+from ortopt.runtime.values.tensors import borrow, elements, to_ort
+from ortopt.terminal_text import quoted
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ortopt.runtime.decoding.cached_session import CachedSession
+    from ortopt.runtime.instruments.statistics import Counters
+
+DEFAULT_CAPACITY: Final = 256
+
+
+class DecodeLoop:
+    """Calls of a decoder, one after the other: `InferenceSession.decode_loop` makes one.
+
+    The cache is one buffer for each past and its present, and a step writes its new rows there; nothing is copied. A
+    session may have any number of loops, each for sequences of its own; threads that use one loop take turns.
+
+    Args:
+        session: The session.
+        capacity: How many positions the buffers have room for at first; what does not fit doubles them.
+        counters: The session's statistics.
+    """
+
+    def __init__(self, session: CachedSession, capacity: int, counters: Counters) -> None:
+        self._session = session
+        self._counters = counters
+        self._cache = CacheBuffers(session.buffers, capacity)
+        self._lock = threading.Lock()
+        self._outputs = tuple(value.name for value in session.get_outputs())
+        self._binding = session.binding()
+        self._bound: tuple[str, ...] = ()  # outputs of the binding, presents apart
+        self._rows: dict[str, Any] = {}  # the places of new rows, and what they are for
+        self._alive: list[Any] = []  # arrays in which bound values lie
+
+    @property
+    def length(self) -> int:
+        """How many positions the cache holds."""
+        return self._cache.length
+
+    @property
+    def capacity(self) -> int:
+        """How many positions the buffers have room for."""
+        return self._cache.capacity
+
+    def step(
+        self,
+        input_feed: Mapping[str, Any],
+        output_names: Sequence[str] | None = None,
+        *,
+        tokens: int | None = None,
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model on what the cache holds, and append to it; a step that fails appends nothing.
+
+        Args:
+            input_feed: The inputs, pasts apart: arrays, or ``onnxruntime.OrtValue``.
+            output_names: The outputs that are wanted, presents apart; None is all.
+            tokens: How many positions are appended; None where the inputs' sizes tell.
+            run_options: ``onnxruntime.RunOptions``.
+
+        Returns:
+            An array for each output.
+
+        Raises:
+            ValueError: An input is missing, or there is no such input or output.
+            UsageError: It cannot be told how many positions are appended, or for which batch.
+            onnxruntime.capi.onnxruntime_pybind11_state.Fail: And its kin: what ONNX Runtime refuses.
+        """
+        names = self._outputs if not output_names else self._checked(output_names)
+        with self._lock:
+            self._alive = []
+            feed, sizes = self._fed(adopt_dlpack_tensors(input_feed))
+            count = self._tokens(sizes) if tokens is None else tokens
+            if count < 1:
+                raise UsageError(f"a step appends at least one position, not {count}")
+            self._cache.prepare(sizes, self._cache.length + count)
+            wanted = tuple(dict.fromkeys(names))
+            self._bind(feed, count, wanted)
+            self._session.run_bound(self._binding, run_options)
+            results = dict(zip(wanted, elements(self._binding.get_outputs()), strict=False))
+            self._cache.length += count
+            self._counters.called()
+            return [to_numpy(results[name]) for name in names]
+
+    def reset(self) -> None:
+        """Forget everything: the next step begins new sequences, of any batch. The buffers stay for it."""
+        with self._lock:
+            self._cache.length = 0
+
+    def crop(self, length: int) -> None:
+        """Forget all positions from `length` on.
+
+        Raises:
+            UsageError: There are not as many.
+        """
+        with self._lock:
+            self._cache.crop(length)
+
+    def reorder(self, indices: Sequence[int], axis: int = 0) -> None:
+        """Hold other sequences, as beam search chooses them: the i-th is what the ``indices[i]``-th was.
+
+        Args:
+            indices: As many as there shall be sequences.
+            axis: The axis of the sequences in the model's pasts.
+
+        Raises:
+            UsageError: There is no such sequence, or nothing is held yet.
+        """
+        with self._lock:
+            self._cache.reorder(indices, axis)
+
+    def past(self) -> dict[str, Any]:
+        """A copy of the cache, as the model's pasts, by their names.
+
+        Raises:
+            UsageError: Nothing is held yet.
+        """
+        with self._lock:
+            return self._cache.past()
+
+    def load(self, past: Mapping[str, Any]) -> None:
+        """Hold a copy of pasts, as another model or an earlier loop computed them.
+
+        Args:
+            past: An array for each of the model's pasts, by name.
+
+        Raises:
+            UsageError: One is missing, or has another dtype, rank, size or length.
+        """
+        with self._lock:
+            self._cache.load(past)
+
+    def _checked(self, names: Sequence[str]) -> tuple[str, ...]:
+        for name in names:
+            if name not in self._outputs:
+                raise ValueError(
+                    f"a step returns no {quoted(name)}: it returns {', '.join(map(quoted, self._outputs))}"
+                )
+        return tuple(names)
+
+    def _fed(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """The feed as values, everything that the model takes and nothing else; and the sizes of symbols in it."""
+        dims = self._session.dims
+        missing = [name for name in dims if name not in given]
+        if missing:
+            raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(given)}).")
+        feed: dict[str, Any] = {}
+        sizes: dict[str, int] = {}
+        for name, value in given.items():
+            if name not in dims:
+                own = any(name == buffer.past for buffer in self._session.buffers)
+                raise ValueError(f"{'the session keeps' if own else 'the model has no input'} {quoted(name)}")
+            feed[name], shape = self._value(value)
+            for dim, size in zip(dims[name], shape, strict=False):
+                if isinstance(dim, str):
+                    sizes.setdefault(dim, int(size))
+        return feed, sizes
+
+    def _value(self, given: Any) -> tuple[Any, Sequence[int]]:
+        """What is given for an input, as a value, and its shape."""
+        value = native_value(given)
+        if value is not None:
+            self._alive.append(given)
+            return value, value.shape() if value.is_tensor() else ()
+        array = np.asarray(given)
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        self._alive.append(array)
+        return borrow(array) if array.dtype.isbuiltin == 1 and array.dtype.kind != "O" else to_ort(array), array.shape
+
+    def _tokens(self, sizes: Mapping[str, int]) -> int:
+        """How many positions a step appends, from the sizes of its inputs."""
+        for buffer in self._session.buffers:
+            first = buffer.tokens[0] if len(buffer.tokens) == 1 else None
+            plain = None if first is None or isinstance(first, int) else first.value
+            if plain is not None and plain in sizes:
+                return sizes[plain]
+            past = buffer.dims[buffer.axis]
+            known = {**sizes, past: self.length} if isinstance(past, str) else sizes
+            counts = [symbolic.substitute(dim, known) for dim in buffer.tokens]
+            if counts and all(isinstance(count, int) for count in counts):
+                return max(count for count in counts if isinstance(count, int))  # others are 1
+        raise UsageError("the inputs' sizes do not tell how many positions a step appends: say tokens=")
+
+    def _bind(self, feed: Mapping[str, Any], count: int, names: tuple[str, ...]) -> None:
+        """Bind everything for a step."""
+        cache, cpu, length = self._cache, native_device("cpu"), self._cache.length
+        if names != self._bound:
+            self._binding, self._bound, self._rows = self._session.binding(), names, {}
+        binding = self._binding
+        for name, value in feed.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in names:
+            binding.bind_output(name, cpu)  # anew: what is bound there is the last step's result
+        wrap = native().OrtValue.ortvalue_from_numpy
+        for number, buffer in enumerate(self._session.buffers):
+            array = cache.arrays[number]
+            front = wrap(array[: length + count], cpu)
+            binding.bind_ortvalue_input(buffer.past, front)
+            binding.bind_ortvalue_output(buffer.present, front)
+            self._place_rows(buffer.rows, count, array.shape[1] if buffer.axis else None)
+            if buffer.shape is not None:
+                cache.shapes[number][buffer.axis] = length
+                shape = np.array(cache.shapes[number], np.int64)
+                self._alive.append(shape)
+                binding.bind_ortvalue_input(buffer.shape, borrow(shape))
+        for rows, _, positions in self._rows.values():
+            rows[..., 0] = positions + length
+
+    def _place_rows(self, name: str, count: int, places: int | None) -> None:
+        """Bind the places of new rows, for a step that begins at 0: unless those of the last step do."""
+        if name in self._rows and self._rows[name][1] == (count, places):
+            return
+        positions = np.arange(count)
+        if places is None:
+            rows = positions[:, None].copy()
+        else:
+            rows = np.stack(np.broadcast_arrays(positions, np.arange(places)[:, None]), axis=-1)
+        self._rows[name] = (rows, (count, places), positions)
+        self._binding.bind_ortvalue_input(name, borrow(rows))
+
+
+__all__ = ["DEFAULT_CAPACITY", "DecodeLoop"]
