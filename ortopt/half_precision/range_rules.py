@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.half_precision.arguments import is_single
 from ortopt.half_precision.constants import Fit, Magnitudes
-from ortopt.half_precision.origins import Origins, is_root, is_square
+from ortopt.half_precision.origins import Origins, is_compared_sum, is_root, is_square
 from ortopt.semantics.op_traits import DEQUANTIZERS, ELEMENTWISE, MOVING, QUANTIZERS, RANDOM_OPS, REDUCTIONS
 
 WIDE: Final = frozenset(
@@ -63,7 +63,7 @@ class RangeRules:
         return ("" if node.domain else self._arithmetic(node)) or self._constants(node)
 
     def _arithmetic(self, node: ir.Node) -> str:
-        if is_square(node) or (node.op_type in WIDE and not is_root(node)):
+        if is_square(node) or (node.op_type in WIDE and not is_root(node) and not is_compared_sum(node)):
             return "its numbers may leave the range"
         if node.op_type in PRECISE:
             return "it needs the precision"

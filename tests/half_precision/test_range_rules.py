@@ -168,3 +168,26 @@ def test_sums_of_integers_are_scaled_in_float32() -> None:
     assert dtypes(result, "Mul") == ["float"]
     assert dtypes(result, "MatMul") == ["float16"]
     check_numbers(text, result)
+
+
+@pytest.mark.parametrize(
+    ("more", "dtype"),
+    [
+        ("b = Greater (s, c)", "float16"),
+        ("b = Less (c, s)", "float16"),
+        ("q = Greater (s, c) r = Equal (s, c) b = And (q, r)", "float16"),
+        ("b = Greater (s, s)", "float"),
+        ("b = Greater (s, far)", "float"),
+        ("b = Greater (s, c) z = Mul (s, c)", "float"),
+    ],
+)
+def test_a_sum_that_is_only_compared_may_be_infinite(more: str, dtype: str) -> None:
+    text = f"""main (float[2,4] x) => (float[2,4] y, bool b) <{EYE}, float c = {{3}}, float far = {{60000}}> {{
+        m = MatMul (x, w) s = ReduceSum <keepdims = 0> (m) {more} y = MatMul (m, w) }}"""
+    if "z =" in more:
+        text = text.replace("bool b)", "bool b, float z)")
+    result = converted(text)
+    assert dtypes(result, "ReduceSum") == [dtype]
+    for scale in (1e3, 6e4, -6e4, 0.0):
+        feeds = {"x": np.full((2, 4), scale, np.float32)}
+        assert run(result, feeds)[1] == run(converted(text, keep=("*",)), feeds)[1]
