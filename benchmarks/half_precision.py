@@ -1,13 +1,15 @@
 """Conversions to float16 side by side on the zoo: ``python -m benchmarks.half_precision`` (a part of ``make bench``).
 
-``--models`` takes names in the zoo and paths of files. Each tool converts in a process of its own, from nothing to the written file. A result counts as loaded if ONNX Runtime
-makes a session of it; its error is that of a copy that rounds each result to 16 bits, as a GPU does, on the inputs of
-the verification (`ortopt.half_precision.rounded_copy` says why a plain run on the CPU shows nothing).
+``--models`` takes names in the zoo and paths of files. Each tool converts in a process of its own, from nothing to the
+written file. A result counts as loaded if ONNX Runtime makes a session of it; its error is that of a copy that rounds
+each result to 16 bits, as a GPU does, on the inputs of the verification, or for a file on inputs that no tool has seen
+(`ortopt.half_precision.rounded_copy` says why a plain run on the CPU shows nothing).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
@@ -31,7 +33,9 @@ from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
+from ortopt.verification.draws import Draw
 from ortopt.verification.inputs import draw_inputs
+from ortopt.verification.randomness import GivenValues
 from ortopt.verification.slice_errors import slice_error
 
 TOLERANCE = 1e-2
@@ -130,8 +134,12 @@ def judge(source: str, result: str, answer: str) -> None:
     _infer(model)
     original = load(source)
     name = Path(source).stem
-    feeds = dict(zoo.inputs(name)) if name in zoo.names() else draw_inputs(original, seed=_UNSEEN)
-    pairs = zip(_run(original, feeds), _run(rounded_copy(model, ir.DataType.FLOAT16), feeds), strict=True)
+    feeds = dict(zoo.inputs(name)) if name in zoo.names() else _drawn(original)
+    copy = rounded_copy(model, ir.DataType.FLOAT16)
+    if GivenValues.are_needed(original):  # both draw the same random numbers
+        fixed = GivenValues(original)
+        original, (copy, _) = fixed.original, fixed.of(copy)
+    pairs = zip(_run(original, feeds), _run(copy, feeds), strict=True)
     facts = {
         "error": max((slice_error(*pair) for pair in pairs), default=0.0),
         "casts": sum(1 for _ in casts(model)),
@@ -140,6 +148,16 @@ def judge(source: str, result: str, answer: str) -> None:
         "nodes": _count(model),
     }
     Path(answer).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _drawn(original: ir.Model) -> Mapping[str, np.ndarray]:
+    """Inputs with which a model runs."""
+    for how in (Draw(), Draw(size=8), Draw(size=4), Draw(size=1)):
+        feeds = draw_inputs(original, seed=_UNSEEN, how=how)
+        with contextlib.suppress(Exception):  # sizes that do not belong together, for example
+            _run(original, feeds)
+            return feeds
+    raise ValueError(f"no inputs are found with which {original.graph.name!r} runs")
 
 
 def _infer(model: ir.Model) -> None:
@@ -154,7 +172,7 @@ def _count(model: ir.Model, op: str = "") -> int:
 def _loaded_casts(graph: onnx.GraphProto) -> int:
     """The Casts of a graph that ONNX Runtime wrote: not a valid one where it added Casts in branches of one name."""
     inner = (attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g"))
-    return sum(node.op_type == "Cast" for node in graph.node) + sum(map(_loaded_casts, inner))
+    return sum(1 for node in graph.node if node.op_type == "Cast") + sum(map(_loaded_casts, inner))
 
 
 def _judged(row: Row, source: Path, result: Path) -> Row:

@@ -20,6 +20,7 @@ _ENLARGING: Final = frozenset({"Exp", "Pow", "ReduceProd", "ReduceSum", "ReduceS
 _ADDING_INTEGERS: Final = frozenset({"ConvInteger", "MatMulInteger"})
 """Ops whose results are sums of products of 8 bits, which are scaled afterwards."""
 
+_PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
 _SUMS: Final = frozenset({"ReduceL1", "ReduceSum"})
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _COMPARED: Final = 2.0**15
@@ -80,7 +81,9 @@ class Origins:
             and (adding := above.producer()) is not None
         ):
             return adding.op_type in _ADDING_INTEGERS
-        if is_square(node) or (node.op_type in _ENLARGING and not is_root(node) and not is_compared_sum(node)):
+        if gives_squares_to_products(node) or is_compared_sum(node):
+            return False
+        if is_square(node) or (node.op_type in _ENLARGING and not is_root(node)):
             return True
         floats = [value for value in computed if is_single(value)]
         stays = node.op_type in _STAY_LARGE and node.op_type not in _SHRINKING
@@ -121,6 +124,31 @@ def _is_moderate_comparison(node: ir.Node, position: int) -> bool:
     return tensor is not None and tensor.size == 1 and abs(float(tensor.numpy().reshape(-1)[0])) <= _COMPARED
 
 
+def gives_squares_to_products(node: ir.Node) -> bool:
+    """Whether a node squares for matrix products and the like alone: they read it in 16 bits, wherever it is computed.
+
+    A square that is computed in float32 between Casts is the very number that a kernel of 16 bits gives.
+    """
+    if not (is_square(node) or _is_second_power(node)):
+        return False
+    pending = [node.outputs[0]]
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output():
+            return False
+        for reader in (use.node for use in value.uses()):
+            if reader.op_type in MOVING and not reader.domain:
+                pending.extend(reader.outputs)
+            elif reader.op_type not in _PRODUCTS:
+                return False
+    return True
+
+
+def _is_second_power(node: ir.Node) -> bool:
+    tensor = semantics.constant_tensor(node.inputs[1]) if node.op_type == "Pow" and not node.domain else None
+    return tensor is not None and tensor.size == 1 and float(tensor.numpy().reshape(-1)[0]) == 2.0
+
+
 def _is_outer_product(node: ir.Node) -> bool:
     """Whether a product adds nothing up: positions times frequencies."""
     if node.op_type not in {"MatMul", "Einsum"}:
@@ -129,4 +157,4 @@ def _is_outer_product(node: ir.Node) -> bool:
     return node.op_type == "Einsum" or (shape is not None and len(shape) > 1 and shape[-1] == 1)
 
 
-__all__ = ["Origins", "is_compared_sum", "is_root", "is_square"]
+__all__ = ["Origins", "gives_squares_to_products", "is_compared_sum", "is_root", "is_square"]

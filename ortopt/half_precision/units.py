@@ -119,7 +119,7 @@ class Units:
         self._form = form
         self._providers = tuple(providers)
         self.magnitudes = Magnitudes(form)
-        self._rules = RangeRules(self.magnitudes)
+        self._rules = RangeRules(model, self.magnitudes, form, token)
         self.all: list[Unit] = []
         self.of_node: dict[ir.Node, Unit] = {}
         self._calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
