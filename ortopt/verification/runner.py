@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.serialization.save import save
+from ortopt.serialization.scan import external_files
 from ortopt.serialization.stored_weights import StoredWeights
 from ortopt.verification.input_sets import InputSet, elements, store_inputs
 from ortopt.verification.inputs import Inputs
@@ -126,13 +127,14 @@ class ModelRunner:
 
 
 def nbytes(source: Source) -> int:
-    """About how large a model is: its file, or its weights."""
+    """About how large a model is: its files, or its weights."""
     if isinstance(source, ir.Model):
         return sum(
             tensor.nbytes for value in source.graph.initializers.values() if (tensor := value.const_value) is not None
         )
     path = Path(source)
-    return sum(file.stat().st_size for file in (path, *path.parent.glob(f"{path.stem}*.data")) if file.is_file())
+    files = {path, *external_files(path)}
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 __all__ = ["ModelRunner", "Source", "nbytes"]
