@@ -70,6 +70,16 @@ def half_arguments(node: ir.Node, opset: int, form: Format, providers: Sequence[
     return None
 
 
+def reason_against(node: ir.Node, opset: int, form: Format) -> str:
+    """Why a node has no arguments of 16 bits, in words; see `half_arguments`."""
+    schema = kernels.schema(node.domain, node.op_type, opset)
+    if schema is None:
+        return "its op is not known"
+    if not any(form.type_text in types for types in schema.constraints.values()):
+        return f"the op has no {form.dtype.name.lower()} in the model's opset"
+    return "no provider that is meant has a kernel of 16 bits for it"
+
+
 def _constraints(formals: Sequence[tuple[str, str]], single: Sequence[bool]) -> dict[int, str]:
     """The type constraint of each argument that is of float32."""
     return {at: formals[min(at, len(formals) - 1)][1] for at, is_one in enumerate(single) if is_one and formals}
@@ -109,4 +119,4 @@ def _types(values: Iterable[ir.Value | None], half: frozenset[int], form: Format
     return types
 
 
-__all__ = ["Arguments", "half_arguments", "is_single"]
+__all__ = ["Arguments", "half_arguments", "is_single", "reason_against"]

@@ -44,6 +44,11 @@ PRECISE: Final = frozenset(
 )
 """Ops of angles and coordinates: a thousandth of a position of 4,000 is several steps."""
 
+PRECISION: Final = "it needs the precision"
+
+_LARGE: Final = 1e30
+"""A format with numbers beyond it has the range of float32: what is wide is still a matter of digits."""
+
 _READS_LARGE: Final = REDUCTIONS | ELEMENTWISE | MOVING | {"Concat"}
 """Ops that stay in float32 behind a square, a power or a sum: the range is needed until a root or a quotient."""
 
@@ -60,6 +65,7 @@ class RangeRules:
 
     def __init__(self, model: ir.Model, magnitudes: Magnitudes, form: Format, token: CancellationToken = NEVER) -> None:
         self._magnitudes = magnitudes
+        self._has_range = form.largest > _LARGE
         self._origins = Origins()
         for graph in scope.graphs(model, token):
             for node in token.checked(graph):
@@ -80,11 +86,11 @@ class RangeRules:
 
     def _arithmetic(self, node: ir.Node) -> str:
         if self._may_leave(node):
-            return "its numbers may leave the range"
+            return PRECISION if self._has_range else "its numbers may leave the range"
         if node.op_type in PRECISE:
-            return "it needs the precision"
+            return PRECISION
         if node.op_type in _READS_LARGE and any(value in self._origins.large for value in node.inputs):
-            return "what it reads may be beyond the range"
+            return PRECISION if self._has_range else "what it reads may be beyond the range"
         if any(value in self._origins.positions for value in node.outputs) and node.op_type not in {"Cast", "CastLike"}:
             return "" if self._rounded.may_give(node) else "it computes with positions"
         return ""
