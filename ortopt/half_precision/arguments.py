@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import kernels
@@ -75,9 +76,17 @@ def reason_against(node: ir.Node, opset: int, form: Format) -> str:
     schema = kernels.schema(node.domain, node.op_type, opset)
     if schema is None:
         return "its op is not known"
-    if not any(form.type_text in types for types in schema.constraints.values()):
-        return f"the op has no {form.dtype.name.lower()} in the model's opset"
+    if not _has(schema, form):
+        name = form.dtype.name.lower()
+        newest = onnx.defs.onnx_opset_version()
+        newer = (at for at in range(opset + 1, newest + 1) if _has(kernels.schema(node.domain, node.op_type, at), form))
+        first = None if node.domain else next(newer, None)
+        return f"the op has no {name}" if first is None else f"the op has {name} from opset {first} on"
     return "no provider that is meant has a kernel of 16 bits for it"
+
+
+def _has(schema: Schema | None, form: Format) -> bool:
+    return schema is not None and any(form.type_text in types for types in schema.constraints.values())
 
 
 def _constraints(formals: Sequence[tuple[str, str]], single: Sequence[bool]) -> dict[int, str]:
