@@ -406,14 +406,14 @@ def test_the_cuda_benchmark_refuses_a_machine_without(monkeypatch: pytest.Monkey
 
 def test_conversions_are_compared_on_the_models_that_all_tools_convert() -> None:
     rows = [
-        half_precision.Row("a", "ours", "ok", 1e-3, 2, 1.0, 10**6, 10**6),
-        half_precision.Row("b", "ours", "ok", 2e-3, 5, 1.0, 10**6, 10**6),
-        half_precision.Row("a", "other", "ok", math.inf, 7, 2.0, 10**6, 2 * 10**6),
+        half_precision.Row("a", "ours", "ok", 1e-3, 2, 3, 4, 9, 1.0, 10**6, 10**6),
+        half_precision.Row("b", "ours", "ok", 2e-3, 5, 6, 7, 9, 1.0, 10**6, 10**6),
+        half_precision.Row("a", "other", "ok", math.inf, 7, 8, 10, 11, 2.0, 10**6, 2 * 10**6),
         half_precision.Row("b", "other", "does not run: it crashed"),
     ]
     text = half_precision.summary(rows)
-    assert "| ours | 2 of 2 | 2 of 2 | 0.002 | 2 | 1 | 1 | 1 |" in text
-    assert "| other | 1 of 2 | 0 of 2 | nan | 7 | 2 | 1 | 2 |" in text
+    assert "| ours | 2 of 2 | 2 of 2 | 0.002 | 2 | 3 | 4 | 9 | 1 | 1 | 1 |" in text
+    assert "| other | 1 of 2 | 0 of 2 | nan | 7 | 8 | 10 | 11 | 2 | 1 | 2 |" in text
     assert "the 1 models" in text
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.magnitudes import need_no_larger, need_scaled_near
+from ortopt.analysis.magnitudes import need_digits, need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -59,6 +59,7 @@ class GemmBnFusion(RewriteRule[Found]):
         need(finite, "a folded number would not be finite", gemm)
         gain = np.abs(matrix.astype(np.float64)).sum(axis=1 if by_rows else 0) * abs(attribute(gemm, "alpha", 1.0))
         need_scaled_near(lambda: gain, scale, tensor.dtype, gemm)
+        need_digits(b, matrix, tensor.dtype, gemm)
         need_no_larger(np.abs(bias), (1.0, c.astype(np.float64), gain), tensor.dtype, gemm)
         return Found((gemm, root), b, c)
 

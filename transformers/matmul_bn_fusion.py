@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.magnitudes import need_scaled_near
+from ortopt.analysis.magnitudes import need_digits, need_scaled_near
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -76,6 +76,7 @@ class MatMulBnFusion(RewriteRule[Found]):
         finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in (b, c))
         need(finite, "a folded number would not be finite", node)
         need_scaled_near(lambda: np.abs(matrix.astype(np.float64)).sum(axis=0), scale, tensor.dtype, node)
+        need_digits(b, matrix, tensor.dtype, node)
         return Found((node, *path, root), b, c)
 
     def rewrite(self, found: Found) -> ir.Node:

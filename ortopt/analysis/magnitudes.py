@@ -14,16 +14,40 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import scope
 from ortopt.graph.match import FLOAT16, need
 
 Magnitudes = np.ndarray[Any, Any]
 
 WIDE, NARROW = 2.0**24, 2.0**4
 
+SMALLEST_HALF = 2.0**-14
+"""The smallest number of full precision in float16."""
+
 
 def furthest(kind: ir.DataType) -> float:
     """The factor that may lie between a value that disappears and one that stays: 2^24, in float16 2^4."""
     return NARROW if kind == FLOAT16 else WIDE
+
+
+def need_digits(weights: Magnitudes, before: Magnitudes, kind: ir.DataType, about: ir.Node) -> None:
+    """Refuse where folded weights would vanish in float16, in which they are or will be: a scale of its own would not.
+
+    Args:
+        weights: The folded weights.
+        before: The weights before.
+        kind: Their element type.
+        about: The node that reads them.
+
+    Raises:
+        Refusal: If they would.
+    """
+    graph = about.graph
+    is_half = kind == FLOAT16 or (isinstance(graph, ir.Graph) and scope.of(graph).options.float16)
+    if is_half:
+        largest, was = (float(np.abs(array).max(initial=0.0)) for array in (weights, before))
+        vanishes = 0 < largest < SMALLEST_HALF <= was
+        need(not vanishes, "the weights would vanish in float16", about)
 
 
 def need_near(
@@ -101,4 +125,4 @@ def _reason(how: str, kind: ir.DataType) -> str:
     return f"a value that disappears may be more than 2^{int(math.log2(furthest(kind)))} times {how} than all that stay"
 
 
-__all__ = ["furthest", "need_near", "need_no_larger", "need_scaled_near"]
+__all__ = ["furthest", "need_digits", "need_near", "need_no_larger", "need_scaled_near"]

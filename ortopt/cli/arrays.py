@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
+    from ortopt.analysis.dimensions import Shapes
     from ortopt.cli.models import ModelArgument
     from ortopt.verification.inputs import Interface
 
@@ -22,7 +23,12 @@ HINT: Final = "on drawn inputs: --inputs gives it others"
 
 
 def candidates(
-    argument: ModelArgument, model: ir.Model, path: str | None, seed: int, sizes: Mapping[str, int]
+    argument: ModelArgument,
+    model: ir.Model,
+    path: str | None,
+    seed: int,
+    sizes: Mapping[str, int],
+    shapes: Shapes | None = None,
 ) -> Iterator[tuple[dict[str, Any], bool]]:
     """Inputs to try, the most natural first, and whether they are drawn: the user's, the zoo's, or as `verify` draws.
 
@@ -32,6 +38,7 @@ def candidates(
         path: An .npz file of the user's, or None.
         seed: Seed of drawn inputs.
         sizes: Sizes of symbolic dimensions in drawn inputs.
+        shapes: Shapes of drawn inputs.
 
     Raises:
         UsageError: A size is of no dimension, or an input cannot be drawn.
@@ -40,10 +47,8 @@ def candidates(
     from ortopt.cli import models
     from ortopt.errors import UsageError
     from ortopt.verification.draws import initial_draws
-    from ortopt.verification.inputs import Interface
 
-    interface = Interface(model)
-    check_sizes(interface, sizes, path)
+    interface, sizes = sized_interface(model, sizes, shapes or {}, path)
     if path is not None:
         yield models.verification_inputs(path, argument, {}) or {}, False
         return
@@ -51,7 +56,7 @@ def candidates(
         from ortopt import zoo
 
         yield zoo.inputs(argument.zoo, seed, sizes=sizes), True
-    if argument.zoo is None or sizes:
+    if argument.zoo is None or sizes or shapes:
         for i, how in enumerate(initial_draws()):
             try:
                 drawn = interface.draw(seed=seed, sizes=sizes, how=how)
@@ -60,6 +65,40 @@ def candidates(
                     raise
                 continue  # some are large
             yield drawn, True
+
+
+def sized_interface(
+    model: ir.Model, sizes: Mapping[str, int], shapes: Shapes, path: str | None
+) -> tuple[Interface, Mapping[str, int]]:
+    """The inputs of a model as they are drawn, and the sizes of its symbols.
+
+    Args:
+        model: The model; it is not changed.
+        sizes: Of ``--dim``, by the symbol's name.
+        shapes: Of ``--input-shape``, by the input's name; None is a size that stays as it is.
+        path: An .npz file of the user's, or None.
+
+    Raises:
+        UsageError: They would have no effect, or contradict the model or each other.
+    """
+    from ortopt.analysis.dimensions import sizes_of_symbols
+    from ortopt.errors import UsageError
+    from ortopt.terminal_text import quoted
+    from ortopt.verification.inputs import Interface
+
+    check_sizes(Interface(model), sizes, path)
+    if shapes and path is not None:
+        raise UsageError("--input-shape gives sizes to random inputs: leave it out with --inputs")
+    chosen = sizes_of_symbols(model, sizes, shapes)
+    for value in model.graph.inputs:
+        wanted = shapes.get(value.name or "", ()) if value.shape is not None else ()
+        for size, dim in zip(wanted, value.shape or (), strict=False):
+            if size is not None and isinstance(dim, int) and dim != size:
+                raise UsageError(
+                    f"input {quoted(value.name)} has a dimension that is {dim} in the file, not {size}:"
+                    " ortopt optimize --input-shape changes it"
+                )
+    return Interface(model, shapes=shapes), chosen
 
 
 def check_sizes(interface: Interface, sizes: Mapping[str, int], path: str | None) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("input_shapes", help_="The shape of a drawn input.")
 @run_option("providers")
 @run_option("custom_op_libraries")
 @click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: ONNX Runtime's]")
@@ -155,12 +156,14 @@ def _compared(
     """For each of several models of one interface its versions' figures, all measured in turns."""
     from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays, files, measured_inputs
-    from ortopt.option_kinds import named_sizes
+    from ortopt.option_kinds import named_shapes, named_sizes
     from ortopt.serialization.load import load
     from ortopt.system.temporary_files import temporary_folder
 
     sizes = named_sizes("--dim", flags["dims"])
-    candidates = arrays.candidates(arguments[0], load(arguments[0].source), flags["inputs"], flags["seed"], sizes)
+    shapes = named_shapes("--input-shape", flags["input_shapes"])
+    loaded = load(arguments[0].source)
+    candidates = arrays.candidates(arguments[0], loaded, flags["inputs"], flags["seed"], sizes, shapes)
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
         inputs = folder / "inputs.npz"

@@ -28,6 +28,7 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: random inputs]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("input_shapes", help_="The shape of a drawn input.")
 @run_option("providers")
 @run_option("custom_op_libraries")
 @click.option(
@@ -68,7 +69,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     from ortopt.cli import arrays, files, models
     from ortopt.cli.warning import warn
     from ortopt.errors import UsageError
-    from ortopt.option_kinds import commas, named_sizes
+    from ortopt.option_kinds import commas, named_shapes, named_sizes
     from ortopt.serialization.load import load
 
     if flags["export_specialized"] == files.STREAM:
@@ -87,9 +88,9 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         run = _Run(argument, commas(flags["providers"]), flags)
-        outputs = run.first(
-            arrays.candidates(argument, loaded, flags["inputs"], flags["seed"], named_sizes("--dim", flags["dims"]))
-        )
+        sizes = named_sizes("--dim", flags["dims"])
+        shapes = named_shapes("--input-shape", flags["input_shapes"])
+        outputs = run.first(arrays.candidates(argument, loaded, flags["inputs"], flags["seed"], sizes, shapes))
         run.again(flags["repeat"] - 1)
     for text in dict.fromkeys(
         str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("result", metavar="B")
 @click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: several sets of random inputs]")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("input_shapes", help_="The shape of a drawn input.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @click.option("--thorough", is_flag=True, help="Compare on many more sets of random inputs.")
 @run_option("rtol", help_="Relative tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
@@ -49,9 +50,8 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.cli.run_options import checked_files
     from ortopt.cli.warning import warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
-    from ortopt.option_kinds import commas, named_sizes
+    from ortopt.option_kinds import commas, named_shapes, named_sizes
     from ortopt.serialization.load import load
-    from ortopt.verification.inputs import Interface
     from ortopt.verification.verify import verify
 
     if flags["thorough"] and flags["inputs"] is not None:
@@ -63,9 +63,10 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     if absent := in_place_of(providers):
         warn(absent)
     providers = list(here(providers))
-    sizes = named_sizes("--dim", flags["dims"])
+    sizes: Mapping[str, int] = named_sizes("--dim", flags["dims"])
     loaded, _ = [load(argument.source) for argument in (first, second)]  # errors name the broken file
-    arrays.check_sizes(Interface(loaded), sizes, flags["inputs"])
+    shapes = named_shapes("--input-shape", flags["input_shapes"])
+    interface, sizes = arrays.sized_interface(loaded, sizes, shapes, flags["inputs"])
     inputs = models.verification_inputs(flags["inputs"], first, sizes)
     outcome = verify(
         first.source,
@@ -73,6 +74,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         inputs=inputs,
         seed=flags["seed"],
         sizes=sizes,
+        interface=interface,
         providers=list(dict.fromkeys(providers)),
         timeout=flags["timeout"],
         rtol=flags["rtol"],

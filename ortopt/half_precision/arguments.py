@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import kernels
@@ -70,6 +71,24 @@ def half_arguments(node: ir.Node, opset: int, form: Format, providers: Sequence[
     return None
 
 
+def reason_against(node: ir.Node, opset: int, form: Format) -> str:
+    """Why a node has no arguments of 16 bits, in words; see `half_arguments`."""
+    schema = kernels.schema(node.domain, node.op_type, opset)
+    if schema is None:
+        return "its op is not known"
+    if not _has(schema, form):
+        name = form.dtype.name.lower()
+        newest = onnx.defs.onnx_opset_version()
+        newer = (at for at in range(opset + 1, newest + 1) if _has(kernels.schema(node.domain, node.op_type, at), form))
+        first = None if node.domain else next(newer, None)
+        return f"the op has no {name}" if first is None else f"the op has {name} from opset {first} on"
+    return "no provider that is meant has a kernel of 16 bits for it"
+
+
+def _has(schema: Schema | None, form: Format) -> bool:
+    return schema is not None and any(form.type_text in types for types in schema.constraints.values())
+
+
 def _constraints(formals: Sequence[tuple[str, str]], single: Sequence[bool]) -> dict[int, str]:
     """The type constraint of each argument that is of float32."""
     return {at: formals[min(at, len(formals) - 1)][1] for at, is_one in enumerate(single) if is_one and formals}
@@ -109,4 +128,4 @@ def _types(values: Iterable[ir.Value | None], half: frozenset[int], form: Format
     return types
 
 
-__all__ = ["Arguments", "half_arguments", "is_single"]
+__all__ = ["Arguments", "half_arguments", "is_single", "reason_against"]

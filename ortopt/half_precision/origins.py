@@ -20,6 +20,12 @@ _ENLARGING: Final = frozenset({"Exp", "Pow", "ReduceProd", "ReduceSum", "ReduceS
 _ADDING_INTEGERS: Final = frozenset({"ConvInteger", "MatMulInteger"})
 """Ops whose results are sums of products of 8 bits, which are scaled afterwards."""
 
+_PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
+_SUMS: Final = frozenset({"ReduceL1", "ReduceSum"})
+_COMPARISONS: Final = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_COMPARED: Final = 2.0**15
+"""A number that is compared with one up to here compares alike as an infinity."""
+
 _STAY_LARGE: Final = MOVING | REDUCTIONS | {"Abs", "Add", "Concat", "Max", "Mean", "Mul", "Neg", "Sub", "Sum", "Where"}
 _SHRINKING: Final = frozenset({"ReduceLogSum", "ReduceLogSumExp"})
 
@@ -75,6 +81,8 @@ class Origins:
             and (adding := above.producer()) is not None
         ):
             return adding.op_type in _ADDING_INTEGERS
+        if gives_squares_to_products(node) or is_compared_sum(node):
+            return False
         if is_square(node) or (node.op_type in _ENLARGING and not is_root(node)):
             return True
         floats = [value for value in computed if is_single(value)]
@@ -97,6 +105,50 @@ def is_root(node: ir.Node) -> bool:
     return tensor is not None and tensor.size == 1 and float(tensor.numpy().reshape(-1)[0]) in {0.5, 1.0}
 
 
+def is_compared_sum(node: ir.Node) -> bool:
+    """Whether a node gives sums that are only compared with moderate numbers: an infinite one compares as it would.
+
+    Kernels for 16 bits add up in float32, so that no infinities meet; and a sum does not vanish, as sums of numbers of
+    16 bits are multiples of the smallest one.
+    """
+    if node.op_type not in _SUMS or node.domain or node.outputs[0].is_graph_output():
+        return False
+    uses = node.outputs[0].uses()
+    return bool(uses) and all(_is_moderate_comparison(*use) for use in uses)
+
+
+def _is_moderate_comparison(node: ir.Node, position: int) -> bool:
+    if node.domain or node.op_type not in _COMPARISONS:
+        return False
+    tensor = semantics.constant_tensor(node.inputs[1 - position])
+    return tensor is not None and tensor.size == 1 and abs(float(tensor.numpy().reshape(-1)[0])) <= _COMPARED
+
+
+def gives_squares_to_products(node: ir.Node) -> bool:
+    """Whether a node squares for matrix products and the like alone: they read it in 16 bits, wherever it is computed.
+
+    A square that is computed in float32 between Casts is the very number that a kernel of 16 bits gives.
+    """
+    if not (is_square(node) or _is_second_power(node)):
+        return False
+    pending = [node.outputs[0]]
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output():
+            return False
+        for reader in (use.node for use in value.uses()):
+            if reader.op_type in MOVING and not reader.domain:
+                pending.extend(reader.outputs)
+            elif reader.op_type not in _PRODUCTS:
+                return False
+    return True
+
+
+def _is_second_power(node: ir.Node) -> bool:
+    tensor = semantics.constant_tensor(node.inputs[1]) if node.op_type == "Pow" and not node.domain else None
+    return tensor is not None and tensor.size == 1 and float(tensor.numpy().reshape(-1)[0]) == 2.0
+
+
 def _is_outer_product(node: ir.Node) -> bool:
     """Whether a product adds nothing up: positions times frequencies."""
     if node.op_type not in {"MatMul", "Einsum"}:
@@ -105,4 +157,4 @@ def _is_outer_product(node: ir.Node) -> bool:
     return node.op_type == "Einsum" or (shape is not None and len(shape) > 1 and shape[-1] == 1)
 
 
-__all__ = ["Origins", "is_root", "is_square"]
+__all__ = ["Origins", "gives_squares_to_products", "is_compared_sum", "is_root", "is_square"]

@@ -7,9 +7,19 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
 from ortopt.half_precision.arguments import is_single
 from ortopt.half_precision.constants import Fit, Magnitudes
-from ortopt.half_precision.origins import Origins, is_root, is_square
+from ortopt.half_precision.formats import Format
+from ortopt.half_precision.origins import (
+    Origins,
+    gives_squares_to_products,
+    is_compared_sum,
+    is_root,
+    is_square,
+)
+from ortopt.half_precision.positions import RoundedPositions
 from ortopt.semantics.op_traits import DEQUANTIZERS, ELEMENTWISE, MOVING, QUANTIZERS, RANDOM_OPS, REDUCTIONS
 
 WIDE: Final = frozenset(
@@ -34,6 +44,11 @@ PRECISE: Final = frozenset(
 )
 """Ops of angles and coordinates: a thousandth of a position of 4,000 is several steps."""
 
+PRECISION: Final = "it needs the precision"
+
+_LARGE: Final = 1e30
+"""A format with numbers beyond it has the range of float32: what is wide is still a matter of digits."""
+
 _READS_LARGE: Final = REDUCTIONS | ELEMENTWISE | MOVING | {"Concat"}
 """Ops that stay in float32 behind a square, a power or a sum: the range is needed until a root or a quotient."""
 
@@ -42,20 +57,27 @@ class RangeRules:
     """Says why a node must compute in float32.
 
     Args:
+        model: The model.
         magnitudes: The magnitudes of constants.
+        form: The format.
+        token: Cancellation token.
     """
 
-    def __init__(self, magnitudes: Magnitudes) -> None:
+    def __init__(self, model: ir.Model, magnitudes: Magnitudes, form: Format, token: CancellationToken = NEVER) -> None:
         self._magnitudes = magnitudes
+        self._has_range = form.largest > _LARGE
         self._origins = Origins()
+        for graph in scope.graphs(model, token):
+            for node in token.checked(graph):
+                self._origins.follow(node)
+        self._rounded = RoundedPositions(self._origins, magnitudes, form, self.reason)
 
     def reason(self, node: ir.Node) -> str:
         """Why a node stays as it is, in words; empty where nothing speaks against 16 bits.
 
         Args:
-            node: A node; those before it have been asked about.
+            node: A node.
         """
-        self._origins.follow(node)
         if semantics.key(node) in RANDOM_OPS:
             return "it is random"
         if semantics.key(node) in DEQUANTIZERS | QUANTIZERS or _is_in_quantized_unit(node):
@@ -63,15 +85,20 @@ class RangeRules:
         return ("" if node.domain else self._arithmetic(node)) or self._constants(node)
 
     def _arithmetic(self, node: ir.Node) -> str:
-        if is_square(node) or (node.op_type in WIDE and not is_root(node)):
-            return "its numbers may leave the range"
+        if self._may_leave(node):
+            return PRECISION if self._has_range else "its numbers may leave the range"
         if node.op_type in PRECISE:
-            return "it needs the precision"
+            return PRECISION
         if node.op_type in _READS_LARGE and any(value in self._origins.large for value in node.inputs):
-            return "what it reads may be beyond the range"
+            return PRECISION if self._has_range else "what it reads may be beyond the range"
         if any(value in self._origins.positions for value in node.outputs) and node.op_type not in {"Cast", "CastLike"}:
-            return "it computes with positions"
+            return "" if self._rounded.may_give(node) else "it computes with positions"
         return ""
+
+    def _may_leave(self, node: ir.Node) -> bool:
+        """Whether results may be beyond the range, and someone needs them."""
+        is_wide = is_square(node) or (node.op_type in WIDE and not is_root(node))
+        return is_wide and not is_compared_sum(node) and not gives_squares_to_products(node)
 
     def _constants(self, node: ir.Node) -> str:
         for value in node.inputs:

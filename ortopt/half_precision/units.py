@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.half_precision.arguments import half_arguments, is_single
+from ortopt.half_precision.arguments import half_arguments, is_single, reason_against
 from ortopt.half_precision.constants import Fit, Magnitudes
 from ortopt.half_precision.formats import Format
 from ortopt.half_precision.range_rules import RangeRules
@@ -119,7 +119,7 @@ class Units:
         self._form = form
         self._providers = tuple(providers)
         self.magnitudes = Magnitudes(form)
-        self._rules = RangeRules(self.magnitudes)
+        self._rules = RangeRules(model, self.magnitudes, form, token)
         self.all: list[Unit] = []
         self.of_node: dict[ir.Node, Unit] = {}
         self._calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
@@ -185,7 +185,7 @@ class Units:
                 else half_arguments(node, opset, self._form, self._providers)
             )
             if arguments is None:
-                self._stay(values, uses, why or "no provider that is meant has a kernel of 16 bits for it", node)
+                self._stay(values, uses, why or reason_against(node, opset, self._form), node)
                 return
             kept = [use for use in uses if use.position not in arguments.inputs]
             stays = [value for at, value in enumerate(node.outputs) if value in values and at not in arguments.outputs]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.half_precision.formats import BFLOAT16
+from ortopt.half_precision.formats import BFLOAT16, Format
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.observers import Observer
 from ortopt.optimization.half_precision_conversion import (
@@ -28,6 +28,10 @@ from ortopt.optimization.result import OptimizeResult, PassTotal, Summary
 from ortopt.optimization.run import Optimization, Source
 from ortopt.options import Options, TransformerLevel
 from ortopt.transformer import GraphTransformer
+from ortopt.verification.runner import nbytes
+
+_LARGE: Final = 1 << 30
+"""Bytes of weights in 16 bits from which a model does not run as it is."""
 
 if TYPE_CHECKING:
     from ortopt.verification.verify import Reference, Verification
@@ -126,10 +130,17 @@ class HalfPrecisionOptimization(Optimization):
             transformers=self._transformers,
             observers=self._given_observers,
             cancellation=self.token,
-            rounded=format_of(self._asked) is BFLOAT16,
+            rounded=format_of(self._asked) if self._runs_as_a_copy(converted) else None,
         )
         self._behind.leave_out(self._transformation.left_out)
         self._behind.transform()
+
+    def _runs_as_a_copy(self, converted: ir.Model) -> bool:
+        """Whether what is behind the conversion is verified as rounded copies.
+
+        That is where no CPU computes it, and where ONNX Runtime would cast all weights of a large model at once.
+        """
+        return format_of(self._asked) is BFLOAT16 or nbytes(converted) > _LARGE
 
     def _inputs_behind(self, inputs: Mapping[str, np.ndarray] | None) -> Mapping[str, np.ndarray] | None:
         """Inputs as the converted model takes them."""
@@ -160,9 +171,9 @@ class HalfPrecisionOptimization(Optimization):
 
 
 class _RunBehind(Optimization):
-    """The run behind the conversion; what no CPU computes is verified as copies that it does compute."""
+    """The run behind the conversion; in a format in which copies are rounded, if any, it is verified as such."""
 
-    def __init__(self, source: Source, options: Options, *, rounded: bool, **more: Any) -> None:
+    def __init__(self, source: Source, options: Options, *, rounded: Format | None, **more: Any) -> None:
         super().__init__(source, options, **more)
         self._rounded = rounded
 
@@ -178,12 +189,13 @@ class _RunBehind(Optimization):
         self, inputs: Mapping[str, np.ndarray] | None = None, providers: Sequence[str] | None = None
     ) -> Reference:
         """The converted model to compare results with; a rounded copy runs on the CPU."""
-        if not self._rounded:
+        if self._rounded is None:
             return super().reference(inputs, providers)
+        dtype = self._rounded.dtype
         from ortopt.verification.verify import RenderedReference
 
         def copy(model: ir.Model) -> ir.Model:
-            return rounded_copy(model, BFLOAT16.dtype, self.token.with_timeout(None))
+            return rounded_copy(model, dtype, self.token.with_timeout(None))
 
         original = self._transformation.pipeline.load(self.token.with_timeout(None))
         return RenderedReference(copy, original, inputs=inputs, thorough=self.is_thorough, token=self.token)

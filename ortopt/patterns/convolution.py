@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.magnitudes import need_no_larger, need_scaled_near
+from ortopt.analysis.magnitudes import need_digits, need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -128,6 +128,8 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
     need(finite and (weight is None or _is_finite(weight)), "a folded number would not be finite", convolution)
     if scale is not None:
         need_scaled_near(lambda: _gain(convolution), scale, kind, convolution)
+        assert weight is not None
+        need_digits(weight, array_of(convolution.inputs[1]), kind, convolution)
     need_no_larger(np.abs(before), (1.0, bias, lambda: _gain(convolution)), kind, old_bias)
     return Folded((convolution, after), weight, rounded)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from ortopt.serialization.encode import encode
 from ortopt.serialization.load import SOURCE_KEY, Origin
 from ortopt.serialization.message import Part
 from ortopt.serialization.output_files import TemporaryOutput, locked, remove_old_data, remove_stray_files
-from ortopt.serialization.tensor_encoding import Place
+from ortopt.serialization.tensor_encoding import Placing
 from ortopt.system.files import same_file
 from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.terminal_text import one_line, quoted
@@ -105,6 +104,24 @@ def save(
         raise OutputError(f"cannot write {label}: {one_line(error.strerror or error)}") from error
 
 
+def save_structure(model: ir.Model, path: Path, place: Placing, token: CancellationToken = NEVER) -> None:
+    """Write a model whose large weights lie elsewhere to a new file, which nobody waits for.
+
+    Args:
+        model: The model; it is not changed.
+        path: The file.
+        place: Where each weight lies.
+        token: Cancellation token.
+
+    Raises:
+        OutputError: It cannot be expressed.
+        OSError: The file cannot be written.
+    """
+    parts = _Writer(model, provenance=False, token=token).encoded(place)
+    with without_garbage_collection(), path.open("wb") as file:
+        _write(parts, token, file)
+
+
 class _Writer:
     """Writes one model."""
 
@@ -114,14 +131,14 @@ class _Writer:
         self._provenance = provenance
         self._origin: Origin | None = model.meta.get(SOURCE_KEY)
 
-    def _encoded(self, place: Callable[[ir.TensorProtocol, bool], Place | None] | None = None) -> list[Part]:
+    def encoded(self, place: Placing | None = None) -> list[Part]:
         types = self._origin is None or self._origin.typed
         return encode(self._model, place=place, types=types, provenance=self._provenance, token=self._token)
 
     def to_stream(self, stream: BinaryIO, external_data: ExternalData) -> Saved:
         if external_data in {"copy", "reuse"}:
             raise OutputError(f"external data cannot be written beside a stream ({external_data!r})")
-        parts = self._encoded()
+        parts = self.encoded()
         size = _size(parts)
         if size > INLINE_LIMIT:
             raise OutputError(f"with inline weights it would have {size} bytes; protobuf's limit is 2 GB")
@@ -139,7 +156,7 @@ class _Writer:
         folder = path.absolute().parent
         if not folder.is_dir():
             raise OutputError(f"there is no folder {quoted(str(folder))}")
-        inline = self._encoded() if external_data in {"auto", "inline"} else None
+        inline = self.encoded() if external_data in {"auto", "inline"} else None
         size = 0 if inline is None else _size(inline)
         if external_data == "inline" and size > INLINE_LIMIT:
             raise OutputError(f"with inline weights it would have {size} bytes; protobuf's limit is 2 GB")
@@ -164,9 +181,9 @@ class _Writer:
 
     def _with_data_file(self, path: Path, folder: Path, *, reuse: bool) -> Saved:
         layout = DataLayout(folder, reuse)
-        if _size(self._encoded(layout.place)) > INLINE_LIMIT:
+        if _size(self.encoded(layout.place)) > INLINE_LIMIT:
             layout.attributes_too = True
-        self._encoded(layout.place)
+        self.encoded(layout.place)
         with contextlib.ExitStack() as stack:
             data: TemporaryOutput | None = None
             if layout.tensors:
@@ -174,7 +191,7 @@ class _Writer:
                 digest = layout.write(data, self._token)
                 data.flush()
                 layout.location = f"{path.name.removesuffix('.onnx')}.{digest[:16]}.data"
-            parts = self._encoded(layout.place)
+            parts = self.encoded(layout.place)
             size = _size(parts)
             if size > INLINE_LIMIT:
                 raise OutputError(f"without its weights it still has {size} bytes; protobuf's limit is 2 GB")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.wire import Buffer, fields
 
 _GRAPH_OF_MODEL, _FUNCTION_OF_MODEL, _NODE_OF_GRAPH = 7, 25, 1  # field numbers of onnx.proto
+_LOCATION: Final = b"\n\x08location\x12"
+_LONG: Final = 0x80  # the length of longer names takes two bytes
+_SEARCHED: Final = 1 << 28
 _GROUP_DOMAIN: Final = GROUP_DOMAIN.encode()
 
 
@@ -38,6 +42,32 @@ def _mentions_groups(buffer: bytes | mmap.mmap) -> bool:
         number == _FUNCTION_OF_MODEL and buffer.find(_GROUP_DOMAIN, start, end) >= 0
         for number, start, end in fields(buffer, 0, len(buffer))
     )
+
+
+def external_files(path: os.PathLike[str] | str) -> list[Path]:
+    """The files beside a model that its weights name; what only looks like a name of one may be among them.
+
+    Args:
+        path: The model; of one that is large itself, and of what is no file, none are looked for.
+    """
+    model = Path(path)
+    if not model.is_file() or not 0 < model.stat().st_size <= _SEARCHED:
+        return []
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+        names = {os.fsdecode(name) for name in _locations(buffer)}
+    return [model.parent / name for name in sorted(names)]
+
+
+def _locations(buffer: mmap.mmap) -> Iterator[bytes]:
+    """The values of entries with the key of external data's files, wherever they stand."""
+    at = buffer.find(_LOCATION)
+    while at >= 0:
+        start = at + len(_LOCATION) + 1
+        length = buffer[start - 1] if start <= len(buffer) else 0
+        name = buffer[start : start + length]
+        if 0 < length < _LONG and b"\0" not in name:
+            yield name
+        at = buffer.find(_LOCATION, start)
 
 
 def count_nodes(model: bytes | os.PathLike[str] | str, token: CancellationToken = NEVER) -> int:

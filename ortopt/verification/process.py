@@ -26,6 +26,7 @@ PATIENCE: Final = 120.0
 
 _BETWEEN_LOOKS: Final = 0.03  # seconds after which the token is asked again
 _BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
+_LARGE: Final = 1 << 30  # bytes of weights from which they are left where they are
 _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
 
 
@@ -106,6 +107,7 @@ class Worker:
                 "quiet": nodes > BIG_GRAPH,
                 "optimize": optimize,
                 "libraries": self._libraries,
+                "large": nbytes > _LARGE,
                 "memory": self._memory,
             }
         )

@@ -13,6 +13,8 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.serialization.save import save
+from ortopt.serialization.scan import external_files
+from ortopt.serialization.stored_weights import StoredWeights
 from ortopt.verification.input_sets import InputSet, elements, store_inputs
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.process import Deadline, InProcessWorker, Worker
@@ -21,7 +23,7 @@ Source: TypeAlias = str | os.PathLike[str] | ir.Model
 """A model, or the path of its file."""
 
 _ONE_FILE: Final = 3 << 29
-"""Bytes of weights from which a model is written with external data."""
+"""Bytes of weights from which models are written beside their weights, which they share."""
 
 
 class ModelRunner:
@@ -58,6 +60,7 @@ class ModelRunner:
         self._idle: Worker | None = None
         self._running: Worker | None = None
         self._stopped = False
+        self._weights = StoredWeights(folder)
 
     def start(self) -> None:
         """Let the worker start, unless there is one: in a thread beside busy ones that takes ten times as long."""
@@ -81,7 +84,7 @@ class ModelRunner:
         """A worker that makes a session of a model: the last one, if it still lives."""
         if isinstance(source, ir.Model):
             path = self.folder / f"{label}.onnx"
-            _write(source, path, self.token)
+            self._write(source, path)
         else:
             path = Path(source)
         self.start()
@@ -105,6 +108,14 @@ class ModelRunner:
         else:
             self._idle = worker
 
+    def _write(self, model: ir.Model, path: Path) -> None:
+        """Write a model that is read once: into one file if it is not too large, without waiting for the disk."""
+        if nbytes(model) > _ONE_FILE:
+            self._weights.save(model, path, self.token)
+            return
+        with path.open("wb") as file:
+            save(model, file, token=self.token)
+
     def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> InputSet:
         """Run inputs, and keep the outputs as an input set of the original."""
         source = self.folder / f"in{self.attempts}"
@@ -115,23 +126,15 @@ class ModelRunner:
         return InputSet(source, target, rows, label, worker.seconds, elements(inputs))
 
 
-def _write(model: ir.Model, path: Path, token: CancellationToken) -> None:
-    """Write a model that is read once: into one file if it is not too large, without waiting for the disk."""
-    if nbytes(model) > _ONE_FILE:
-        save(model, path, token=token)
-        return
-    with path.open("wb") as file:
-        save(model, file, token=token)
-
-
 def nbytes(source: Source) -> int:
-    """About how large a model is: its file, or its weights."""
+    """About how large a model is: its files, or its weights."""
     if isinstance(source, ir.Model):
         return sum(
             tensor.nbytes for value in source.graph.initializers.values() if (tensor := value.const_value) is not None
         )
     path = Path(source)
-    return sum(file.stat().st_size for file in (path, *path.parent.glob(f"{path.stem}*.data")) if file.is_file())
+    files = {path, *external_files(path)}
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 __all__ = ["ModelRunner", "Source", "nbytes"]

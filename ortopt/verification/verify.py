@@ -59,6 +59,7 @@ def verify(
     inputs: Mapping[str, Any] | None = None,
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
+    interface: Interface | None = None,
     providers: Sequence[str] = (CPU,),
     timeout: float | None = None,
     rtol: float | None = None,
@@ -75,6 +76,7 @@ def verify(
         inputs: Arrays by input name; None draws them (see `ortopt.verification.inputs`).
         seed: The seed of what is drawn.
         sizes: Sizes of symbolic dimensions of the inputs.
+        interface: The original's inputs with shapes that the caller has chosen.
         providers: Full names; the CPU provider is the last resort.
         timeout: Seconds after which it is given up as impossible. None gives the original 120 s and more if it is
             large, and the result 20 times longer than the original took besides: one that takes longer differs if the
@@ -97,6 +99,7 @@ def verify(
         inputs=inputs,
         seed=seed,
         sizes=sizes,
+        interface=interface,
         providers=providers,
         rtol=rtol,
         atol=atol,

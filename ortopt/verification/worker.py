@@ -159,9 +159,18 @@ def _shaped(raw: Raw | None) -> Array | None:
 
 
 def open_session(
-    model: str, providers: list[str], quiet_planner: bool, *, optimize: bool = False, libraries: Sequence[str] = ()
+    model: str,
+    providers: list[str],
+    quiet_planner: bool,
+    *,
+    optimize: bool = False,
+    libraries: Sequence[str] = (),
+    is_large: bool = False,
 ) -> Any:
-    """A session, without optimization unless that is asked for; raises what ONNX Runtime raises."""
+    """A session, without optimization unless that is asked for; raises what ONNX Runtime raises.
+
+    Weights of a large model stay in the file that they are mapped from: no kernel gets a copy that is packed for it.
+    """
     import onnxruntime
 
     if "CUDAExecutionProvider" in providers:
@@ -174,6 +183,8 @@ def open_session(
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     for library in libraries:
         options.register_custom_ops_library(library)
+    if is_large:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if quiet_planner:
         options.enable_mem_reuse = False
         options.enable_mem_pattern = False
@@ -215,6 +226,7 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
                     request["quiet"],
                     optimize=request["optimize"],
                     libraries=request["libraries"],
+                    is_large=request["large"],
                 )
                 answer: dict[str, Any] = {"outputs": [[output.name, output.type] for output in session.get_outputs()]}
             else:

@@ -153,6 +153,7 @@ USAGE = {
     "trace to stdout": ["plain.onnx", "--trace", "-"],
     "two streams": ["-", "-"],
     "dim": ["plain.onnx", "--dim", "M=3"],
+    "shape": ["plain.onnx", "--input-shape", "nothing=3"],
     "sequence": ["list.onnx"],
     "inputs that do not fit": ["plain.onnx", "--inputs", "z.npz"],
 }

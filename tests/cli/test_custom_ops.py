@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -58,6 +59,21 @@ def test_verify_run_and_bench_run_it(ortopt: Any, custom: Path, library: Path) -
     data = json.loads(ortopt("bench", custom, FLAG, library, *effort, "--profile", "--json").stdout)
     assert [row["error"] for row in data["models"][0]["versions"]] == [None, None]
     assert {"Double", "Relu"} <= {row["op"].rpartition("::")[2] for row in data["models"][0]["profile"]["result"]}
+
+
+def test_groups_beside_such_an_op_run(ortopt: Any, custom: Path, library: Path) -> None:
+    """Behind the op there are groups where the file says what it gives: otherwise no type is known there."""
+    typed = MODEL.replace("y) {", "y) <float[N,4] d> {")
+    custom.write_bytes(onnx.parser.parse_model(typed).SerializeToString())
+    ortopt("optimize", custom, "-o", "out.onnx", "-O4", "--group-policy", "literal", FLAG, library, "-q")
+    assert "verified" in ortopt("verify", custom, "out.onnx", FLAG, library).stdout
+    answers = []
+    for path in (custom, "out.onnx"):
+        data = json.loads(ortopt("run", path, FLAG, library, "--outputs", "y.npz", "--json").stdout)
+        answers.append(np.load("y.npz")["y"])
+    assert len(data["groups"]) == 2
+    np.testing.assert_array_equal(*answers)
+    assert ortopt("run", "out.onnx", code=2).stderr.count("Double") == 1
 
 
 def test_check_runs_it(ortopt: Any, custom: Path, library: Path) -> None:

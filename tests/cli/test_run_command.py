@@ -54,6 +54,11 @@ def test_a_table(ortopt: Any, files: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_shape_is_drawn(ortopt: Any, files: Path) -> None:
+    data = json.loads(ortopt("run", "plain.onnx", "--input-shape", "x=5,_", "--json").stdout)
+    assert [row["shape"] for row in data["inputs"]] == [[5, 4]]
+
+
 def test_where_groups_ran_is_said(ortopt: Any, files: Path) -> None:
     assert "3 groups on host" in ortopt("run", "grouped.onnx", "--run-type", "host").stdout.splitlines()
     assert "one session on CPUExecutionProvider" in ortopt("run", "plain.onnx").stdout.splitlines()
@@ -163,6 +168,10 @@ USAGE = {
     "run type": ["--run-type", "fast"],
     "dim": ["--dim", "M=3"],
     "dim of given inputs": ["--dim", "N=3", "--inputs", "x.npz"],
+    "shape of no input": ["--input-shape", "z=3,4"],
+    "shape of a fixed size": ["--input-shape", "x=3,5"],
+    "shape of given inputs": ["--input-shape", "x=3,4", "--inputs", "x.npz"],
+    "shape and dim that differ": ["--input-shape", "x=3,4", "--dim", "N=2"],
     "repeat": ["--repeat", "0"],
     "two to stdout": ["--json", "--outputs", "-"],
     "a session to stdout": ["--export-specialized", "-"],

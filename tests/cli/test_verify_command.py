@@ -77,6 +77,10 @@ def test_inputs_and_sizes_can_be_given(ortopt: Any, files: Path) -> None:
     np.savez(files / "in.npz", x=np.zeros((7, 4), np.float32))
     assert "verified: 1 input set," in ortopt("verify", "a.onnx", "near.onnx", "--inputs", "in.npz").stdout
     assert re.search(r"verified: [2-6] input sets,", ortopt("verify", "a.onnx", "b.onnx", "--dim", "N=3").stdout)
+    assert re.search(
+        r"verified: [2-6] input sets,", ortopt("verify", "a.onnx", "b.onnx", "--input-shape", "x=3,4").stdout
+    )
+    assert "in the file, not 5" in ortopt("verify", "a.onnx", "b.onnx", "--input-shape", "x=3,5", code=1).stderr
     np.savez(files / "in.npz", z=np.zeros((7, 4), np.float32))
     assert "do not contain 'x'" in ortopt("verify", "a.onnx", "a.onnx", "--inputs", "in.npz", code=1).stderr
 

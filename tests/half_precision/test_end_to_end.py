@@ -16,12 +16,13 @@ from ortopt.api import OptimizeResult
 from ortopt.cli.group import commands
 from ortopt.graph import scope
 from ortopt.graph.match import need
-from ortopt.optimization import half_precision_measurement
+from ortopt.optimization import half_precision_measurement, half_precision_run
 from ortopt.reporting.report import as_dict
 from ortopt.rule import Forwarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from ortopt.verification import runner
 from ortopt.verification import verify as verify_module
 from ortopt.verification.runner import ModelRunner
 from tests.half_precision.converting import constant
@@ -36,11 +37,11 @@ def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def here(*arguments: Any, **more: Any) -> Any:
         return plain(*arguments, **more, in_process=True)
 
-    def runner(*arguments: Any, **more: Any) -> Any:
+    def run_here(*arguments: Any, **more: Any) -> Any:
         return ModelRunner(*arguments, **more, in_process=True)
 
     monkeypatch.setattr(verify_module, "Reference", here)
-    monkeypatch.setattr(half_precision_measurement, "ModelRunner", runner)
+    monkeypatch.setattr(half_precision_measurement, "ModelRunner", run_here)
 
 
 def weights(model: ir.Model) -> set[str]:
@@ -117,6 +118,16 @@ def test_a_layer_that_overflows_is_found_and_kept_alone() -> None:
     assert [op for _, op in half.kept] == ["MatMul", "MatMul"]
     single = [node for node in result.model.graph if node.op_type == "MatMul" and ops_dtype(node) == ir.DataType.FLOAT]
     assert [node.inputs[1].name for node in single if node.inputs[1] is not None] == ["big", "tiny"]
+
+
+def test_a_large_model_is_measured_with_weights_that_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large is moved to nothing: weights lie beside the models, and what is behind runs as rounded copies."""
+    plain = optimize(overflowing(), float16=True, inputs=feeds(2.0), level=0)
+    monkeypatch.setattr(runner, "_ONE_FILE", -1)
+    monkeypatch.setattr(half_precision_run, "_LARGE", -1)
+    result = optimize(overflowing(), float16=True, inputs=feeds(2.0), level=0)
+    assert result.verified
+    assert result.half_precision == plain.half_precision
 
 
 def test_without_a_verification_nothing_is_measured() -> None:

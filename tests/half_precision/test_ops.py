@@ -10,7 +10,8 @@ import pytest
 from ortopt.analysis import kernels
 from ortopt.half_precision.formats import BFLOAT16
 from ortopt.half_precision.range_rules import PRECISE, WIDE
-from tests.half_precision.converting import check_numbers, converted, dtypes, inner_casts
+from ortopt.half_precision.units import Units
+from tests.half_precision.converting import CPU, check_numbers, converted, dtypes, inner_casts, prepared
 
 X = "main (float[2,4,6] x) => (float[2,4,6] y)"
 IMAGE = "main (float[1,4,6,6] x) => (float[1,4,N,M] y)"
@@ -178,3 +179,31 @@ def test_bfloat16_is_taken_where_there_are_kernels_of_it() -> None:
     check_numbers(text, result, form=BFLOAT16, limit=5e-2)
     image = filled(OPS["Conv"])
     assert dtypes(converted(image, form=BFLOAT16), "Conv") == ["float"]
+
+
+IN_BFLOAT16 = (
+    *("Add", "Cast", "Concat", "Div", "Expand", "Flatten", "Gather", "Gelu", "Gemm", "Identity", "LayerNormalization"),
+    *("MatMul", "Mul", "MultiHeadAttention", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze"),
+    *("Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
+)
+"""Ops of transformers, all of which a GPU computes in bfloat16."""
+
+
+@pytest.mark.parametrize("op", [*OPS, *CONTRIB])
+def test_an_op_computes_in_bfloat16_if_its_kernel_does(op: str) -> None:
+    result = converted(filled({**OPS, **CONTRIB}[op]), form=BFLOAT16, interface_too=True)
+    (dtype,) = set(dtypes(result, op))
+    assert dtype in {"bfloat16"} if op in IN_BFLOAT16 else {"bfloat16", "float"}
+
+
+@pytest.mark.parametrize("op", IN_BFLOAT16)
+def test_numbers_of_bfloat16(op: str) -> None:
+    text = filled({**OPS, **CONTRIB}[op])
+    check_numbers(text, converted(text, form=BFLOAT16), form=BFLOAT16, limit=5e-2)
+
+
+def test_what_has_no_bfloat16_in_its_opset_says_so() -> None:
+    model = prepared("main (float[2,4] x) => (float[2,4] y) { y = Relu (x) }", 12)
+    assert [unit.why for unit in Units(model, BFLOAT16, CPU).all if unit.node is not None] == [
+        "the op has bfloat16 from opset 13 on"
+    ]

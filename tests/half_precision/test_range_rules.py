@@ -168,3 +168,89 @@ def test_sums_of_integers_are_scaled_in_float32() -> None:
     assert dtypes(result, "Mul") == ["float"]
     assert dtypes(result, "MatMul") == ["float16"]
     check_numbers(text, result)
+
+
+@pytest.mark.parametrize(
+    ("more", "dtype"),
+    [
+        ("b = Greater (s, c)", "float16"),
+        ("b = Less (c, s)", "float16"),
+        ("q = Greater (s, c) r = Equal (s, c) b = And (q, r)", "float16"),
+        ("b = Greater (s, s)", "float"),
+        ("b = Greater (s, far)", "float"),
+        ("b = Greater (s, c) z = Mul (s, c)", "float"),
+    ],
+)
+def test_a_sum_that_is_only_compared_may_be_infinite(more: str, dtype: str) -> None:
+    text = f"""main (float[2,4] x) => (float[2,4] y, bool b) <{EYE}, float c = {{3}}, float far = {{60000}}> {{
+        m = MatMul (x, w) s = ReduceSum <keepdims = 0> (m) {more} y = MatMul (m, w) }}"""
+    if "z =" in more:
+        text = text.replace("bool b)", "bool b, float z)")
+    result = converted(text)
+    assert dtypes(result, "ReduceSum") == [dtype]
+    for scale in (1e3, 6e4, -6e4, 0.0):
+        feeds = {"x": np.full((2, 4), scale, np.float32)}
+        assert run(result, feeds)[1] == run(converted(text, keep=("*",)), feeds)[1]
+
+
+INTEGER_MASK = """main (int64[2,4] i, float[2,4] x) => (float[2,4] y MORE) <
+        float[4,4] w = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}, float one = {1}, float low = {-3.4028235e38},
+        float half = {0.5}, int64[2] big = {2, 4}> {
+    f = Cast <to = 1> (i) m = MatMul (x, w) CHAIN z = Softmax (s) y = MatMul (z, w) }"""
+
+MASK_CHAINS = {
+    "scaled": "o = Sub (one, f) p = Mul (o, low) s = Add (m, p)",
+    "filled": "o = Sub (one, f) b = Cast <to = 9> (o) p = Where (b, low, o) s = Add (m, p)",
+    "expanded": "o = Sub (one, f) n = Neg (o) e = Expand (n, big) p = Mul (e, low) q = Neg (p) s = Add (m, q)",
+    "compared": "o = Sub (one, f) p = Mul (o, low) b = Equal (p, low) s = Where (b, p, m)",
+    "counted": "s = Div (m, f)",
+}
+
+
+@pytest.mark.parametrize("chain", MASK_CHAINS.values(), ids=MASK_CHAINS)
+def test_masks_of_integers_are_made_in_16_bits(chain: str) -> None:
+    text = INTEGER_MASK.replace("CHAIN", chain).replace("MORE", "")
+    result = converted(text)
+    assert inner_casts(result) == ["float16", "float"]  # of x, and of y
+    for mask in ([[1, 0, 1, 1], [0, 0, 0, 0]], [[1, 1, 1, 1], [3, 1, 1, 1]]):
+        feeds = {"x": np.ones((2, 4), np.float32), "i": np.array(mask)}
+        expected, got = run(converted(text, keep=("*",)), feeds)[0], run(result, feeds)[0]
+        plain = np.isfinite(expected).all(axis=1) & (np.array(mask) <= 1).all(axis=1)
+        np.testing.assert_allclose(got[plain], expected[plain], atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("chain", "more"),
+    [
+        ("o = Mul (f, half) s = Add (m, o)", ""),  # 65,505 is infinite, half of it is not
+        ("o = Sub (f, f) s = Add (m, o)", ""),  # differences of what was rounded
+        ("o = Sub (f, low) s = Add (m, o)", ""),
+        ("o = Sub (one, f) a = Sin (o) s = Add (m, a)", ""),
+        ("o = Sub (one, f) b = Less (o, half) s = Where (b, o, m)", ""),
+        ("o = Sub (one, f) j = Cast <to = 7> (o) s = Add (m, o)", ", int64[2,4] j"),
+        ("o = Sub (one, f) s = Add (m, o)", ", float[2,4] o"),
+        ("o = Sub (one, f) a = Exp (m) s = Mul (a, o)", ""),
+    ],
+)
+def test_positions_whose_precision_counts_stay_in_float32(chain: str, more: str) -> None:
+    result = converted(INTEGER_MASK.replace("CHAIN", chain).replace("MORE", more))
+    op = chain.split()[2]
+    assert dtypes(result, op)[0] == "float"
+
+
+@pytest.mark.parametrize(("square", "dtype"), [("Mul (r, r)", "float16"), ("Pow (r, two)", "float16")])
+def test_squares_for_matrix_products_are_of_16_bits(square: str, dtype: str) -> None:
+    text = f"""main (float[4,4] x) => (float[4,4] y) <{EYE}, float two = {{2}}> {{
+        m = MatMul (x, w) r = Relu (m) s = {square} t = Transpose (s) y = MatMul (t, w) }}"""
+    result = converted(text)
+    assert dtypes(result, square.split(maxsplit=1)[0]) == [dtype]
+    assert inner_casts(result) == ["float16", "float"]
+    check_numbers(text, result)
+
+
+@pytest.mark.parametrize(
+    "reader", ["y = Sqrt (s)", "t = ReduceMean <axes = [0]> (s) y = MatMul (t, w)", "y = Identity (s)"]
+)
+def test_squares_that_others_read_stay_in_float32(reader: str) -> None:
+    text = f"main (float[4,4] x) => (float[N,4] y) <{EYE}> {{ m = MatMul (x, w) s = Mul (m, m) {reader} }}"
+    assert dtypes(converted(text), "Mul") == ["float"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "conv_mul_fusion"
@@ -48,3 +49,9 @@ KEPT = [
 @pytest.mark.parametrize(("because", "model"), KEPT)
 def test_keeps(because: str, model: str) -> None:
     check_keeps(PASS, f"main {model}", because)
+
+
+def test_keeps_scales_that_float16_has_not_in_weights() -> None:
+    text = f"main {HEAD} <{WEIGHT}, float c = {{0.000001}}> {{ {CONV} y = Mul (a, c) }}"
+    check_rewrites(PASS, text)
+    check_keeps(PASS, text, "would vanish in float16", options=Options(float16=True))

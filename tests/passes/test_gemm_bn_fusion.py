@@ -2,6 +2,7 @@
 
 import pytest
 
+from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "gemm_bn_fusion"
@@ -69,3 +70,10 @@ KEPT = [
 @pytest.mark.parametrize(("because", "model"), KEPT)
 def test_keeps(because: str, model: str) -> None:
     check_keeps(PASS, f"main {model}", because)
+
+
+def test_keeps_scales_that_float16_has_not_in_weights() -> None:
+    tiny = NORM.replace("g = {1, 2, -3}", "g = {0.000001, 0.000002, 0.000003}")
+    text = f"main {HEAD} <{B}, {tiny}> {{ t = Gemm (x, w) y = {BN} }}"
+    check_rewrites(PASS, text)
+    check_keeps(PASS, text, "would vanish in float16", options=Options(float16=True))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "matmul_bn_fusion"
@@ -82,3 +83,10 @@ KEPT = [
 @pytest.mark.parametrize(("because", "model"), KEPT)
 def test_keeps(because: str, model: str) -> None:
     check_keeps(PASS, f"main {model}", because)
+
+
+def test_keeps_scales_that_float16_has_not_in_weights() -> None:
+    tiny = NORM.replace("g = {1, 2, -3}", "g = {0.000001, 0.000002, 0.000003}")
+    text = f"main (float[N,2] x) => (float[N,3] y) <{B}, {tiny}> {{ t = MatMul (x, w) y = {BN % 't'} }}"
+    check_rewrites(PASS, text)
+    check_keeps(PASS, text, "would vanish in float16", options=Options(float16=True))
