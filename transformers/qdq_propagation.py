@@ -23,7 +23,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.quantization import dequantizer, has_one_scale, is_dequantizer, is_quantizer
+from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
 

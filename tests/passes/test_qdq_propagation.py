@@ -278,7 +278,7 @@ PAIR = """(float[1,4,8,8] x) => (float[1,4,64] y) <float s = {{0.1}}, {0} z = {{
 
 
 def test_pairs_of_signed_integers_stay_together() -> None:
-    """ONNX Runtime makes them unsigned when it loads the model, and has slow kernels for those that it does not find."""
+    """ONNX Runtime makes them unsigned when it loads a model, and has slow kernels for those that it does not find."""
     check_keeps(PASS, f"main {PAIR.format('int8')}", "signed integers unsigned only within a pair")
     check_rewrites(PASS, f"main {PAIR.format('uint8')}", ops={"DequantizeLinear": 2})
     check_rewrites(PASS, f"main {PAIR.format('int8')}", ops={"DequantizeLinear": 2}, options=Options(native=True))
