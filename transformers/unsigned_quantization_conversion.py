@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -13,8 +12,7 @@ from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.patterns.signed_regions import made_unsigned, region
 from ortopt.rule import RewriteRule
-
-X86 = frozenset({"AMD64", "i386", "i686", "x86_64"})
+from ortopt.system import processor
 
 
 class Found(NamedTuple):
@@ -59,4 +57,4 @@ class UnsignedQuantizationConversion(RewriteRule[Found]):
 def _check_machine(root: ir.Node) -> None:
     options = scope.of(scope.graph_of(root)).options
     need(options.native, "that is faster on some processors only, and --native is not given", root)
-    need(platform.machine() in X86, "this processor has kernels for signed integers", root)
+    need(processor.is_x86(), "this processor has kernels for signed integers", root)
