@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.costs import Form
+from ortopt.fusions import preferred
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Target, TransformerLevel
@@ -30,6 +32,7 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL3,)
+    after = ("conv_integer_conversion",)
     roots = ("ConvInteger",)
     targets = (Target.ORT,)
     providers = ("CPUExecutionProvider",)
@@ -42,6 +45,7 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
         zero = optional(root, ZERO_POINT)
         constants = is_constant(weight) and (zero is None or is_constant(zero))
         need(constants, "the weight or its zero point is no constant", weight)
+        preferred(root, [Form("", "ConvInteger", "of unsigned weights")])
         return Found((root,))
 
     def rewrite(self, found: Found) -> ir.Node:
