@@ -49,6 +49,9 @@ bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--model
 	$(TEST)/python -m benchmarks.speed
 	$(TEST)/python -m benchmarks.half_precision
 
+bench-kernels: $(VENV_TEST)/.installed ## what forms cost on this machine: a table of costs; BENCH="--threads 1,2 --seconds 600"
+	$(TEST)/python -m benchmarks.kernels $(BENCH)
+
 bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation
 	$(TEST)/python -m benchmarks.sessions $(BENCH)
 
