@@ -11,12 +11,16 @@ from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.structural_keys import node_key
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
-from ortopt.options import TransformerLevel
+from ortopt.options import Target, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
 
 class CommonSubexpressionElimination(GraphTransformer):
-    """Nodes with the same op, attributes and inputs → one node."""
+    """Nodes with the same op, attributes and inputs → one node.
+
+    For other runtimes than ONNX Runtime (``--target onnx``) QuantizeLinear and DequantizeLinear stay as they are: many
+    of them match an op within pairs of its own.
+    """
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
     after = ("constant_sharing", "group_fusion")
@@ -136,6 +140,9 @@ def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
         return False
     if not semantics.may_merge(node, context.model.functions):
         context.refuse(node, "two runs of it may differ, or it may have effects")
+        return False
+    if context.options.target is Target.ONNX and semantics.key(node) in semantics.QUANTIZERS | semantics.DEQUANTIZERS:
+        context.refuse(node, "other runtimes match an op within pairs of its own (--target onnx)")
         return False
     if any(position >= len(first.outputs) or not first.outputs[position].name for position in used):
         context.refuse(node, "the equal node before it does not give all of its results")

@@ -13,6 +13,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, is_used, plain_attributes, shape_of
 from ortopt.options import MEGABYTE, TransformerLevel
+from ortopt.patterns.unpacked_weights import packed_parts
 from ortopt.transformer import Context, GraphTransformer
 
 WORKING_BYTES = 64 * MEGABYTE
@@ -27,6 +28,9 @@ MAX_STEPS = 10_000
 
 MAX_LEAVES = 1_000
 """So many nodes are looked at to learn what a large result was computed from."""
+
+PRODUCTS = ("Gemm", "MatMul")
+"""Their second operand may be a weight that arithmetic unpacks."""
 
 ROUNDS = 3
 
@@ -208,6 +212,9 @@ class _Wave:
 
     def _reason_against_storing(self, node: ir.Node) -> str | None:
         """Why a node's results are not to be stored; empty where another pass has a better way."""
+        for value in node.outputs:
+            if any(use.idx == 1 and use.node.op_type in PRODUCTS for use in value.uses()):
+                self._dequantized.update(packed_parts(value))
         if any(value in self._dequantized for value in node.outputs):
             return "a dequantized weight would be stored"
         if node.domain == semantics.GROUP_DOMAIN:

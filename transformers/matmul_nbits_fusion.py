@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.costs import Form
@@ -16,10 +17,12 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.integer_products import bias_behind
 from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_blocks import Blocks, blocks
+from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
 from ortopt.rule import RewriteRule
 
 ACCURACY_LEVELS = (0, 1, 4)
 INT8 = 4
+EIGHT_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,10 @@ class Settings:
 
 
 class Found(NamedTuple):
-    """The nodes, the activation, the weight and the bias; and the result."""
+    """The nodes, the activation, the weight and the bias; and the result.
+
+    `order` says which elements of the activation the weight's rows belong to; None where they are in order.
+    """
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -47,6 +53,7 @@ class Found(NamedTuple):
     columns: int
     bias: ir.Value | None
     y: ir.Value
+    order: np.ndarray | None
 
     @property
     def replaced(self) -> tuple[ir.Value, ...]:
@@ -60,6 +67,11 @@ class MatmulNbitsFusion(RewriteRule[Found]):
     So for Gemm, with a Transpose before it or without, and without a bias. ONNX Runtime makes the same kernel of the
     plainest form when it loads a model, with activations rounded to 8 bits; without that rounding the model would be
     slower. So the plainest form stays, unless all fusions are wanted, or ``accuracy_level=4`` is.
+
+    The same holds for a weight that arithmetic unpacks, as in exports of GPTQ, AWQ and HQQ: shifts and masks, a Cast,
+    a Sub, a Mul. ONNX Runtime computes its floats when it loads the model, which are faster than the kernel with
+    activations of float32, but take four to eight times the memory. Where groups are scattered over the inputs (g_idx),
+    a Gather brings the activations into their order.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -78,26 +90,42 @@ class MatmulNbitsFusion(RewriteRule[Found]):
         need(dtype(x) == FLOAT, "the numbers are not float32", x)
         need(rank(x) >= 2, "the first operand is a vector", x)
         turned = _check_gemm(root) if root.op_type == "Gemm" else False
-        weight = blocks(floats)
+        weight, order = self._weight(root, floats, turned)
         by_columns = weight.is_by_columns != turned
         need(by_columns, "the blocks lie along the result, not along what is summed up", floats)
-        as_at_load = not turned and not weight.turned and self.options.accuracy_level != INT8
-        preferred(root, [Form(MICROSOFT, "MatMulNBits", "instead of ONNX Runtime's own" if as_at_load else "")])
         columns = weight.integers.shape[1 - weight.axis]
         nodes = (*reversed(weight.nodes), root)
         c = optional(root, 2)
         if c is not None:
             need(is_vector_of(c, columns), "the bias is no number for each column", c)
-            return Found(nodes, x, weight, columns, c, root.outputs[0])
+            return Found(nodes, x, weight, columns, c, root.outputs[0], order)
         addition, bias = bias_behind(root.outputs[0], columns)
         if addition is None:
-            return Found(nodes, x, weight, columns, None, root.outputs[0])
-        return Found((*nodes, addition), x, weight, columns, bias, addition.outputs[0])
+            return Found(nodes, x, weight, columns, None, root.outputs[0], order)
+        return Found((*nodes, addition), x, weight, columns, bias, addition.outputs[0], order)
+
+    def _weight(self, root: ir.Node, floats: ir.Value, turned: bool) -> tuple[Blocks, np.ndarray | None]:
+        """The weight, and the order of its rows; refused before anything is computed where the kernel is slower."""
+        if is_unpacked(floats):
+            self._check_preferred(root, "instead of floats")
+            return unpacked(floats, by_rows=turned)
+        weight = blocks(floats)
+        as_at_load = not turned and not weight.turned
+        slow = "of 8 bits" if weight.bits == EIGHT_BITS else ""
+        self._check_preferred(root, "instead of ONNX Runtime's own" if as_at_load else slow)
+        return weight, None
+
+    def _check_preferred(self, root: ir.Node, variant: str) -> None:
+        rounds = self.options.accuracy_level == INT8
+        preferred(root, [Form(MICROSOFT, "MatMulNBits", "" if rounds else variant)])
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Pack the weight, and build the kernel's node."""
         weight = found.weight
-        operands: list[ir.Value | None] = [found.x, *map(constant, weight.packed())]
+        x = found.x
+        if found.order is not None:
+            x = ir.Node("", "Gather", [x, constant(found.order)], [ir.AttrInt64("axis", -1)]).outputs[0]
+        operands: list[ir.Value | None] = [x, *map(constant, weight.packed())]
         if found.bias is not None:
             operands += [None, found.bias]
         numbers = {

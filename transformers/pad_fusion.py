@@ -2,12 +2,14 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
+    array_of,
     attribute,
     dtype,
     inputs,
@@ -20,7 +22,7 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.quantization import dequantizer, is_faithful, quantizer, same_scale, scaling
+from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
@@ -110,7 +112,17 @@ def _filling(pad: ir.Node) -> float:
     if opset(pad) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         return attribute(pad, "value", 0.0)
     value = optional(pad, 2)
-    return 0.0 if value is None else scalar(value)
+    if value is None:
+        return 0.0
+    node = value.producer()
+    return _dequantized(node) if node is not None and is_dequantizer(node) else scalar(value)
+
+
+def _dequantized(node: ir.Node) -> float:
+    """The number that a DequantizeLinear makes of one constant: some quantizers have one for what is padded with."""
+    mapping, integer = scaling(node), array_of(inputs(node, 1)[0])
+    need(integer.size == 1 and mapping.scale.size == 1, "the padding has several numbers", node)
+    return float((integer.astype(np.int64).reshape(()) - mapping.zero_point.reshape(())) * mapping.scale.reshape(()))
 
 
 def _amounts(pad: ir.Node, x: ir.Value) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -21,7 +22,7 @@ from ortopt.graph.match import (
     shape_of,
     tensor_of,
 )
-from ortopt.options import TransformerLevel
+from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
@@ -56,6 +57,10 @@ class QdqPropagation(RewriteRule[Found]):
     so it is exchanged only with a DequantizeLinear whose scale keeps their order. Every rewrite turns an op on floats
     into an op on integers, never the other way round. (ONNX Runtime leaves the op where it is, and puts a pair around
     it.)
+
+    QuantizeLinear and DequantizeLinear that follow one another stay together where somebody looks for such pairs: other
+    runtimes do (``--target onnx``), and ONNX Runtime itself does before it makes signed integers unsigned, which it
+    needs on most processors. With ``--native`` they are unsigned already.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -64,7 +69,9 @@ class QdqPropagation(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A value-keeping op before a QuantizeLinear, or behind a DequantizeLinear."""
-        return _before_quantizing(root) if is_quantizer(root) else _behind_dequantizing(root)
+        found = _before_quantizing(root) if is_quantizer(root) else _behind_dequantizing(root)
+        _check_pair_unneeded(*found.nodes)
+        return found
 
     def rewrite(self, found: Found) -> Replacement:
         """Let the two change places."""
@@ -123,6 +130,21 @@ def _behind_dequantizing(root: ir.Node) -> Found:
     constants = all(is_constant(value) for value in dequantize.inputs if value is not None)
     need(constants, "the blocks of scales would be turned in every run", dequantize)
     return Found((dequantize, root), goes_to, _permutation(root))
+
+
+def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
+    """Refuse where whoever runs the model looks for a QuantizeLinear right before a DequantizeLinear."""
+    scaling, op = (second, first) if is_quantizer(second) else (first, second)
+    operands = (inputs(first, 1)[0], *op.inputs[1:])
+    if all(value is None or is_constant(value) for value in operands):
+        return  # it will be folded
+    options = scope.of(scope.graph_of(scaling)).options
+    need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", scaling)
+    integers = scaling.outputs[0] if is_quantizer(scaling) else operands[0]
+    if integers is None or integers.dtype != ir.DataType.INT8 or options.native:
+        return
+    is_pair = is_quantizer(integers.producer())
+    need(not is_pair, "ONNX Runtime makes signed integers unsigned only within a pair", scaling)
 
 
 def _check_order(root: ir.Node, dequantize: ir.Node) -> None:

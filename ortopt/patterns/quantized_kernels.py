@@ -202,8 +202,7 @@ class Product(NamedTuple):
 def bias_input(bias: ir.Value | None, product: Product) -> Input:
     """The bias of a product as int32, in units of the kernel's integers.
 
-    A bias in other units, or of floats, is rounded: it is off by at most half a unit, and that must be little of the
-    result's step.
+    A bias in other units, or of floats, is rounded: by how much it is off must be little of the result's step.
 
     Args:
         bias: The floats that the op of the unit adds; None where there are none.
@@ -245,10 +244,11 @@ def _bias_integers(bias: ir.Value, product: Product) -> tuple[Input, np.ndarray]
 
 def _rounded(content: np.ndarray, bias: ir.Value, product: Product) -> tuple[Input, np.ndarray]:
     need(content.dtype == np.float32 and bool(np.isfinite(content).all()), "the bias is not float32 and finite", bias)
-    coarse = bool(np.any(product.unit > 2 * BIAS_ERROR * product.step))
-    need(not coarse, "the bias would be rounded to too few digits", bias)
     need(content.shape == (product.channels,), "the bias is no number for each channel", bias)
-    units = np.rint(content.astype(np.float64) / product.unit)
+    exact = content.astype(np.float64) / product.unit
+    units = np.rint(exact)
+    coarse = bool(np.any(np.abs(units - exact) * product.unit > BIAS_ERROR * product.step))
+    need(not coarse, "the bias would be rounded to too few digits", bias)
     need(bool(np.all(np.abs(units) <= HIGHEST_SUM)), "the bias is beyond int32", bias)
     return units.astype(np.int32), units.astype(np.int64)
 

@@ -216,3 +216,11 @@ def test_an_equal_node_does_not_tell_an_output_its_shape() -> None:
     )
     assert run("common_subexpression_elimination", model)[0]
     assert model.graph.outputs[0].shape == ir.Shape([None, 4])
+
+
+def test_pairs_of_quantization_stay_apart_for_other_runtimes() -> None:
+    text = """main (float[4] x) => (float[4] y) <float s = {0.1}, int8 z = {3}> {
+        p = QuantizeLinear (x, s, z) a = DequantizeLinear (p, s, z) b = Exp (a)
+        q = QuantizeLinear (x, s, z) c = DequantizeLinear (q, s, z) d = Neg (c) y = Add (b, d) }"""
+    check_keeps(PASS, text, "pairs of its own", target="onnx")
+    check_rewrites(PASS, text, ops={"QuantizeLinear": 1, "DequantizeLinear": 1})

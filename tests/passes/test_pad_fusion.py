@@ -154,6 +154,16 @@ def test_a_padded_image_that_is_quantized_as_before() -> None:
     )
 
 
+FILLED = (QUANTIZED % ("s", "s", "s", "z")).replace(", float other = {0.03}, uint8 eight = {8}", ", uint8 n = {%d}")
+FILLED = FILLED.replace("t = Pad (f, p)", "v = DequantizeLinear (n, s, z) t = Pad (f, p, v)")
+
+
+def test_a_padding_that_is_dequantized() -> None:
+    """Some quantizers quantize the number that is padded with, too."""
+    check_rewrites(PASS, FILLED % 7, ops={"Conv": 1, "Pad": 0, "QuantizeLinear": 0, "DequantizeLinear": 1})
+    check_keeps(PASS, FILLED % 8, because="it does not pad with 0")
+
+
 @pytest.mark.parametrize("names", [("other", "s", "s", "z"), ("s", "other", "other", "z"), ("s", "s", "other", "z")])
 def test_another_scale_rounds(names: tuple[str, ...]) -> None:
     check_keeps(PASS, QUANTIZED % names, because="the padded image is quantized otherwise")

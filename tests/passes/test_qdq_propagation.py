@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ortopt.options import Options, Target
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "qdq_propagation"
@@ -269,3 +270,35 @@ def test_keeps_what_the_caller_of_a_function_decides() -> None:
             y = Transpose <perm: ints = @order> (a) }""",
         "the function's caller decides perm",
     )
+
+
+PAIR = """(float[1,4,8,8] x) => (float[1,4,64] y) <float s = {{0.1}}, {0} z = {{3}}, int64[3] k = {{0, 0, -1}}> {{
+    q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) r = Reshape (d, k)
+    p = QuantizeLinear (r, s, z) y = DequantizeLinear (p, s, z) }}"""
+
+
+def test_pairs_of_signed_integers_stay_together() -> None:
+    """ONNX Runtime makes them unsigned when it loads a model, and has slow kernels for those that it does not find."""
+    check_keeps(PASS, f"main {PAIR.format('int8')}", "signed integers unsigned only within a pair")
+    check_rewrites(PASS, f"main {PAIR.format('uint8')}", ops={"DequantizeLinear": 2})
+    check_rewrites(PASS, f"main {PAIR.format('int8')}", ops={"DequantizeLinear": 2}, options=Options(native=True))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_pairs_stay_together_for_other_runtimes(dtype: str) -> None:
+    check_keeps(PASS, f"main {PAIR.format(dtype)}", "other runtimes match", target="onnx", opset=21)
+
+
+def test_rows_of_a_table_are_dequantized_by_other_runtimes() -> None:
+    text = """main (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.1}> {
+        d = DequantizeLinear (w, s) y = Gather (d, i) }"""
+    check_keeps(PASS, text, "other runtimes match", target="onnx")
+    check_rewrites(PASS, text, after="r = Gather (w, i) y = DequantizeLinear (r, s)")
+
+
+def test_weights_are_turned_for_other_runtimes_too() -> None:
+    text = """main (float[2,4] x) => (float[2,3] y)
+        <int8[3,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, float s = {0.1}> {
+        d = DequantizeLinear (w, s) t = Transpose <perm = [1, 0]> (d) y = MatMul (x, t) }"""
+    after = "t = Transpose <perm = [1, 0]> (w) d = DequantizeLinear (t, s) y = MatMul (x, d)"
+    check_rewrites(PASS, text, after=after, options=Options(target=Target.ONNX))

@@ -100,6 +100,12 @@ def test_a_bias_in_the_kernels_units_stays(with_zero: bool) -> None:
     assert result.graph.initializers["c_q"].const_value is not None
 
 
+def test_a_bias_that_other_units_hold_exactly() -> None:
+    """Exports store equal biases, zeros as a rule, once: for one of the layers that share them the units are right."""
+    text = convolution(bias=bias(0.05 * np.ones(4), content=(0, 0, 0, 0)), y=Y._replace(scale=0.01))
+    check_unit(check_rewrites, PASS, text, "QLinearConv")
+
+
 def float_bias(content: str) -> str:
     text = convolution(bias=f"float[4] d = {content}, ; c = Identity (d)").replace("c = Identity (d)", "")
     return text.replace("w_x, c)", "w_x, d)")

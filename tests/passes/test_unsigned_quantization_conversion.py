@@ -54,9 +54,67 @@ def test_two_readers() -> None:
     check_rewrites(PASS, text, ops={"QuantizeLinear": 1, "DequantizeLinear": 2, "Transpose": 1}, options=NATIVE)
 
 
+MS = "com.microsoft"
+COMPUTED = {
+    "QLinearConv": "c = QLinearConv (q, s, z, w, s, o, s, z) y = DequantizeLinear (c, s, z)",
+    "QLinearConv of several zero points": "c = QLinearConv (q, s, z, w, t, os, s, z) y = DequantizeLinear (c, s, z)",
+    "QLinearAdd": f"c = {MS}.QLinearAdd (q, s, z, k, s, o, s, z) y = DequantizeLinear (c, s, z)",
+    "no zero points": f"c = {MS}.QLinearMul (q, s, z, q, s, z, s) y = DequantizeLinear (c, s)",
+    "QLinearConcat": f"c = {MS}.QLinearConcat <axis = 0> (s, z, q, s, z, k, s, o) y = DequantizeLinear (c, s, z)",
+    "QLinearSigmoid": f"c = {MS}.QLinearSigmoid (q, s, z, s, o) y = DequantizeLinear (c, s, o)",
+    "QLinearGlobalAveragePool": f"c = {MS}.QLinearGlobalAveragePool (q, s, z, s, z) y = DequantizeLinear (c, s, z)",
+    "QLinearMatMul": "c = QLinearMatMul (q, s, z, q, s, z, s, z) y = DequantizeLinear (c, s, z)",
+    "QLinearMatMul of a weight": "c = QLinearMatMul (q, s, z, m, s, o, s, z) y = DequantizeLinear (c, s, z)",
+    "QGemm of floats": f"f = Flatten (q) y = {MS}.QGemm (f, s, z, g, s, o)",
+}
+"""What computes integers between the two."""
+
+CONSTANTS = {
+    "w": "int8[3,3,1,1] w = {-128, 2, 3, 4, 127, -6, 7, 8, 9}",
+    "k": "int8[1,3,4,4] k = {" + ", ".join(str(index * 5 - 128) for index in range(48)) + "}",
+    "m": "int8[4,4] m = {" + ", ".join(str(index * 16 - 128) for index in range(16)) + "}",
+    "g": "int8[48,2] g = {" + ", ".join(str(index * 2 - 100) for index in range(96)) + "}",
+    "o": "int8 o = {0}",
+    "os": "int8[3] os = {0, 0, 0}",
+    "t": "float[3] t = {0.01, 0.02, 0.03}",
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_integers(name: str) -> None:
+    body = COMPUTED[name]
+    read = set(body.replace("(", " ").replace(")", " ").replace(",", " ").split())
+    constants = ", ".join(text for constant, text in CONSTANTS.items() if constant in read)
+    dims = {"QLinearConcat": "3,3,4,4", "QLinearGlobalAveragePool": "2,3,1,1", "QGemm of floats": "2,2"}
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
+        main (float[2,3,4,4] x) => (float[{dims.get(name, "2,3,4,4")}] y)
+        <float s = {{0.05}}, int8 z = {{-5}}{", " if constants else ""}{constants}> {{
+        q = QuantizeLinear (x, s, z) {body} }}"""
+    feeds = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 4, 4)).astype(np.float32)}
+    # verification takes a zero point that is left out for one of uint8
+    result = check_rewrites(PASS, text, options=NATIVE, inputs=feeds, numbers=name != "no zero points")
+    made = {value.dtype.name for node in result.graph for value in node.outputs if value.dtype is not None}
+    assert made == {"UINT8", "FLOAT"}
+    np.testing.assert_allclose(run(parse(text), feeds)[0], run(result, feeds)[0], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("text", "because"),
     [
+        (
+            f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
+            main (float[2] x, int8[2] a) => (float[2] y) <float s = {{0.05}}, int8 z = {{-5}}> {{
+            q = QuantizeLinear (x, s, z) c = {MS}.QLinearAdd (q, s, z, a, s, z, s, z)
+            y = DequantizeLinear (c, s, z) }}""",
+            "an input of the model",
+        ),
+        (
+            f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
+            main (float[2] x, int8 a) => (float[2] y) <float s = {{0.05}}, int8 z = {{-5}}> {{
+            q = QuantizeLinear (x, s, z) c = {MS}.QLinearSigmoid (q, s, z, s, a)
+            y = DequantizeLinear (c, s, z) }}""",
+            "a zero point is computed",
+        ),
         (model(more=", int8[2,3,4,4] q"), "a result of the model"),
         (model("c = Concat <axis = 0> (q, q) y = DequantizeLinear (c, s, z)", "4,3,4,4"), "not only moved"),
         (model().replace("int8", "uint8").replace("-5", "5"), "not of 8 bits with a sign"),

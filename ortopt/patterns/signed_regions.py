@@ -1,0 +1,185 @@
+"""Signed integers of 8 bits between QuantizeLinear and DequantizeLinear, with all that moves and computes them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Refusal, array_of, dtype, is_constant, need, plain_attributes, users
+from ortopt.patterns.quantization import MICROSOFT, has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.semantics.op_traits import PERMUTING, SELECTING
+
+SHIFT = 128
+MOVING = (PERMUTING | SELECTING | {"MaxPool"}) - {"Split"}
+LARGEST = 10_000
+"""How many nodes a region may have."""
+
+
+class Operand(NamedTuple):
+    """Where a kernel reads integers, and their zero point."""
+
+    integers: int
+    zero_point: int
+    is_weight: bool = False
+    """Whether a constant here may stay signed where the other operand is unsigned."""
+
+
+class Kernel(NamedTuple):
+    """Where a kernel reads integers, and where it reads the zero point of its result."""
+
+    operands: tuple[Operand, ...]
+    result: int
+
+
+_UNARY = Kernel((Operand(0, 2),), 4)
+_BINARY = Kernel((Operand(0, 2), Operand(3, 5)), 7)
+_PRODUCT = Kernel((Operand(0, 2), Operand(3, 5, is_weight=True)), 7)
+
+KERNELS = {
+    ("", "QLinearConv"): _PRODUCT,
+    ("", "QLinearMatMul"): _PRODUCT,
+    (MICROSOFT, "QGemm"): Kernel(_PRODUCT.operands, 8),
+    (MICROSOFT, "QLinearAdd"): _BINARY,
+    (MICROSOFT, "QLinearMul"): _BINARY,
+    (MICROSOFT, "QLinearWhere"): Kernel((Operand(1, 3), Operand(4, 6)), 8),
+    **{
+        (MICROSOFT, f"QLinear{op}"): _UNARY
+        for op in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")
+    },
+}
+
+
+def region(root: ir.Node) -> tuple[ir.Node, ...]:
+    """The nodes that read or make the signed integers that a QuantizeLinear makes, and those that depend on them.
+
+    Args:
+        root: The QuantizeLinear.
+
+    Returns:
+        The nodes in topological order.
+
+    Raises:
+        Refusal: If somebody else sees the integers, with the reason.
+    """
+    _check_signed(root)
+    nodes: dict[ir.Node, None] = {root: None}
+    pending = [root.outputs[0]]
+    while pending:
+        value = pending.pop()
+        need(not value.is_graph_output(), "the integers are a result of the model", value)
+        need(len(nodes) < LARGEST, "too many nodes depend on one another", root)
+        for node in (value.producer(), *users(value)):
+            if node is None:
+                raise Refusal("the integers are an input of the model", value)
+            need(node.graph is root.graph, "a subgraph uses the integers", value)
+            if node not in nodes:
+                nodes[node] = None
+                pending += [each for each in _integers(node) if each is not value]
+            _check_reads(node, value)
+    need(len(nodes) > 1, "nobody dequantizes the integers", root)
+    order = {node: position for position, node in enumerate(root.graph or ())}
+    return tuple(sorted(nodes, key=order.__getitem__))
+
+
+def _check_signed(node: ir.Node) -> None:
+    plain_attributes(node)
+    need(has_one_scale(node), "there are several scales", node)
+    need(scaling(node).integers == ir.DataType.INT8, "the integers are not of 8 bits with a sign", node)
+
+
+def _integers(node: ir.Node) -> list[ir.Value]:
+    """The signed integers that a node reads and makes, which have to become unsigned with it."""
+    if is_quantizer(node):
+        _check_signed(node)
+        return [node.outputs[0]]
+    if is_dequantizer(node):
+        _check_signed(node)
+        return [value for value in node.inputs[:1] if value is not None]
+    plain_attributes(node)
+    if node.domain == "" and node.op_type in MOVING:
+        return [value for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    operands = operands_of(node)
+    if not operands:
+        raise Refusal("the integers are not only moved and dequantized", node)
+    read = [node.inputs[each.integers] for each in operands if not _is_constant(node, each)]
+    made = [value for value in node.outputs if value.dtype == ir.DataType.INT8]
+    for value in read:
+        need(value is not None and dtype(value) == ir.DataType.INT8, "its operands are of several types", node)
+    for index in zero_points_of(node):
+        zero = node.inputs[index] if index < len(node.inputs) else None
+        known = zero is None or (is_constant(zero) and array_of(zero).size == 1)
+        need(known, "a zero point is computed, or there are several", node)
+    return [value for value in (*read, *made) if value is not None]
+
+
+def _check_reads(node: ir.Node, value: ir.Value) -> None:
+    """Refuse where a node reads integers as something else, an index for example."""
+    allowed = {each.integers for each in operands_of(node)} or {0}
+    misused = any(operand is value and index not in allowed for index, operand in enumerate(node.inputs))
+    need(not misused, "the integers are used as something else", node)
+
+
+def operands_of(node: ir.Node) -> tuple[Operand, ...]:
+    """Where a kernel reads integers; nothing for other nodes."""
+    if (node.domain, node.op_type) == (MICROSOFT, "QLinearConcat"):
+        return tuple(Operand(index, index + 2) for index in range(2, len(node.inputs), 3))
+    kernel = KERNELS.get((node.domain, node.op_type))
+    return () if kernel is None else kernel.operands
+
+
+def zero_points_of(node: ir.Node) -> tuple[int, ...]:
+    """Where a kernel reads the zero points of what it computes from and of what it makes, weights apart."""
+    if (node.domain, node.op_type) == (MICROSOFT, "QLinearConcat"):
+        return (1, *(operand.zero_point for operand in operands_of(node)))
+    kernel = KERNELS.get((node.domain, node.op_type))
+    if kernel is None:
+        return ()
+    made = (kernel.result,) if node.outputs[0].dtype == ir.DataType.INT8 else ()
+    return (*(each.zero_point for each in kernel.operands if not stays_signed(node, each)), *made)
+
+
+def stays_signed(node: ir.Node, operand: Operand) -> bool:
+    """Whether an operand is a weight that the kernel takes with a sign beside an unsigned one."""
+    return operand.is_weight and _is_constant(node, operand)
+
+
+def made_unsigned(node: ir.Node, shifted: dict[ir.Value, ir.Value]) -> ir.Node:
+    """A node of a region for unsigned integers, whose zero points are 128 more.
+
+    Args:
+        node: The node.
+        shifted: The unsigned integers for those of the region that come before.
+    """
+    operands = list(node.inputs)
+    attributes = [item for name, item in node.attributes.items() if name != "output_dtype"]
+    if is_quantizer(node) or is_dequantizer(node):
+        scale = operands[1]
+        assert scale is not None
+        zero = np.asarray(scaling(node).zero_point + SHIFT, np.uint8)
+        operands = [shifted.get(operands[0], operands[0]), scale, constant(zero.reshape(array_of(scale).shape))]  # type: ignore[arg-type]
+        return ir.Node(node.domain, node.op_type, operands, attributes)
+    for index in zero_points_of(node):
+        operands += [None] * (index + 1 - len(operands))
+        operands[index] = _shifted_constant(operands[index])
+    for operand in operands_of(node):
+        value = operands[operand.integers]
+        if value not in shifted and not stays_signed(node, operand):
+            operands[operand.integers] = _shifted_constant(value)
+    operands = [value if value is None else shifted.get(value, value) for value in operands]
+    return ir.Node(node.domain, node.op_type, operands, attributes)
+
+
+def _shifted_constant(value: ir.Value | None) -> ir.Value:
+    content = np.zeros((), np.int16) if value is None else array_of(value).astype(np.int16)
+    return constant((content + SHIFT).astype(np.uint8))
+
+
+def _is_constant(node: ir.Node, operand: Operand) -> bool:
+    value = node.inputs[operand.integers]
+    return value is not None and is_constant(value)
+
+
+__all__ = ["made_unsigned", "region"]

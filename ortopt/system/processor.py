@@ -1,0 +1,37 @@
+"""What this processor can do, as far as the operating system tells."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from pathlib import Path
+from typing import Final
+
+X86: Final = frozenset({"AMD64", "i386", "i686", "x86_64"})
+
+_EXACT: Final = frozenset({"avx512_vnni", "avx_vnni"})
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    """The instruction sets of this processor by Linux's names; empty where nobody tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.split())
+
+
+def is_x86() -> bool:
+    """Whether this is an x86 processor."""
+    return platform.machine() in X86
+
+
+def saturates_products() -> bool:
+    """Whether sums of two products of unsigned and signed bytes saturate at 16 bits: with AVX2 and without VNNI."""
+    known = features()
+    return is_x86() and "avx2" in known and not known & _EXACT
+
+
+__all__ = ["features", "is_x86", "saturates_products"]

@@ -1,0 +1,49 @@
+"""A ConvInteger by signed weights becomes one by unsigned weights, with the same bits."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "conv_integer_weight_conversion"
+WEIGHT = "int8[2,1,2,2] w = {-128, 127, 65, -64, 5, 0, -1, 100}"
+UNSIGNED = "uint8[2,1,2,2] w = {0, 255, 193, 64, 133, 128, 127, 228}"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("zeros", "before", "operands", "after"),
+    [
+        ("", "x, w", ", , o", ", uint8 o = {128}"),
+        (", int8 o = {3}", "x, w, , o", ", , o", ", uint8 o = {131}"),
+        (", int8 o = {-128}, X z = {7}", "x, w, z, o", ", z, o", ", uint8 o = {0}, X z = {7}"),
+    ],
+)
+def test_weights(dtype: str, zeros: str, before: str, operands: str, after: str) -> None:
+    head = f"main ({dtype}[N,1,4,4] x) => (int32[N,2,4,4] y)"
+    call = "y = ConvInteger <pads = [0, 0, 1, 1]>"
+    check_rewrites(
+        PASS,
+        f"{head} <{WEIGHT}{zeros.replace('X', dtype)}> {{ {call} ({before}) }}",
+        after=f"{head} <{UNSIGNED}{after.replace('X', dtype)}> {{ {call} (x, w{operands}) }}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        (f"(uint8[1,1,4,4] x) => (int32[1,2,3,3] y) <{UNSIGNED}> {{ y = ConvInteger (x, w) }}", "not of int8"),
+        ("(uint8[1,1,4,4] x, int8[2,1,2,2] w) => (int32[1,2,3,3] y) { y = ConvInteger (x, w) }", "no constant"),
+        (
+            f"(uint8[1,1,4,4] x, int8 o) => (int32[1,2,3,3] y) <{WEIGHT}> {{ y = ConvInteger (x, w, , o) }}",
+            "no constant",
+        ),
+    ],
+)
+def test_keeps(text: str, because: str) -> None:
+    check_keeps(PASS, f"main {text}", because)
+
+
+def test_only_for_onnx_runtime() -> None:
+    check_keeps(
+        PASS, f"main (uint8[1,1,4,4] x) => (int32[1,2,3,3] y) <{WEIGHT}> {{ y = ConvInteger (x, w) }}", target="onnx"
+    )

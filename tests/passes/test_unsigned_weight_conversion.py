@@ -1,0 +1,71 @@
+"""Signed weights become unsigned where the processor saturates sums of products, and nowhere else."""
+
+import numpy as np
+import pytest
+
+from ortopt.options import Fusions, Options
+from ortopt.system import processor
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "unsigned_weight_conversion"
+NATIVE = Options(native=True, fusions=Fusions.ALL)
+MS = "com.microsoft"
+HEAD = f'<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>'
+MATRIX = "int8[4,2] w = {-128, 127, 65, -64, 5, 0, -1, 100}"
+SCALES = "float s = {0.1}, uint8 z = {3}, int8 o = {-2}"
+
+MODELS = {
+    "QLinearConv": """main (uint8[1,1,3,3] x) => (uint8[1,2,2,2] y)
+        <int8[2,1,2,2] w = {-128, 127, 65, -64, 5, 0, -1, 100}, float s = {0.1}, uint8 z = {3}, int8 o = {0}> {
+        y = QLinearConv (x, s, z, w, s, o, s, z) }""",
+    "QLinearMatMul": f"""main (uint8[3,4] x) => (uint8[3,2] y) <{MATRIX}, {SCALES}> {{
+        y = QLinearMatMul (x, s, z, w, s, o, s, z) }}""",
+    "MatMulInteger": f"""main (uint8[3,4] x) => (int32[3,2] y) <{MATRIX}, uint8 z = {{3}}> {{
+        y = MatMulInteger (x, w, z) }}""",
+    "MatMulIntegerToFloat": f"""main (uint8[3,4] x) => (float[3,2] y) <{MATRIX}, {SCALES}> {{
+        y = {MS}.MatMulIntegerToFloat (x, w, s, s, z, o) }}""",
+    "DynamicQuantizeMatMul": f"""main (float[3,4] x) => (float[3,2] y) <{MATRIX}, float s = {{0.1}}> {{
+        y = {MS}.DynamicQuantizeMatMul (x, w, s) }}""",
+    "QGemm": f"""main (uint8[3,4] x) => (float[3,2] y) <{MATRIX}, {SCALES}> {{
+        y = {MS}.QGemm (x, s, z, w, s, o) }}""",
+}
+
+
+@pytest.fixture
+def saturating(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "features", lambda: frozenset({"avx", "avx2", "fma"}))
+    monkeypatch.setattr(processor, "is_x86", lambda: True)
+
+
+@pytest.mark.usefixtures("saturating")
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels(name: str) -> None:
+    result = check_rewrites(PASS, HEAD + MODELS[name], options=NATIVE)
+    (node,) = result.graph
+    weights = [value for value in node.inputs if value is not None and value.name and value.is_initializer()]
+    assert not any(value.dtype is not None and value.dtype.name == "INT8" for value in weights)
+
+
+@pytest.mark.usefixtures("saturating")
+@pytest.mark.parametrize(
+    ("text", "because", "options"),
+    [
+        (MODELS["QGemm"], "--native is not given", Options()),
+        (MODELS["QGemm"].replace("-128, 127, 65", "-64, 64, 6").replace("100", "1"), "no sum saturates", NATIVE),
+        (MODELS["QGemm"].replace(f"{MATRIX}, ", "").replace("x)", "x, int8[4,2] w)"), "no constant of int8", NATIVE),
+        (MODELS["QGemm"].replace(", int8 o = {-2}", "").replace("x)", "x, int8 o)"), "point is computed", NATIVE),
+    ],
+)
+def test_keeps(text: str, because: str, options: Options) -> None:
+    check_keeps(PASS, HEAD + text, because, options=options)
+
+
+@pytest.mark.parametrize("more", ["avx_vnni", "avx512_vnni"])
+def test_keeps_where_the_processor_is_exact(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    monkeypatch.setattr(processor, "features", lambda: frozenset({"avx2", more}))
+    check_keeps(PASS, HEAD + MODELS["QGemm"], "without saturation", options=NATIVE)
+
+
+def test_numbers_stay(saturating: None) -> None:
+    feeds = {"x": np.arange(12, dtype=np.uint8).reshape(3, 4) * 20}
+    check_rewrites(PASS, HEAD + MODELS["MatMulInteger"], options=NATIVE, inputs=feeds)

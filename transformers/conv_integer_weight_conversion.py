@@ -1,0 +1,62 @@
+"""ConvInteger multiplies its weight by the image; most processors have no fast code for signed by unsigned bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.costs import Form
+from ortopt.fusions import preferred
+from ortopt.graph.edit import constant
+from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
+from ortopt.options import Target, TransformerLevel
+from ortopt.rule import RewriteRule
+
+SHIFT = 128
+WEIGHT, ZERO_POINT = 1, 3
+
+
+class Found(NamedTuple):
+    """The ConvInteger."""
+
+    nodes: tuple[ir.Node, ...]
+
+
+class ConvIntegerWeightConversion(RewriteRule[Found]):
+    """``ConvInteger(x, w)`` by int8 weights → by uint8, with a zero point that is 128 more.
+
+    Exact in bits: the same numbers have other names. The kernel's first operand is the weight; ONNX Runtime computes
+    signed by unsigned bytes one by one on most processors, and unsigned by any bytes in vectors on all.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("conv_integer_conversion",)
+    roots = ("ConvInteger",)
+    targets = (Target.ORT,)
+    providers = ("CPUExecutionProvider",)
+
+    def match(self, root: ir.Node) -> Found:
+        """A constant weight of int8."""
+        plain_attributes(root)
+        weight = inputs(root, 2)[1]
+        need(weight.dtype == ir.DataType.INT8, "the weight is not of int8", weight)
+        zero = optional(root, ZERO_POINT)
+        constants = is_constant(weight) and (zero is None or is_constant(zero))
+        need(constants, "the weight or its zero point is no constant", weight)
+        preferred(root, [Form("", "ConvInteger", "of unsigned weights")])
+        return Found((root,))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the same convolution with the same numbers."""
+        (root,) = found.nodes
+        operands = [*root.inputs, *[None] * (ZERO_POINT + 1 - len(root.inputs))]
+        zero = operands[ZERO_POINT]
+        operands[WEIGHT] = _shifted(array_of(inputs(root, 2)[1]))
+        operands[ZERO_POINT] = _shifted(np.zeros((), np.int8) if zero is None else array_of(zero))
+        return ir.Node("", "ConvInteger", operands, root.attributes.values())
+
+
+def _shifted(content: np.ndarray) -> ir.Value:
+    return constant((content.astype(np.int16) + SHIFT).astype(np.uint8))
