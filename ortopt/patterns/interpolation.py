@@ -38,6 +38,9 @@ PHASES = COORDINATES[:-1]
 WORK_OF_PHASES = 256
 """Multiplications of an element of the result from which a convolution for each phase is faster than two products."""
 
+_ROUNDED = 128
+"""Rows or columns from which the rounding of places shows: 2⁻²⁴ of the size, times the weights' slope of about 2."""
+
 Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
@@ -130,10 +133,15 @@ class Image(NamedTuple):
 
     @property
     def has_phases(self) -> bool:
-        """Whether each element becomes a square of elements whose weights depend on their place in it only."""
+        """Whether each element becomes a square of elements whose weights depend on their place in it only.
+
+        The kernel rounds where an element lies, unless the scale is a power of two; in large images that shows.
+        """
         scale = self.scales[0]
         alike = self.interpolation.coordinates in PHASES and not self.interpolation.excludes
-        return alike and self.scales == (scale, scale) and scale > 1 and scale == int(scale)
+        whole = self.scales == (scale, scale) and scale > 1 and scale == int(scale)
+        rounded = any(isinstance(size, int) and size > _ROUNDED for size in self.before)
+        return alike and whole and (not rounded or int(scale).bit_count() == 1)
 
 
 def interpolated(root: ir.Node) -> Image:

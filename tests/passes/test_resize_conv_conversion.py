@@ -63,6 +63,7 @@ KEPT = {
     "a large scale": (model(scales="1, 1, 9, 9"), "phases are not alike, or many"),
     "corners aligned": (model(by("align_corners")), "phases are not alike"),
     "outside excluded": (model(", exclude_outside = 1"), "phases are not alike"),
+    "three times, a large image": (model(scales="1, 1, 3, 3"), "phases are not alike"),
     "a small image": (model(image="1,2,16,16"), "two products are faster"),
     "an image that may be empty": (model(image="1,2,H,W"), "Pad repeats no edge of nothing"),
     "channels of any number": (model(image="1,C,200,120"), "the channels are not known"),

@@ -57,6 +57,7 @@ REWRITTEN = {
     "by sizes of axes": (cubic(", axes = [2, 3]", sizes="7, 9"), TWO, 18),
     "rows only": (cubic(scales="1, 1, 2, 1"), TWO, 17),
     "columns only": (cubic(scales="1, 1, 1, 2"), TWO, 17),
+    "three times, a large image": (cubic(image="1,1,200,3", scales="1, 1, 3, 3"), TWO, 17),
     "opset 11": (cubic().replace("x, , s", "x, e, s").replace("float[4] s", "float[0] e = {}, float[4] s"), TWO, 11),
 }
 
