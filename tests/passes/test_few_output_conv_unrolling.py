@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.patterns import channel_blocks
+from ortopt.testing import all_fusions, check_keeps, check_rewrites
 
 PASS = "few_output_conv_unrolling"
 
@@ -13,7 +16,7 @@ PASS = "few_output_conv_unrolling"
 def model(
     attributes: str = "pads = [1, 1, 1, 1]",
     *,
-    kernel: tuple[int, int, int, int] = (3, 8, 3, 3),
+    kernel: tuple[int, int, int, int] = (2, 8, 3, 3),
     image: str = "2,8,16,18",
     result: str = "A,B,C,D",
     conv: str = "Conv",
@@ -35,15 +38,15 @@ def model(
 
 DONE = {"Conv": 1, "DepthToSpace": 1}
 REWRITTEN = {
-    "three outputs": (model(), DONE),
+    "two outputs": (model(), DONE),
+    "three outputs of many channels": (model(kernel=(3, 32, 3, 3), image="1,32,16,16"), DONE),
     "one output": (model(kernel=(1, 8, 3, 3)), DONE),
     "no bias": (model(bias=False), DONE),
     "no padding": (model("group = 1", image="1,8,18,20"), DONE),
     "uneven padding": (model("pads = [2, 0, 1, 3]", image="1,8,17,17"), DONE),
     "an even kernel": (model("pads = [1, 1, 2, 2]", kernel=(2, 8, 4, 4)), DONE),
     "a kernel of 3x5": (model("pads = [1, 2, 1, 2]", kernel=(2, 8, 3, 5)), DONE),
-    "an image of few channels": (model("pads = [2, 2, 2, 2]", kernel=(3, 3, 5, 5), image="1,3,16,16"), DONE),
-    "eight outputs": (model("pads = [3, 3, 3, 3]", kernel=(8, 12, 7, 7), image="1,12,16,16"), DONE),
+    "an image of few channels": (model("pads = [2, 2, 2, 2]", kernel=(2, 3, 5, 5), image="1,3,16,16"), DONE),
     "a batch of any size": (model(image="N,8,16,16"), DONE),
     "with its activation": (
         model('pads = [1, 1, 1, 1], activation = "Relu"', conv="com.microsoft.FusedConv"),
@@ -75,14 +78,14 @@ def test_what_is_not_finite_spreads_to_what_is_beside_it_only() -> None:
 
 KEPT = {
     "nine outputs": (model(kernel=(9, 8, 3, 3)), "it has many outputs"),
-    "eight outputs, a small kernel": (model(kernel=(8, 8, 3, 3)), "the kernel would grow too much"),
-    "eight outputs, few inputs": (
-        model("pads = [2, 2, 2, 2]", kernel=(8, 3, 5, 5), image="1,3,16,16"),
-        "each element reads few numbers",
+    "eight outputs": (
+        model("pads = [2, 2, 2, 2]", kernel=(8, 16, 5, 5), image="1,16,16,16"),
+        "four pixels fill more blocks than they save",
     ),
-    "single points": (model("group = 1", kernel=(3, 8, 1, 1)), "the kernel would grow too much"),
-    "few inputs": (model(kernel=(3, 3, 3, 3), image="1,3,16,16"), "each element reads few numbers"),
-    "inputs that fill no block": (model(kernel=(3, 18, 3, 3), image="1,18,16,16"), "take input channels by four"),
+    "three outputs of few channels": (model(kernel=(3, 8, 3, 3)), "each element reads few numbers"),
+    "single points": (model("group = 1", kernel=(2, 8, 1, 1)), "the kernel would grow too much"),
+    "few inputs": (model(kernel=(2, 3, 3, 3), image="1,3,16,16"), "each element reads few numbers"),
+    "inputs that fill no block": (model(kernel=(2, 18, 3, 3), image="1,18,16,16"), "take input channels by four"),
     "strides": (model("pads = [1, 1, 1, 1], strides = [2, 2]", image="1,8,32,32"), "groups, strides or dilations"),
     "dilations": (model("pads = [2, 2, 2, 2], dilations = [2, 2]"), "groups, strides or dilations"),
     "groups": (model("pads = [1, 1, 1, 1], group = 2", kernel=(2, 8, 3, 3), image="1,16,16,16"), "groups, strides"),
@@ -91,7 +94,7 @@ KEPT = {
     "an image of any size": (model(image="1,8,H,W"), "not known to be even"),
     "a small image": (model(image="1,8,14,16"), "the image is small"),
     "a sum": (
-        model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,3,16,18] z"),
+        model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,2,16,18] z"),
         "it adds another value",
     ),
     "half precision": (model(dtype="double"), "single precision only"),
@@ -105,5 +108,18 @@ def test_kept(name: str) -> None:
 
 
 def test_a_weight_that_is_computed_stays() -> None:
-    text = "main (float[1,8,16,16] x, float[3,8,3,3] w) => (float[A,B,C,D] y) { y = Conv <pads = [1,1,1,1]> (x, w) }"
+    text = "main (float[1,8,16,16] x, float[2,8,3,3] w) => (float[A,B,C,D] y) { y = Conv <pads = [1,1,1,1]> (x, w) }"
     check_keeps(PASS, text, "constant")
+
+
+NATIVE = replace(all_fusions(), native=True)
+EIGHT = model("pads = [2, 2, 2, 2]", kernel=(8, 12, 5, 5), image="1,12,16,16")
+THREE = model(kernel=(3, 8, 3, 3))
+
+
+@pytest.mark.parametrize("before", [EIGHT, THREE])
+def test_blocks_of_16_on_request(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_blocks, "channel_block", lambda: 16)
+    check_rewrites(PASS, before, ops=DONE, options=NATIVE)
+    monkeypatch.setattr(channel_blocks, "channel_block", lambda: 8)
+    check_keeps(PASS, before, options=NATIVE)
