@@ -58,6 +58,7 @@ class RollGatherFusion(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    fuses = (("", "Gather"),)
 
     def match(self, root: ir.Node) -> Found:
         """Moves of elements within each image of a batch, two of them rolls; and rows that stay together."""
