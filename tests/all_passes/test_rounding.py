@@ -51,6 +51,8 @@ ENDS_THE_PATH = {
     "conv1d_conversion": "what it gives comes out of a convolution",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "matmul_conv_conversion": "what it gives comes out of matrix products",
+    "few_output_conv_unrolling": "what it gives comes out of a convolution",
+    "grouped_conv_merging": "what it gives comes out of a convolution",
     "gemm_activation_fusion": "what it takes comes out of a Gemm",
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",
