@@ -29,6 +29,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification.comparison import Comparison, OutputRow
 from ortopt.verification.randomness import random_outputs
+from ortopt.verification.spreading import accept_spreading
 from ortopt.verification.tolerances import tolerances
 
 _COARSE: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -177,6 +178,7 @@ class Oracle:
         self.coarse = any(dtype in _COARSE for dtype in _dtypes(case.model))
         # ONNX Runtime's own kernels round otherwise if an operand is a constant (packed beforehand).
         self.by_blocks = any(node.op_type in _BY_BLOCKS for node in nodes_of(case.model))
+        self._spreading = False
         self._seen: dict[bytes, bool] = {}
         self.noisy = 0
         self.rewrites: dict[str, int] = {}
@@ -204,6 +206,7 @@ class Oracle:
         for name in names:
             self.rewrites[name] = self.rewrites.get(name, 0) + 1
         exact = not self.coarse and all(is_exact(name) for name in names)
+        self._spreading = any(numerics_of(name) is Numerics.FINITE for name in names)
         if self._seen.get(made, False) or (made in self._seen and not exact):
             return None
         self._seen[made] = exact
@@ -264,6 +267,9 @@ class Oracle:
                 return next(
                     f"output {name}: {detail}" for (name, _), detail in zip(self.outputs, found, strict=True) if detail
                 )
+        if self._spreading:
+            triples = zip(expected, got, self.outputs, strict=True)
+            expected = [accept_spreading(one, other, kind, special=False)[0] for one, other, (_, kind) in triples]
         rows = self._rows(expected, got)
         wrong = [i for i, row in enumerate(rows) if not row.agrees]
         if wrong and not exact:  # sums in another order: infinite in one, NaN in the other
@@ -396,9 +402,14 @@ def _without_lost(expected: Any, got: Any) -> tuple[Any, Any]:
     return np.where(lost, 0, expected).astype(expected.dtype), np.where(lost, 0, got).astype(got.dtype)
 
 
+def numerics_of(name: str) -> Numerics:
+    """What a transformer may do to numbers."""
+    return registry.installed().find(name).numerics
+
+
 def is_exact(name: str) -> bool:
     """Whether a transformer promises the same bits."""
-    return registry.installed().find(name).numerics is Numerics.EXACT
+    return numerics_of(name) is Numerics.EXACT
 
 
 def _interface(model: ModelProto) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:

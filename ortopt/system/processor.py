@@ -1,4 +1,4 @@
-"""What this processor can do, as far as the operating system tells."""
+"""What this processor can do, as far as the operating system tells: for forms that are fast on processors like it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import functools
 import platform
 from pathlib import Path
 from typing import Final
+
+CPUINFO: Final = Path("/proc/cpuinfo")
 
 X86: Final = frozenset({"AMD64", "i386", "i686", "x86_64"})
 
@@ -16,7 +18,7 @@ _EXACT: Final = frozenset({"avx512_vnni", "avx_vnni"})
 def features() -> frozenset[str]:
     """The instruction sets of this processor by Linux's names; empty where nobody tells."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
     flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
@@ -34,4 +36,10 @@ def saturates_products() -> bool:
     return is_x86() and "avx2" in known and not known & _EXACT
 
 
-__all__ = ["features", "is_x86", "saturates_products"]
+def channel_block() -> int | None:
+    """How many channels ONNX Runtime's convolutions compute at once here: 16 with AVX-512, else 8; None: not known."""
+    known = features() if is_x86() else frozenset()
+    return 16 if "avx512f" in known else 8 if "avx2" in known else None
+
+
+__all__ = ["channel_block", "features", "is_x86", "saturates_products"]

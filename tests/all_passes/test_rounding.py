@@ -33,7 +33,9 @@ FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProt
 REORDERED = sorted(
     kind.name
     for kind in registry.installed()
-    if kind.numerics is Numerics.REORDERED and kind.__module__.startswith("ortopt.") and kind.name != "group_fusion"
+    if kind.numerics in (Numerics.REORDERED, Numerics.BOUNDED, Numerics.FINITE)
+    and kind.__module__.startswith("ortopt.")
+    and kind.name != "group_fusion"
 )
 
 ENDS_THE_PATH = {
@@ -49,6 +51,8 @@ ENDS_THE_PATH = {
     "conv1d_conversion": "what it gives comes out of a convolution",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "matmul_conv_conversion": "what it gives comes out of matrix products",
+    "few_output_conv_unrolling": "what it gives comes out of a convolution",
+    "grouped_conv_merging": "what it gives comes out of a convolution",
     "gemm_activation_fusion": "what it takes comes out of a Gemm",
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",

@@ -1,0 +1,13 @@
+"""What all tests of all passes have in common."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortopt.patterns import channel_blocks
+
+
+@pytest.fixture(autouse=True)
+def _blocks_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes that ask for this processor, with --native, are tried on every processor."""
+    monkeypatch.setattr(channel_blocks, "channel_block", lambda: 16)

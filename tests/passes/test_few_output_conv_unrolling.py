@@ -1,0 +1,125 @@
+"""A convolution with few outputs computes four pixels at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ortopt.patterns import channel_blocks
+from ortopt.testing import all_fusions, check_keeps, check_rewrites
+
+PASS = "few_output_conv_unrolling"
+
+
+def model(
+    attributes: str = "pads = [1, 1, 1, 1]",
+    *,
+    kernel: tuple[int, int, int, int] = (2, 8, 3, 3),
+    image: str = "2,8,16,18",
+    result: str = "A,B,C,D",
+    conv: str = "Conv",
+    bias: bool = True,
+    dtype: str = "float",
+    more: str = "",
+    given: str = "",
+) -> str:
+    """A convolution with few outputs."""
+    count = kernel[0] * kernel[1] * kernel[2] * kernel[3]
+    numbers = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(count))
+    shape = ",".join(map(str, kernel))
+    offsets = ",".join(str(place + 0.5) for place in range(kernel[0]))
+    constants = f"{dtype}[{shape}] w = {{{numbers}}}" + f", {dtype}[{kernel[0]}] b = {{{offsets}}}" * bias
+    return f"""main ({dtype}[{image}] x{given}) => ({dtype}[{result}] y) <{constants}> {{
+        y = {conv} <{attributes}> (x, w{", b" if bias else ""}{more})
+    }}"""
+
+
+DONE = {"Conv": 1, "DepthToSpace": 1}
+REWRITTEN = {
+    "two outputs": (model(), DONE),
+    "three outputs of many channels": (model(kernel=(3, 32, 3, 3), image="1,32,16,16"), DONE),
+    "one output": (model(kernel=(1, 8, 3, 3)), DONE),
+    "no bias": (model(bias=False), DONE),
+    "no padding": (model("group = 1", image="1,8,18,20"), DONE),
+    "uneven padding": (model("pads = [2, 0, 1, 3]", image="1,8,17,17"), DONE),
+    "an even kernel": (model("pads = [1, 1, 2, 2]", kernel=(2, 8, 4, 4)), DONE),
+    "a kernel of 3x5": (model("pads = [1, 2, 1, 2]", kernel=(2, 8, 3, 5)), DONE),
+    "an image of few channels": (model("pads = [2, 2, 2, 2]", kernel=(2, 3, 5, 5), image="1,3,16,16"), DONE),
+    "a batch of any size": (model(image="N,8,16,16"), DONE),
+    "with its activation": (
+        model('pads = [1, 1, 1, 1], activation = "Relu"', conv="com.microsoft.FusedConv"),
+        {"com.microsoft::FusedConv": 1, "DepthToSpace": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten(name: str) -> None:
+    before, ops = REWRITTEN[name]
+    check_rewrites(PASS, before, ops=ops)
+
+
+def test_an_image_of_any_even_size() -> None:
+    doubled = (
+        model(image="1,8,H,W")
+        .replace("x, w, b", "z, w, b")
+        .replace("y = Conv", "t = Concat <axis = 2> (x, x) z = Concat <axis = 3> (t, t) y = Conv")
+    )
+    check_rewrites(PASS, doubled, ops=DONE | {"Concat": 2})
+
+
+def test_what_is_not_finite_spreads_to_what_is_beside_it_only() -> None:
+    x = np.ones((1, 8, 16, 16), np.float32)
+    x[0, 3, 7, 8], x[0, 3, 0, 0] = np.nan, np.inf
+    check_rewrites(PASS, model(image="1,8,16,16"), ops=DONE, inputs={"x": x})
+
+
+KEPT = {
+    "nine outputs": (model(kernel=(9, 8, 3, 3)), "it has many outputs"),
+    "eight outputs": (
+        model("pads = [2, 2, 2, 2]", kernel=(8, 16, 5, 5), image="1,16,16,16"),
+        "four pixels fill more blocks than they save",
+    ),
+    "three outputs of few channels": (model(kernel=(3, 8, 3, 3)), "each element reads few numbers"),
+    "single points": (model("group = 1", kernel=(2, 8, 1, 1)), "the kernel would grow too much"),
+    "few inputs": (model(kernel=(2, 3, 3, 3), image="1,3,16,16"), "each element reads few numbers"),
+    "inputs that fill no block": (model(kernel=(2, 18, 3, 3), image="1,18,16,16"), "take input channels by four"),
+    "strides": (model("pads = [1, 1, 1, 1], strides = [2, 2]", image="1,8,32,32"), "groups, strides or dilations"),
+    "dilations": (model("pads = [2, 2, 2, 2], dilations = [2, 2]"), "groups, strides or dilations"),
+    "groups": (model("pads = [1, 1, 1, 1], group = 2", kernel=(2, 8, 3, 3), image="1,16,16,16"), "groups, strides"),
+    "padding by name": (model('auto_pad = "SAME_UPPER"'), "padding is not written out"),
+    "an odd width": (model(image="1,8,16,17"), "not known to be even"),
+    "an image of any size": (model(image="1,8,H,W"), "not known to be even"),
+    "a small image": (model(image="1,8,14,16"), "the image is small"),
+    "a sum": (
+        model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,2,16,18] z"),
+        "it adds another value",
+    ),
+    "half precision": (model(dtype="double"), "single precision only"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    before, because = KEPT[name]
+    check_keeps(PASS, before, because)
+
+
+def test_a_weight_that_is_computed_stays() -> None:
+    text = "main (float[1,8,16,16] x, float[2,8,3,3] w) => (float[A,B,C,D] y) { y = Conv <pads = [1,1,1,1]> (x, w) }"
+    check_keeps(PASS, text, "constant")
+
+
+NATIVE = replace(all_fusions(), native=True)
+EIGHT = model("pads = [2, 2, 2, 2]", kernel=(8, 12, 5, 5), image="1,12,16,16")
+THREE = model(kernel=(3, 8, 3, 3))
+
+
+@pytest.mark.parametrize("before", [EIGHT, THREE])
+def test_blocks_of_16_on_request(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_blocks, "channel_block", lambda: 16)
+    check_rewrites(PASS, before, ops=DONE, options=NATIVE)
+    monkeypatch.setattr(channel_blocks, "channel_block", lambda: 8)
+    check_keeps(PASS, before, options=NATIVE)

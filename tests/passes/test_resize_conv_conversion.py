@@ -1,0 +1,76 @@
+"""Cubic interpolation by whole numbers becomes a convolution for each phase."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "resize_conv_conversion"
+DONE = {"Pad": 1, "Conv": 1, "DepthToSpace": 1, "Resize": 0}
+
+
+def model(
+    more: str = "", *, image: str = "1,2,200,120", scales: str = "1, 1, 2, 2", mode: str = "cubic", before: str = ""
+) -> str:
+    """A cubic Resize between other ops."""
+    return f"""main (float[{image}] i) => (float[A,B,C,D] y) <float[4] s = {{{scales}}}> {{
+        {before or "x = Neg (i)"}
+        y = Resize <mode = "{mode}"{more}> (x, , s)
+    }}"""
+
+
+def by(transformation: str) -> str:
+    return f', coordinate_transformation_mode = "{transformation}"'
+
+
+ANY = {"image": "1,2,H,W", "before": 'x = Pad <mode = "constant"> (i, p)'}
+FILLED = "float[4] s", "int64[8] p = {0, 0, 1, 1, 0, 0, 0, 0}, float[4] s"
+
+REWRITTEN = {
+    "twice": (model(), 17),
+    "three times": (model(image="N,2,9,8", scales="1, 1, 3, 3"), 17),
+    "pytorch_half_pixel": (model(by("pytorch_half_pixel"), image="N,2,9,8", scales="1, 1, 3, 3"), 17),
+    "half_pixel_symmetric": (model(by("half_pixel_symmetric")), 19),
+    "asymmetric": (model(by("asymmetric"), image="N,2,9,8", scales="1, 1, 3, 3"), 17),
+    "another coefficient": (model(", cubic_coeff_a = -0.5"), 17),
+    "an image of any size": (model(**ANY).replace(*FILLED), 17),
+    "an image of any size, opset 11": (
+        model(**ANY).replace(*FILLED).replace("x, , s", "x, e, s").replace("float[4] s", "float[0] e = {}, float[4] s"),
+        11,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten(name: str) -> None:
+    before, opset = REWRITTEN[name]
+    pads = 2 if "any size" in name else 1
+    check_rewrites(PASS, before, ops=DONE | {"Pad": pads}, opset=opset)
+
+
+def test_what_is_not_finite_spreads_to_what_is_beside_it_only() -> None:
+    x = np.ones((1, 2, 200, 120), np.float32)
+    x[0, 1, 0, 119], x[0, 0, 7, 8] = np.inf, np.nan
+    check_rewrites(PASS, model(), ops=DONE, inputs={"i": x})
+
+
+KEPT = {
+    "linear": (model(mode="linear"), "linear interpolation has a fast kernel"),
+    "another scale": (model(scales="1, 1, 2, 3"), "phases are not alike"),
+    "no whole scale": (model(scales="1, 1, 2.5, 2.5"), "phases are not alike"),
+    "a large scale": (model(scales="1, 1, 9, 9"), "phases are not alike, or many"),
+    "corners aligned": (model(by("align_corners")), "phases are not alike"),
+    "outside excluded": (model(", exclude_outside = 1"), "phases are not alike"),
+    "three times, a large image": (model(scales="1, 1, 3, 3"), "phases are not alike"),
+    "a small image": (model(image="1,2,16,16"), "two products are faster"),
+    "an image that may be empty": (model(image="1,2,H,W"), "Pad repeats no edge of nothing"),
+    "channels of any number": (model(image="1,C,200,120"), "the channels are not known"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    before, because = KEPT[name]
+    check_keeps(PASS, before, because)

@@ -1,0 +1,91 @@
+"""Interpolation is linear in the image: of fixed sizes it is a product with one matrix for rows and one for columns.
+
+ONNX Runtime's kernel of cubic interpolation looks at each element of the result anew, for 75 ns and more; a product
+takes a hundredth of that. Linear interpolation has a fast kernel, and pays for small images only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT, is_op, need, static_dims, users
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.interpolation import WORK_OF_PHASES, Image, interpolated
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOST_WORK = {"linear": 24, "cubic": 1024}
+"""Multiplications of an element of the result up to which products are faster."""
+
+FEWEST_ELEMENTS = 1 << 14
+"""Elements of a result of linear interpolation below which the products of small matrices are slow."""
+
+
+class Found(NamedTuple):
+    """The Resize, and what it does."""
+
+    nodes: tuple[ir.Node, ...]
+    image: Image
+
+
+class ResizeMatmulConversion(RewriteRule[Found]):
+    """``Resize(x)`` that interpolates → ``MatMul(rows, MatMul(x, columns))`` for images of fixed sizes.
+
+    Cubic interpolation becomes 10 to 60 times as fast; linear interpolation of small images 1.5 to 4 times, where no
+    convolution is beside it, whose blocked layout would end there. The matrices hold zeros: a NaN or an infinity makes
+    NaN of its row and of its column.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("resize_projection_reordering",)
+    roots = ("Resize",)
+    opsets = (11, NEWEST_OPSET)
+    looks_downstream = True
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.FINITE
+
+    def match(self, root: ir.Node) -> Found:
+        """An image of fixed height and width."""
+        image = interpolated(root)
+        need(image.has_products, "height and width are not fixed, or there may be no image", root)
+        mode = image.interpolation.mode
+        work = image.multiplications
+        need(work <= MOST_WORK[mode], "the products would be large", root)
+        if mode == "linear":
+            _check_linear_pays(root)
+        elif image.has_phases:
+            need(work <= WORK_OF_PHASES, "a convolution for each phase is faster", root)
+        return Found((root,), image)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Multiply by the matrices of rows and columns.
+
+        An axis that keeps its size is multiplied as well: the kernel reads the elements beside one there, too, and
+        multiplies them by 0, so a NaN spreads along it.
+        """
+        image = found.image
+        (height, width), (rows, columns) = image.before, image.after
+        assert isinstance(height, int)
+        assert isinstance(width, int)
+        assert isinstance(rows, int)
+        assert isinstance(columns, int)
+        of_columns = image.interpolation.matrix(width, columns, image.scales[1])
+        of_rows = image.interpolation.matrix(height, rows, image.scales[0])
+        wide = ir.node("MatMul", [image.x, constant(np.ascontiguousarray(of_columns.T), FLOAT)])
+        return ir.node("MatMul", [constant(of_rows, FLOAT), wide.outputs[0]])
+
+
+def _check_linear_pays(root: ir.Node) -> None:
+    """Refuse where the kernel of linear interpolation is as fast."""
+    elements = 1
+    for size in static_dims(root.outputs[0]):
+        elements *= size
+    need(elements >= FEWEST_ELEMENTS, "the image is small", root)
+    beside = [root.inputs[0].producer() if root.inputs[0] else None, *users(root.outputs[0])]
+    blocked = any(is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft") for node in beside)
+    need(not blocked, "a convolution beside it works on blocks of channels, as the kernel does", root)
