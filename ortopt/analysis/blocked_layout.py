@@ -223,7 +223,7 @@ class _Regions:
         has_activation = step.activated or "activation" in step.node.attributes
         self._give(step, _Kernel(True, summand is not None, has_activation), channels, origin)
 
-    def _weights_of(self, step: _Step) -> tuple[int, ...] | None:
+    def _weights_of(self, step: _Step) -> Sequence[int] | None:
         """The shape of a convolution's weights if it has a kernel in blocks."""
         weight, bias = step.inputs[1], step.inputs[2] if len(step.inputs) > 2 else None
         if weight is None or not is_constant(weight) or (bias is not None and not is_constant(bias)):
