@@ -44,6 +44,9 @@ _BEFORE: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "Har
 _INSIDE: Final = frozenset({"Relu", "Sigmoid", "Tanh", "HardSigmoid"})
 """Activations that become part of a convolution in a region, behind a sum as well."""
 
+_THROUGH: Final = _BEFORE | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization", "MaxPool", "AveragePool"}
+"""Ops behind a convolution that leave an image in blocks."""
+
 _ACTIVATIONS: Final = _INSIDE | {"Gelu", "QuickGelu"}
 """Activations that a region passes through."""
 
@@ -129,6 +132,39 @@ def blocked_layout(graph: ir.Graph, block: int = BLOCK, affine: Affine | None = 
         affine: Nodes to take for a BatchNormalization.
     """
     return _Regions(graph, block, affine or {}).layout()
+
+
+_MOST_STEPS: Final = 4
+"""How far `is_in_blocks` looks."""
+
+
+def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
+    """Whether a value comes out of a convolution, through ops that go on in blocks: a question to a neighbourhood.
+
+    It is cheap, and sure only where the convolution's weights fit (see `blocked_layout`, which looks at a whole graph).
+
+    Args:
+        value: The value.
+        steps: How many nodes to look through.
+    """
+    node = value.producer()
+    if node is None or steps == 0 or node.domain not in {"", MICROSOFT}:
+        return False
+    if node.op_type in {"Conv", "FusedConv"}:
+        return True
+    if node.op_type in {"Add", "Sum", "Mul"}:
+        return _is_gated(node, steps) or all(one is not None and is_in_blocks(one, steps - 1) for one in node.inputs)
+    x = node.inputs[0] if node.op_type in _THROUGH else None
+    return x is not None and is_in_blocks(x, steps - 1)
+
+
+def _is_gated(node: ir.Node, steps: int) -> bool:
+    """Whether a product is ``x · Sigmoid(x)`` or ``x · HardSigmoid(x)`` of an x in blocks."""
+    for x, factor in zip(node.inputs, reversed(node.inputs), strict=True) if len(node.inputs) == 2 else ():
+        gate = None if factor is None or node.op_type != "Mul" else factor.producer()
+        if x is not None and gate is not None and gate.op_type in {"Sigmoid", "HardSigmoid"} and gate.inputs[0] is x:
+            return is_in_blocks(x, steps - 1)
+    return False
 
 
 class _Regions:
@@ -528,4 +564,4 @@ def _factors(step: _Step) -> tuple[int, ...] | None:
     return tuple(map(int, numbers)) if len(numbers) == RANK and (numbers == np.floor(numbers)).all() else None
 
 
-__all__ = ["BLOCK", "Layout", "blocked_layout"]
+__all__ = ["BLOCK", "Layout", "blocked_layout", "is_in_blocks"]
