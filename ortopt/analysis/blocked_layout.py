@@ -108,19 +108,24 @@ class Layout(NamedTuple):
         images: The values that are in blocks.
         reordered_in: Values that are reordered into blocks, each once.
         reordered_out: Values in blocks that are needed in the usual order, too, each once.
-        reshapes: The Reshape nodes around sums of images that are not known to be equally large.
+        unequal: Sums of images that are not known to be equally large: each operand and the result is reshaped.
     """
 
     kernels: frozenset[ir.Node]
     images: frozenset[ir.Value]
     reordered_in: tuple[ir.Value, ...]
     reordered_out: tuple[ir.Value, ...]
-    reshapes: int
+    unequal: tuple[ir.Node, ...]
 
     @property
     def reorders(self) -> int:
         """How often an image is reordered."""
         return len(self.reordered_in) + len(self.reordered_out)
+
+    @property
+    def reshapes(self) -> int:
+        """How often something is reshaped around sums."""
+        return sum(len(node.inputs) + 1 for node in self.unequal)
 
 
 def blocked_layout(graph: ir.Graph, block: int = BLOCK, affine: Affine | None = None) -> Layout:
@@ -153,9 +158,18 @@ def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
     if node.op_type in {"Conv", "FusedConv"}:
         return True
     if node.op_type in {"Add", "Sum", "Mul"}:
-        return _is_gated(node, steps) or all(one is not None and is_in_blocks(one, steps - 1) for one in node.inputs)
+        images = [one for one in node.inputs if one is not None and not _is_channelwise(one)]
+        return _is_gated(node, steps) or (bool(images) and all(is_in_blocks(one, steps - 1) for one in images))
     x = node.inputs[0] if node.op_type in _THROUGH else None
     return x is not None and is_in_blocks(x, steps - 1)
+
+
+def _is_channelwise(value: ir.Value) -> bool:
+    """Whether a value is a constant of one number, or one a channel: an image goes on in blocks as a normalization."""
+    if not is_constant(value):
+        return False
+    shape = tuple(tensor_of(value).shape)
+    return len(shape) <= RANK and all(dim == 1 for axis, dim in enumerate(reversed(shape)) if axis != 2)
 
 
 def _is_gated(node: ir.Node, steps: int) -> bool:
@@ -181,7 +195,7 @@ class _Regions:
         self._kernels: list[ir.Node] = []
         self._in: dict[ir.Value, None] = {}
         self._out: list[ir.Value] = []
-        self._reshapes = 0
+        self._unequal: list[ir.Node] = []
         self._consumed: set[int] = set()
         _fuse_activations(self._steps, self._uses)
 
@@ -192,7 +206,7 @@ class _Regions:
                 self._visit(step)
         self._out += [value for value, image in self._images.items() if image.left > 0]
         return Layout(
-            frozenset(self._kernels), frozenset(self._images), tuple(self._in), tuple(self._out), self._reshapes
+            frozenset(self._kernels), frozenset(self._images), tuple(self._in), tuple(self._out), tuple(self._unequal)
         )
 
     def _visit(self, step: _Step) -> None:
@@ -329,7 +343,7 @@ class _Regions:
         for image in present:
             image.left -= 1
         if not same:
-            self._reshapes += len(present) + 1
+            self._unequal.append(step.node)
             self._give(step, _Kernel(False), present[0].channels)
             return
         for image in present if is_sum and len(present) == 2 else ():
