@@ -81,8 +81,8 @@ class Found(NamedTuple):
 class ParallelConvMerging(RewriteRule[Found]):
     """``Conv(x, V, b) + Conv(x, W, c)`` → ``Conv(x, V + W, b + c)``, also for a smaller kernel inside a larger one.
 
-    A BatchNormalization of x beside a convolution is such a kernel, too. What the larger kernel reads stays the same,
-    so that NaN and infinities reach the same elements.
+    A BatchNormalization of x beside a convolution is such a kernel, too. What the larger kernel reads stays the same:
+    an infinite x gives a NaN only where it did before.
     """
 
     levels = (TransformerLevel.LEVEL1,)

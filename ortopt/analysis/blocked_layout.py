@@ -366,9 +366,7 @@ class _Regions:
         self._give(step, _Kernel(False), sum(image.channels for image in present), origin)
 
     def _normalization(self, step: _Step) -> None:
-        if step.node.op_type == "BatchNormalization" and (
-            "epsilon" not in step.node.attributes or not all(value and is_constant(value) for value in step.inputs[1:])
-        ):
+        if not all(value is not None and is_constant(value) for value in step.inputs[1:]):
             return
         image = self._take(step.inputs[0])
         if image is not None:
