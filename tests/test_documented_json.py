@@ -32,6 +32,7 @@ ARGUMENTS = {
     "bench": ["model.onnx", "--levels", "0", "--rounds", "1", "--repeat", "1", "--no-verify", "--json"],
     "explain": ["model.onnx", "identity_elimination", "--json"],
     "explain attention": ["model.onnx", "--json"],
+    "explain layout": ["model.onnx", "--json"],
     "groups": ["model.onnx", "--json"],
     "extract": ["model.onnx", "--outputs", "m", "-o", "part.onnx", "--json"],
     "info": ["model.onnx", "--json"],

@@ -10,23 +10,16 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import DECLARED
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, same_dim, users
+from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, opset, same_dim, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
 RANK = 4
-
-BLOCK = 16
-"""Channels that the widest kernel takes at once; others take 8."""
-
-IN_BLOCKS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu")
-"""Activations that the blocked layout passes through, or that become part of the convolution before them."""
-
-MAX_STEPS = 3
 
 
 class Found(NamedTuple):
@@ -54,7 +47,7 @@ class ChannelGateConversion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Mul",)
-    opsets = (13, NEWEST_OPSET)  # before, Resize asks for a region of interest
+    opsets = (11, NEWEST_OPSET)
     providers = (CPU,)
     targets = (Target.ORT,)
 
@@ -72,7 +65,7 @@ class ChannelGateConversion(RewriteRule[Found]):
         if not isinstance(height, int) or not isinstance(width, int):
             raise Refusal("a dimension is not fixed", image)
         need(height * width > 1, "the image is a point", image)
-        need(_is_in_blocks(image) and _is_in_blocks(gate), "an operand is not in the blocked layout", root)
+        need(is_in_blocks(image) and is_in_blocks(gate), "an operand is not in the blocked layout", root)
         readers = users(root.outputs[0])
         need(bool(readers) and all(map(_is_convolution, readers)), "no convolution reads the product", root)
         return Found((root,), image, gate, (height, width))
@@ -81,7 +74,9 @@ class ChannelGateConversion(RewriteRule[Found]):
         """Build the image of the gate, and the product."""
         scales = constant(np.array([1, 1, *found.size], np.float32))
         copy = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        gates = ir.node("Resize", [found.gate, None, scales], copy)
+        # Up to opset 12 the region of interest, which nothing here reads, is no optional input.
+        region = None if opset(found.nodes[0]) >= 13 else constant(np.array([], np.float32))
+        gates = ir.node("Resize", [found.gate, region, scales], copy)
         product = ir.node("Mul", [found.image, gates.outputs[0]])
         # ONNX Runtime infers no symbolic dimension of what is resized, and sums of two images that it cannot prove
         # equally large leave the blocked layout: the file has to say that the batch is the image's.
@@ -90,31 +85,5 @@ class ChannelGateConversion(RewriteRule[Found]):
         return product
 
 
-def _is_in_blocks(value: ir.Value) -> bool:
-    """Whether a value comes out of a convolution, through activations only."""
-    for _ in range(MAX_STEPS):
-        node = value.producer()
-        if node is None or _is_convolution(node):
-            break
-        operand = _activated(node)
-        if operand is None:
-            return False
-        value = operand
-    return _is_convolution(value.producer())
-
-
 def _is_convolution(node: ir.Node | None) -> bool:
     return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)
-
-
-def _activated(node: ir.Node) -> ir.Value | None:
-    """What an activation is applied to: ``x · Sigmoid(x)`` and ``x · HardSigmoid(x)`` are ones too."""
-    if is_op(node, *IN_BLOCKS) or is_op(node, "QuickGelu", domain=MICROSOFT):
-        return node.inputs[0]
-    if not is_op(node, "Mul"):
-        return None
-    for x, factor in zip(node.inputs, reversed(node.inputs), strict=True):
-        gate = None if factor is None else factor.producer()
-        if gate is not None and is_op(gate, "Sigmoid", "HardSigmoid") and gate.inputs[0] is x:
-            return x
-    return None

@@ -37,7 +37,7 @@ class HardSigmoidFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A sum or a product above the Clip; the upper bound divides below it, if it is not 1."""
         gate = gates(root)[-1]
-        need(len(gate.nodes) > 1, "nothing scales or shifts what is clamped", root)
+        need(len(gate.nodes) > 1 or gate.height != 1, "nothing scales or shifts what is clamped", root)
         nodes, y = gate.nodes, root.outputs[0]
         if gate.height != 1:
             below = scaled_below(y)

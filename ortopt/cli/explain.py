@@ -37,13 +37,16 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
     """Show every candidate that PASS refuses, with the reason, and every rewrite that it would do.
 
     Or show the blocks of the model that one op can stand for (BLOCKS is attention, rotary or normalization): which op
-    each becomes, or the first condition that fails. Without a name, sum up what every pass rewrites and refuses. The
-    passes run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
+    each becomes, or the first condition that fails. Or show where convolutions run in ONNX Runtime's blocked layout,
+    and what makes it reorder images (BLOCKS is layout). Without a name, sum up what every pass rewrites and refuses.
+    The passes run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
     from ortopt.analysis.blocks import FAMILIES
 
     if name is None:
         _explain_all(model, level, alone, as_json, flags)
+    elif name == "layout":
+        _explain_layout(model, level, alone, as_json, flags)
     elif name in FAMILIES:
         _explain_blocks(model, name, level, alone, as_json, flags)
     else:
@@ -68,6 +71,21 @@ def _explain_blocks(
         click.echo(json.dumps(data, indent=2))
     else:
         blocks.show(data, report.console(sys.stdout))
+
+
+def _explain_layout(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
+    """Show what runs in ONNX Runtime's blocked layout."""
+    from ortopt.errors import UsageError
+    from ortopt.reporting import layout, report
+
+    if alone:
+        raise UsageError("--alone needs the name of one pass, not the layout")
+    options, _, _, result = _with_every_pass(model, level, flags)
+    data = layout.describe(result.model, options.level)
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        layout.show(data, report.console(sys.stdout))
 
 
 def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:

@@ -6,13 +6,18 @@ import dataclasses
 
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import blocked_layout
+from ortopt.analysis.kernels import CPU
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import CancellationToken
-from ortopt.graph.facts import DECLARED, SHAPE, Dims, shape_of
-from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
+from ortopt.graph.facts import DECLARED, SHAPE, Dims, dims_of, shape_of
+from ortopt.graph.symbolic import UNKNOWN, Dim, equal, is_invented, is_known
 from ortopt.onnx_ir_internals import get_meta
-from ortopt.options import Options
+from ortopt.options import Options, Target
 from ortopt.serialization.load import SOURCE_KEY
+
+LAYOUTS = 3
+"""The level that arranges a graph for ONNX Runtime's layouts."""
 
 
 def declare(model: ir.Model, options: Options, token: CancellationToken) -> None:
@@ -23,6 +28,8 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
         options: Options of the run.
         token: Cancellation token.
     """
+    if options.level >= LAYOUTS and options.target is Target.ORT and CPU in options.providers:
+        _mark_sums(model)
     _declare_what_passes_ask_for(model, token)
     resized = bool(options.dims or options.input_shapes)
     if not (resized or options.value_info):
@@ -34,6 +41,22 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
     origin = model.meta.get(SOURCE_KEY)
     if options.value_info and origin is not None:
         model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=True)
+
+
+def _mark_sums(model: ir.Model) -> None:
+    """Mark the operands of sums of images that are equally large, where ONNX Runtime infers too little to see it.
+
+    It adds them in five dimensions otherwise, with a Reshape of each, and not in the convolution before them.
+    """
+    for node in blocked_layout(model.graph).unequal:
+        operands = [value for value in node.inputs if value is not None]
+        shapes = [dims_of(value) for value in operands]
+        first = shapes[0]
+        if first is None or any(is_invented(dim) or not is_known(dim) for dim in first):
+            continue
+        if all(other is not None and all(map(equal, first, other)) for other in shapes[1:]):
+            for value in operands:
+                value.meta[DECLARED] = True
 
 
 def _declare_what_passes_ask_for(model: ir.Model, token: CancellationToken) -> None:

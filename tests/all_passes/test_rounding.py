@@ -39,10 +39,12 @@ REORDERED = sorted(
 )
 
 ENDS_THE_PATH = {
+    "add_conv_fusion": "what it gives comes out of a convolution",
     "attention_fusion": "what it gives comes out of a MatMul",
     "bias_gelu_fusion": "Gelu is transcendental",
     "bias_softmax_fusion": "Softmax is transcendental",
     "bn_conv_fusion": "what it gives comes out of a convolution",
+    "channel_affine_conversion": "what it scales comes out of a convolution",
     "conv_activation_fusion": "what it takes comes out of a convolution",
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
@@ -71,10 +73,12 @@ ENDS_THE_PATH = {
     "mul_conv_fusion": "what it gives comes out of a convolution",
     "packed_attention_fusion": "what it takes comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
+    "parallel_conv_merging": "what it gives comes out of a convolution",
     "resize_projection_reordering": "what it takes comes out of a convolution",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "selu_fusion": "Elu is transcendental",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
+    "spatial_mean_conversion": "what it takes comes out of a convolution",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "transpose_optimizer": "it keeps elementwise arithmetic",
@@ -87,6 +91,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 
 PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
+    "mish_decomposition": "its factor is not on the path, and x is",
     "softplus_fusion": "its logarithm is not on the path, and where it is guarded, x is",
 }
 """Passes that give values on the path in some examples, and end it in others."""

@@ -327,3 +327,18 @@ def test_a_zoo_model_is_grown(ortopt: Any, tmp_path: Path) -> None:
 def test_a_former_name_of_a_pass_is_understood(ortopt: Any, model: Path, arguments: tuple[str, ...]) -> None:
     hint = "ortopt: warning: reshape_chain is called reshape_merging now"
     assert ortopt(*arguments).stderr.splitlines()[0] == hint
+
+
+def test_explain_layout(ortopt: Any, tmp_path: Path) -> None:
+    numbers = ", ".join(str(place % 5 - 2) for place in range(256))
+    text = f"""main (float[1,16,4,4] x) => (float[1,16,4,4] y) <float[16,16,1,1] w = {{{numbers}}}> {{
+        a = Conv (x, w) b = Erf (a) y = Conv (b, w) }}"""
+    save(parse(text), tmp_path / "m.onnx")
+    data = json.loads(ortopt("explain", tmp_path / "m.onnx", "layout", "--json").stdout)
+    assert (data["kernels"], len(data["reordered_in"]), len(data["reordered_out"])) == (2, 2, 2)
+    assert data["reordered_in"][1]["by"] == "Erf"
+    assert [user["op"] for user in data["reordered_out"][0]["for"]] == ["Erf"]
+    told = ortopt("explain", tmp_path / "m.onnx", "layout").stdout
+    assert "2 nodes run in ONNX Runtime's blocked layout at level 3, with 4 reorders and 0 reshapes" in told
+    assert "an input x [1x16x4x4], for Conv" in told
+    assert "--alone needs" in ortopt("explain", tmp_path / "m.onnx", "layout", "--alone", code=1).stderr

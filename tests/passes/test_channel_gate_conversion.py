@@ -59,8 +59,13 @@ def test_rewrites(case: str) -> None:
     check_rewrites(PASS, text, ops={op: count for op, count in ops.items() if count})
 
 
-def test_opset_before_an_optional_region_of_interest() -> None:
-    check_keeps(PASS, model(), None, opset=12)
+@pytest.mark.parametrize("opset", [11, 12])
+def test_opset_before_an_optional_region_of_interest(opset: int) -> None:
+    check_rewrites(PASS, model(), ops=OPS, opset=opset)
+
+
+def test_opset_without_a_copying_resize() -> None:
+    check_keeps(PASS, model(), None, opset=10)
 
 
 def test_the_file_declares_the_product_and_a_second_run_too(tmp_path: Path) -> None:

@@ -74,6 +74,18 @@ def test_a_shifted_value_that_is_needed_is_x() -> None:
     check_rewrites(PASS, model(nodes, head), ops={"HardSigmoid": 1, "Mul": 1, "Add": 0, "Clip": 0})
 
 
+def test_what_is_only_clamped_and_scaled() -> None:
+    """A shift that other nodes need, that would round x, or that a convolution has taken."""
+    rest = "c = Clip (a, zero, six) y = Div (c, six)"
+    head = "main (float[8] x) => (float[8] y, float[8] z)"
+    for nodes, start in (
+        (f"a = Add (x, three) {rest} z = Neg (a)", head),
+        (f"a = Add (x, large) {rest}", HEAD),
+        (f"a = Tanh (x) {rest}", HEAD),
+    ):
+        check_rewrites(PASS, model(nodes, start), ops={"HardSigmoid": 1, "Clip": 0, "Div": 0})
+
+
 REST = "c = Clip (a, zero, six) y = Div (c, six)"
 TWO = "main (float[8] x) => (float[8] y, float[8] z)"
 KEPT = {
@@ -88,10 +100,8 @@ KEPT = {
         model("a = Add (x, three) c = Clip (a, zero, six) y = Div (six, c)"),
     ),
     "the clamped value is needed": ("the upper bound is not 1", model(f"a = Add (x, three) {REST} z = Neg (c)", TWO)),
-    "the shifted value is needed": ("nothing scales or shifts", model(f"a = Add (x, three) {REST} z = Neg (a)", TWO)),
     "another lower bound": ("the bounds are not 0", model("a = Add (x, three) y = Clip (a, half, one)")),
     "no upper bound": ("the bounds are not 0", model("a = Add (x, three) y = Clip (a, zero)")),
-    "a shift that rounds x": ("nothing scales or shifts", model(f"a = Add (x, large) {REST}")),
     "double precision": (
         "the kernels are for single precision",
         model(f"a = Add (x, three) {REST}").replace("float", "double"),

@@ -1,0 +1,186 @@
+"""The model of ONNX Runtime's blocked layout, held to what it does: models are loaded, and their graphs looked at."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+
+import ortopt
+from ortopt import zoo
+from ortopt.analysis.blocked_layout import blocked_layout, is_in_blocks
+from ortopt.analysis.shapes import infer_model
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save
+from ortopt.testing import parse
+
+BLOCKED = "com.microsoft.nchwc"
+
+CONSTANTS = {
+    "w": "float[16,16,1,1] w = {1}",
+    "o": "float[16,16,1,1] o = {2}",
+    "d": "float[16,1,1,1] d = {1}",
+    "k": "float[16,16,3,3] k = {1}",
+    "v": "float[12,16,1,1] v = {1}",
+    "u": "float[16,12,1,1] u = {1}",
+    "r": "float[18,16,1,1] r = {1}",
+    "q": "float[16,18,1,1] q = {1}",
+    "b": "float[16] b = {1}",
+    "c": "float[16,1,1] c = {1}",
+    "one": "float one = {3}",
+    "six": "float six = {6}",
+    "zero": "float zero = {0}",
+    "scales": "float[4] scales = {1, 1, 2, 2}",
+    "uneven": "float[4] uneven = {1, 1, 1.5, 2}",
+    "goal": "int64[4] goal = {1, 16, 16, 16}",
+    "halves": "int64[2] halves = {8, 8}",
+    "pads": "int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}",
+    "axes": "int64[2] axes = {2, 3}",
+}
+SIXTEEN = ", ".join(["1"] * 16)
+
+BETWEEN = {
+    **{f"{op} in the convolution": f"m = {op} (a)" for op in ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")},
+    **{f"{op}, and the operand": f"t = {op} (a) m = Add (a, t)" for op in ("Relu", "Sigmoid", "LeakyRelu", "Elu")},
+    **{f"{op} behind a sum": f"s = Add (a, e) m = {op} (s)" for op in ("Relu", "Sigmoid", "LeakyRelu", "Softplus")},
+    "Clip in the convolution": "m = Clip (a, zero, six)",
+    "Clip behind a sum": "s = Add (a, e) m = Clip (s, zero, six)",
+    "Gelu": "m = com.microsoft.Gelu (a)",
+    "SiLU": "t = Sigmoid (a) m = Mul (a, t)",
+    "SiLU in one op": "m = com.microsoft.QuickGelu <alpha = 1.0> (a)",
+    "HardSwish": "m = HardSwish (a)",
+    "HardSwish behind a sum": "s = Add (a, e) m = HardSwish (s)",
+    "a gate of the same size": "t = HardSigmoid (e) m = Mul (a, t)",
+    "sum of images": "m = Add (a, e)",
+    "sum of an image with itself": "m = Add (a, a)",
+    "sum of three": "m = Sum (a, e, a)",
+    "product of images": "m = Mul (a, e)",
+    "difference of images": "m = Sub (a, e)",
+    "maximum of images": "m = Max (a, e)",
+    "scalar sum": "m = Add (a, one)",
+    "scalar product": "t = Relu (a) m = Mul (t, one)",
+    "a factor a channel": "t = Relu (a) m = Mul (t, c)",
+    "a summand a channel": "t = Relu (a) m = Add (t, c)",
+    "normalization": "t = Relu (a) m = BatchNormalization <epsilon = 0.0> (t, b, b, b, b)",
+    "normalization without an epsilon": "t = Relu (a) m = BatchNormalization (t, b, b, b, b)",
+    "depthwise": "m = Conv <group = 16> (a, d)",
+    "3x3": "m = Conv <pads = [1, 1, 1, 1]> (a, k)",
+    "3x3, and a sum": "t = Conv <pads = [1, 1, 1, 1]> (a, k) m = Add (t, a)",
+    "12 channels": "t = Conv (a, v) m = Conv (t, u)",
+    "18 channels": "t = Conv (a, r) m = Conv (t, q)",
+    "pooling": "t = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a) m = Add (t, e)",
+    "mean pooling": "m = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a)",
+    "gate": "p = GlobalAveragePool (a) t = Conv (p, w) g = Sigmoid (t) m = Mul (a, g)",
+    "mean": "p = ReduceMean <keepdims = 1> (a, axes) t = Conv (p, w) m = Add (e, t)",
+    "Concat of whole blocks": "t = Concat <axis = 1> (a, e) s = Relu (t) m, n = Split <axis = 1, num_outputs = 2> (s)",
+    "Concat of parts": "t = Conv (a, v) s = Conv (e, v) z = Concat <axis = 1> (t, s) f, g = Split <axis = 1, num_outputs = 2> (z) m = Conv (f, u)",  # noqa: E501
+    "Split of channels": "f, g = Split <axis = 1> (a, halves) m = Concat <axis = 1> (g, f)",
+    "Reshape": "t = Shape (a) m = Reshape (a, t)",
+    "Pad": "t = Pad (a, pads) s = Erf (t) m = MaxPool <kernel_shape = [3, 3]> (s)",
+    "channels last": "t = Transpose <perm = [0, 2, 3, 1]> (a) s = Erf (t) m = Transpose <perm = [0, 3, 1, 2]> (s)",
+    "Resize by whole scales": 't = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (a, , scales) m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)',  # noqa: E501
+    "Resize, linear": 't = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (a, , scales) m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)',  # noqa: E501
+    "Resize that rounds": 't = Resize <mode = "nearest"> (a, , scales) m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)',  # noqa: E501
+    "Resize by a fraction": 't = Resize <mode = "linear"> (a, , uneven) s = Relu (t) g = GlobalAveragePool (s) m = Add (a, g)',  # noqa: E501
+    "transposed convolution": "t = ConvTranspose <group = 16> (a, d) m = Relu (t)",
+    "PRelu": "m = PRelu (a, c)",
+}
+"""What may stand between convolutions: of an image ``a`` and another ``e`` comes ``m``."""
+
+
+def model(between: str, size: str = "1,16,8,8") -> str:
+    names = set(re.findall(r"\w+", between)) | {"w", "o"}
+    used = ", ".join(
+        text.replace("{1}", f"{{{SIXTEEN}}}") if name in {"b", "c", "d"} else text
+        for name, text in CONSTANTS.items()
+        if name in names
+    )
+    return f"main (float[{size}] x) => (float[A,B,C,D] y) <{used}> {{ a = Conv (x, w) e = Conv (x, o) {between} y = Conv (m, w) }}"  # noqa: E501
+
+
+def filled(text: str) -> onnx.ModelProto:
+    """The model with as many numbers in its constants as they have."""
+
+    def fill(found: re.Match[str]) -> str:
+        count = 1
+        for dim in found[1].split(","):
+            count *= int(dim)
+        numbers = found[3].split(",")
+        return f"float[{found[1]}] {found[2]} = {{{', '.join((numbers * count)[:count])}}}"
+
+    return re.sub(r"float\[([\d,]+)\] (\w+) = \{([^}]*)\}", fill, text)
+
+
+def loaded(path: Path) -> Counter[str]:
+    """What ONNX Runtime makes of a file: how often it has each op of the blocked layout, and Reshape."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(path.with_suffix(".loaded.onnx"))
+    onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    graph = onnx.load(path.with_suffix(".loaded.onnx")).graph
+    return Counter(node.op_type for node in graph.node if node.domain == BLOCKED or node.op_type == "Reshape")
+
+
+def predicted(path: Path) -> tuple[int, int]:
+    """How often images are reordered into blocks, and out of them."""
+    again = load(path)
+    infer_model(again)
+    layout = blocked_layout(again.graph)
+    return len(layout.reordered_in), len(layout.reordered_out)
+
+
+SYMBOLIC = [case for case in BETWEEN if any(word in case for word in ("sum", "gate", "product", "Resize", "pool"))]
+
+
+@pytest.mark.parametrize(
+    ("case", "size"), [(case, "1,16,8,8") for case in BETWEEN] + [(case, "N,16,H,W") for case in SYMBOLIC]
+)
+def test_reorders_between_convolutions(case: str, size: str, tmp_path: Path) -> None:
+    save(parse(filled(model(BETWEEN[case], size)), opset=18), tmp_path / "m.onnx")
+    found = loaded(tmp_path / "m.onnx")
+    if found["Conv"] == 0:
+        pytest.skip("this processor has no blocked layout")
+    assert predicted(tmp_path / "m.onnx") == (found["ReorderInput"], found["ReorderOutput"])
+
+
+ZOO = ("efficientnet_b0__ts17", "yolo_v8ish__ts17")
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_reorders_in_results(name: str, tmp_path: Path) -> None:
+    ortopt.optimize(zoo.cached(name), level=3, verify=False).save(tmp_path / "m.onnx")
+    found = loaded(tmp_path / "m.onnx")
+    if found["Conv"] == 0:
+        pytest.skip("this processor has no blocked layout")
+    assert predicted(tmp_path / "m.onnx") == (found["ReorderInput"], found["ReorderOutput"])
+
+
+UNEQUAL = "z = Erf (a) f = Conv (z, w) m = Add (a, f)"
+
+
+def test_sums_of_images_that_are_not_known_to_be_equal(tmp_path: Path) -> None:
+    """What is needed to see it is written into the file, and then the sum is a part of a convolution."""
+    text = filled(model(UNEQUAL, "N,16,H,W").replace("a = Conv (x, w)", "a = Conv <pads = [1, 1, 1, 1]> (x, k)"))
+    text = text.replace("<", filled(f"<{CONSTANTS['k']}, "), 1)
+    read = parse(text, opset=18)
+    infer_model(read)
+    assert blocked_layout(read.graph).reshapes == 3
+    ortopt.optimize(read, level=1, verify=False).save(tmp_path / "plain.onnx")
+    assert loaded(tmp_path / "plain.onnx")["Reshape"] == 3
+    ortopt.optimize(read, level=3, verify=False).save(tmp_path / "declared.onnx")
+    assert loaded(tmp_path / "declared.onnx")["Reshape"] == 0
+
+
+def test_a_neighbourhood() -> None:
+    read = parse(filled(model("t = Add (a, one) s = HardSwish (t) n = Elu (e) m = Add (s, n)")), opset=18)
+    infer_model(read)
+    at = {value.name: value for node in read.graph for value in node.outputs}
+    assert is_in_blocks(at["s"])
+    assert not is_in_blocks(at["n"])
+    assert not is_in_blocks(at["m"])
+    assert not is_in_blocks(read.graph.inputs[0])

@@ -1,0 +1,68 @@
+"""Mish is arithmetic with one exponential, on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ortopt.options import Fusions, Options, Target
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "mish_decomposition"
+DEFAULT = Options()
+OPS = {"Min": 1, "Exp": 1, "Add": 2, "Mul": 2, "Div": 1}
+SPELLED = "s = Softplus (x) t = Tanh (s) y = Mul (x, t)"
+EDGES = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -1e-30, -1e-40, -200.0, -60.0, -50.0, 19.5, 20.0, 21.0, 90.0, 3e38)
+
+
+def model(nodes: str, size: str = "N,16,8,8") -> str:
+    one = "<float one = {1}>" if "one" in nodes else ""
+    return f"main (float[{size}] x) => (float[{size}] y) {one} {{ {nodes} }}"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [SPELLED, "y = Mish (x)", "e = Exp (x) f = Add (one, e) s = Log (f) t = Tanh (s) y = Mul (t, x)"],
+    ids=["Softplus", "one op", "a logarithm"],
+)
+def test_decomposes(nodes: str) -> None:
+    check_rewrites(PASS, model(nodes), ops=OPS, opset=18, options=DEFAULT)
+
+
+def test_free_sizes() -> None:
+    check_rewrites(PASS, model(SPELLED, "N,16,H,W"), ops=OPS, options=DEFAULT)
+
+
+def test_numbers_at_the_edges() -> None:
+    x = np.resize(np.array(EDGES, np.float32), (1, 16, 8, 8))
+    check_rewrites(PASS, model(SPELLED), ops=OPS, inputs={"x": x}, options=DEFAULT)
+
+
+def test_no_digits_are_lost() -> None:
+    x = np.linspace(-85, 60, 1024).reshape(1, 16, 8, 8)
+    power = np.exp(np.minimum(x, 20)).astype(np.float32)
+    above = power * (power + np.float32(2))
+    exact = x * np.tanh(np.logaddexp(0, x))
+    assert np.allclose(x * (above / (above + np.float32(2))), exact, rtol=1e-6, atol=0)
+
+
+KEPT = {
+    "it has few elements": (model(SPELLED, "N,1,8,8"), DEFAULT),
+    "the kernels are for single precision": (model(SPELLED).replace("float[", "double["), DEFAULT),
+    "the product is of something else": (model("s = Softplus (x) t = Tanh (s) n = Neg (x) y = Mul (n, t)"), DEFAULT),
+    "--fusions all keeps what is one op": (model(SPELLED), Options(fusions=Fusions.ALL)),
+    "other providers have other kernels": (
+        model(SPELLED),
+        Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider")),
+    ),
+}
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_keeps(because: str) -> None:
+    text, options = KEPT[because]
+    check_keeps(PASS, text, because, options=options)
+
+
+def test_other_runtimes() -> None:
+    check_keeps(PASS, model(SPELLED), None, options=Options(target=Target.ONNX))

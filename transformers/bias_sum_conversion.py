@@ -1,0 +1,49 @@
+"""ONNX Runtime joins a bias with the Gelu behind it when it loads a model, which is slower on one kind of processor.
+
+Its kernel of BiasGelu takes 1.13 to 1.23 times as long as Add and Gelu on a Xeon, from 14 rows on, and as long on an
+EPYC. It knows the bias by its Add alone: a Sum computes the same, at the same speed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.match import FLOAT, dims, dtype, is_op, need, only_user, operand_constant, rank
+from ortopt.options import Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The Add, and its operands."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    bias: ir.Value
+
+
+class BiasSumConversion(RewriteRule[Found]):
+    """``Gelu(Add(x, bias))`` → ``Gelu(Sum(x, bias))``, which ONNX Runtime does not join."""
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Add",)
+    opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
+    looks_downstream = True
+    providers = (CPU,)
+    targets = (Target.ORT,)
+
+    def match(self, root: ir.Node) -> Found:
+        """A bias, before a Gelu that nothing else shares it with."""
+        total = root.outputs[0]
+        user = only_user(total)
+        need(is_op(user, "Gelu") or is_op(user, "Gelu", domain="com.microsoft"), "no Gelu comes after", user)
+        bias, x = operand_constant(root)
+        need(dtype(total) == FLOAT, "its numbers are not single-precision", root)
+        need(rank(x) > 1 and dims(bias) == dims(x)[-1:], "it is no bias of the last dimension", bias)
+        return Found((root,), x, bias)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the Sum."""
+        return ir.node("Sum", [found.x, found.bias])

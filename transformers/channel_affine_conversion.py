@@ -1,0 +1,163 @@
+"""ONNX Runtime's blocked layout ends where a constant is added to an image, or one number scales it.
+
+A BatchNormalization of the same numbers goes on in blocks. Networks for text in images scale and shift what every
+activation gives, by learned numbers (PP-LCNetV3, PP-HGNetV2, VoVNet's and ESE's relatives).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.blocked_layout import Layout, blocked_layout
+from ortopt.analysis.kernels import CPU
+from ortopt.analysis.magnitudes import need_near, need_no_larger
+from ortopt.context import Context
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_constant, is_op, is_used_once, need, opset, users
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.channels import of_channels
+from ortopt.transformer import GraphTransformer
+
+RANK = 4
+NORMALIZATION_FROM = 9
+"""Before, the op had an attribute for normalizing each position by itself."""
+
+
+class Affine(NamedTuple):
+    """``scale · x + shift``, with one number a channel.
+
+    Attributes:
+        nodes: The nodes that compute it, the last one last.
+        x: The image.
+        scale: The factors.
+        shift: The summands.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    scale: np.ndarray
+    shift: np.ndarray
+
+
+class ChannelAffineConversion(GraphTransformer):
+    """``x * s + t`` → ``BatchNormalization(x, s, t)`` where the image stays in ONNX Runtime's blocked layout.
+
+    This is done where the model of that layout (``ortopt.analysis.blocked_layout``) has fewer reorders with it.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("channel_gate_conversion",)
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.REORDERED
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Find all candidates, drop those that serve nothing, and let normalizations stand for the others."""
+        found = {}
+        for node in context.cancellation.checked(tuple(graph)):
+            if not is_op(node, "Add", "Sub", "Mul", "Div"):
+                continue
+            try:
+                found[node] = _affine(node)
+            except Refusal as refusal:
+                context.refuse(node, refusal.reason)
+        chosen = _without_inner(found)
+        if not chosen:
+            return False
+        before = blocked_layout(graph)
+        chosen = _useful(graph, chosen, before, context)
+        changed = False
+        for affine in chosen.values():
+            changed |= context.substitute(
+                {affine.nodes[-1].outputs[0]: _normalization(affine).outputs[0]},
+                before=affine.nodes[-1],
+                origin=affine.nodes,
+                why="the image stays in blocks",
+            )
+        return changed
+
+
+def _affine(node: ir.Node) -> Affine:
+    """A factor and a summand for each channel of an image, computed by one node or two.
+
+    Raises:
+        Refusal: If the node computes something else.
+    """
+    outer = _step(node)
+    inner_node = outer.x.producer()
+    if inner_node is None or not is_op(inner_node, "Add", "Sub", "Mul", "Div") or not is_used_once(outer.x):
+        return outer
+    try:
+        inner = _step(inner_node)
+    except Refusal:
+        return outer
+    need(inner_node.graph is node.graph, "it is in another graph", node)
+    scale, shift = outer.scale * inner.scale, outer.scale * inner.shift + outer.shift
+    need_near(np.abs(inner.scale), (1.0, np.abs(scale)), FLOAT, node)
+    need_no_larger(np.abs(inner.shift), (1.0, np.abs(shift), np.abs(inner.scale)), FLOAT, node)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(scale.astype(np.float32)).all() and np.isfinite(shift.astype(np.float32)).all()
+    need(bool(finite), "a number is not finite", node)
+    return Affine((inner_node, node), inner.x, scale, shift)
+
+
+def _step(node: ir.Node) -> Affine:
+    """One node that combines an image with a constant."""
+    need(opset(node) >= NORMALIZATION_FROM, "the opset is too old for the op", node)
+    a, b = inputs(node, 2)
+    number, x = (b, a) if is_constant(b) else (a, b)
+    need(is_constant(number) and not is_constant(x), "no operand is a constant", node)
+    need(number is b or is_op(node, "Add", "Mul"), "the constant comes first", node)
+    need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+    channels = dims(x, RANK)[1]
+    if not isinstance(channels, int):
+        raise Refusal("the number of channels is not fixed", x)
+    numbers = of_channels(number, channels, RANK)
+    ones, zeros = np.ones(channels), np.zeros(channels)
+    if is_op(node, "Add", "Sub"):
+        return Affine((node,), x, ones, numbers if is_op(node, "Add") else -numbers)
+    if is_op(node, "Div"):
+        need(bool((numbers != 0).all()), "it divides by 0", number)
+        numbers = 1 / numbers
+        need(bool(np.isfinite(numbers.astype(np.float32)).all()), "a number is not finite", number)
+    return Affine((node,), x, numbers, zeros)
+
+
+def _without_inner(found: Mapping[ir.Node, Affine]) -> dict[ir.Node, Affine]:
+    """The candidates without those that are a part of another one."""
+    inner = {node for affine in found.values() for node in affine.nodes[:-1]}
+    return {node: affine for node, affine in found.items() if node not in inner}
+
+
+def _useful(graph: ir.Graph, found: dict[ir.Node, Affine], before: Layout, context: Context) -> dict[ir.Node, Affine]:
+    """The candidates that go on in blocks from an image, and that something in blocks reads."""
+    while found:
+        context.cancellation.check()
+        layout = blocked_layout(graph, affine={node: (one.x, one.nodes[:-1]) for node, one in found.items()})
+        kept = {node: one for node, one in found.items() if node in layout.kernels and _is_read(node, layout)}
+        for node in found.keys() - kept.keys():
+            context.refuse(node, "the image would not stay in the blocked layout")
+        if len(kept) == len(found):
+            if layout.reorders < before.reorders:
+                return found
+            for node in found:
+                context.refuse(node, "there would be as many reorders")
+            return {}
+        found = kept
+    return {}
+
+
+def _is_read(node: ir.Node, layout: Layout) -> bool:
+    return any(user in layout.kernels for user in users(node.outputs[0]))
+
+
+def _normalization(affine: Affine) -> ir.Node:
+    """The op: with a mean of 0, a variance of 1 and an epsilon of 0, its factors and summands are what it is given."""
+    zeros, ones = np.zeros(len(affine.scale)), np.ones(len(affine.scale))
+    numbers = [constant(one.astype(np.float32), FLOAT) for one in (affine.scale, affine.shift, zeros, ones)]
+    return ir.node("BatchNormalization", [affine.x, *numbers], {"epsilon": 0.0})

@@ -1,0 +1,112 @@
+"""A mean over height and width ends ONNX Runtime's blocked layout as a ReduceMean; as a pooling it goes on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.match import (
+    FLOAT,
+    attribute,
+    dims,
+    dtype,
+    inputs,
+    integers,
+    is_constant,
+    is_never_zero,
+    is_op,
+    need,
+    opset,
+)
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+RANK = 4
+MAX_STEPS = 4
+SAME_SIZE = (
+    "Relu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "LeakyRelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Add",
+    "Mul",
+    "BatchNormalization",
+)
+"""Ops that give something of an image's size, if nothing else that they take is computed."""
+
+AXES_ARE_AN_INPUT_FROM = 18
+
+
+class Found(NamedTuple):
+    """The mean, and the image."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+
+
+class SpatialMeanConversion(RewriteRule[Found]):
+    """``ReduceMean<axes = [2, 3]>(x)`` → ``GlobalAveragePool(x)`` for an x that convolutions give, in whole blocks."""
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("ReduceMean",)
+    opsets = (1, NEWEST_OPSET)
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """The last two of four axes, which stay as ones."""
+        x = inputs(root, len(root.inputs))[0]
+        batch, channels, height, width = dims(x, RANK)
+        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        none: tuple[int, ...] = ()
+        given = integers(root.inputs[1]) if opset(root) >= AXES_ARE_AN_INPUT_FROM and len(root.inputs) > 1 else none
+        axes = given or attribute(root, "axes", none)
+        need({axis % RANK for axis in axes} == {2, 3}, "it is no mean over height and width", root)
+        need(attribute(root, "keepdims", 1) == 1, "it drops the axes", root)
+        full = is_never_zero(height, root) and is_never_zero(width, root)
+        need(full or _is_never_empty(x), "the image may be empty", x)
+        # The kernel of the mean gives a result of the image's size for a batch of 0 if axes are counted from the end.
+        need(min(axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
+        need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", x)
+        need(is_in_blocks(x), "the image is not in the blocked layout", x)
+        return Found((root,), x)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the pooling."""
+        return ir.node("GlobalAveragePool", [found.x])
+
+
+def _is_never_empty(value: ir.Value) -> bool:
+    """Whether a value has the size of a convolution's result that is at least as large as its input minus its steps.
+
+    ONNX Runtime runs no convolution of an empty image.
+    """
+    for _ in range(MAX_STEPS):
+        node = value.producer()
+        if node is None or is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft"):
+            return node is not None and _is_padded_enough(node)
+        images = [one for one in node.inputs if one is not None and not is_constant(one)]
+        if len(images) != 1 or not is_op(node, *SAME_SIZE):
+            return False
+        (value,) = images
+    return False
+
+
+def _is_padded_enough(node: ir.Node) -> bool:
+    """Whether a convolution gives an element for each place where its kernel can lie with its first one inside."""
+    if attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return True
+    kernel = dims(node.inputs[1])[2:] if node.inputs[1] is not None else ()
+    axes = len(kernel)
+    pads, dilations = attribute(node, "pads", (0,) * (2 * axes)), attribute(node, "dilations", (1,) * axes)
+    return bool(kernel) and all(
+        isinstance(size, int) and pads[axis] + pads[axis + axes] >= (size - 1) * dilations[axis]
+        for axis, size in enumerate(kernel)
+    )
