@@ -45,6 +45,8 @@ def optimize(
     target: Literal["onnx", "ort"] = "ort",
     fusions: Literal["default", "all", "none"] = "default",
     custom_op_libraries: Sequence[str] = (),
+    finite_math: bool = True,
+    bounded_error: bool = False,
     native: bool = False,
     opset: int | None = None,
     min_onnxruntime: str | None = None,
@@ -93,6 +95,10 @@ def optimize(
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
         custom_op_libraries: Shared libraries of ops of your own, for every session that runs the model. The ops
             themselves are left as they are.
+        finite_math: Allow forms in which a NaN or an infinity may spread to its neighbours. They are of level 3, and
+            the same for finite numbers, as far as rounding goes.
+        bounded_error: Allow forms whose proven error bound is more than rounding. Those whose bound is below the last
+            place of a probability are used anyway.
         native: Allow forms that are fast only on processors like this one.
         opset: Convert the model to exactly this opset of ai.onnx.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer

@@ -334,6 +334,7 @@ class Context:
         number = self._open.pop(nodes)
         self._new = []
         self._rewrites += 1
+        self._workspace.numerics.add(self.transformer.numerics)
         self._mark = self.edit.version
         self._observers.rewrote(self.transformer, new, number)
 

@@ -72,12 +72,16 @@ class Numerics(enum.Enum):
 
     EXACT keeps all bits, REORDERED rounds otherwise. QUANTIZED rounds otherwise before numbers become integers of a
     quantized tensor: an integer may then be its neighbour, one quantization step away, where the number lies in the
-    middle between two. APPROXIMATE is anything else.
+    middle between two. BOUNDED differs from the exact value by at most a proven absolute bound, which the transformer
+    declares, beside rounding. FINITE rounds otherwise and is equal for finite numbers only: where the original holds a
+    NaN or an infinity, the elements around it may become NaN or infinite too. APPROXIMATE is anything else.
     """
 
     EXACT = "exact"
     REORDERED = "reordered"
     QUANTIZED = "quantized"
+    BOUNDED = "bounded"
+    FINITE = "finite"
     APPROXIMATE = "approximate"
 
 
@@ -153,6 +157,12 @@ class Options:
         "--custom-op-library",
         "Shared libraries of ops of your own, for every session that runs the model.",
         metavar="FILE",
+    )
+    finite_math: bool = _option(
+        True, Switch(), "--finite-math", "Allow forms in which a NaN or an infinity may spread to its neighbours."
+    )
+    bounded_error: bool = _option(
+        False, Switch(), "--bounded-error", "Allow forms whose proven error bound is more than rounding."
     )
     native: bool = _option(False, Switch(), "--native", "Allow forms that are fast only on processors like this one.")
     opset: int | None = _option(

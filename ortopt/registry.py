@@ -207,7 +207,7 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     only = [registry.find(name).name for name in options.only]
     settings = {registry.find(name).name: values for name, values in options.settings.items()}
     if options.passes is None:
-        wanted = _wanted(registry, own, enabled, only, settings)
+        wanted = _wanted(registry, own, enabled, only, settings, finite_math=options.finite_math)
     elif settings:
         raise UsageError(f"options of {next(iter(settings))} belong into the pipeline, in braces")
     else:
@@ -233,13 +233,16 @@ def _wanted(
     enabled: Sequence[str],
     only: Sequence[str],
     settings: Mapping[str, Mapping[str, object]],
+    *,
+    finite_math: bool,
 ) -> list[GraphTransformer]:
     """The transformers that run without a pipeline: those named, or those on by default, enabled or handed over."""
+    by_default = set(Numerics) - {Numerics.APPROXIMATE} - (set() if finite_math else {Numerics.FINITE})
     by_key = {name_key(transformer.name): transformer for transformer in own}
     wanted = []
     for kind in registry:
         name, key = kind.name, name_key(kind.name)
-        runs = (kind.enabled and kind.numerics is not Numerics.APPROXIMATE) or name in enabled or key in by_key
+        runs = (kind.enabled and kind.numerics in by_default) or name in enabled or key in by_key
         if name in only or (runs and not only):
             wanted.append(by_key.get(key) or kind(**settings.get(name, {})))
     return wanted

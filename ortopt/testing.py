@@ -17,7 +17,7 @@ from ortopt.api import figures
 from ortopt.graph import scope
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
-from ortopt.options import Fusions, Options, Target
+from ortopt.options import Fusions, Numerics, Options, Target
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
@@ -151,7 +151,7 @@ def run(
     Returns:
         Whether it changed anything, and what it refused and rewrote.
     """
-    instance = registry.installed().find(transformer)() if isinstance(transformer, str) else transformer
+    instance = _instance(transformer)
     explanation = Explanation()
     manager = GraphTransformerManager(options=options or all_fusions(), observers=[explanation])
     at = type(instance).levels[0] if level is None else level
@@ -212,7 +212,8 @@ def check_rewrites(
         got = {op: counts.get(op, 0) for op in ops}
         assert got == dict(ops), f"the result has {got}, not {dict(ops)}. Refusals: {reasons or 'none'}"
     if numbers:
-        outcome = verify(original, model, inputs=inputs, in_process=True)
+        finite = _instance(transformer).numerics is Numerics.FINITE
+        outcome = verify(original, model, inputs=inputs, finite_math=finite, in_process=True)
         assert outcome.status == "verified", f"{outcome.status}: {outcome.reason}"
     first = to_bytes(model)
     again, second = run(transformer, model, level=level, options=chosen)
@@ -254,6 +255,10 @@ def check_keeps(
     reasons = [refusal.reason for refusal in explanation.refusals]
     if because is not None:
         assert any(because in reason for reason in reasons), f"the reasons are {reasons}, not {because!r}"
+
+
+def _instance(transformer: str | GraphTransformer) -> GraphTransformer:
+    return registry.installed().find(transformer)() if isinstance(transformer, str) else transformer
 
 
 def _whole(after: str, before: str | ir.Model) -> str:

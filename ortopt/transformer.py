@@ -64,6 +64,8 @@ class GraphTransformer(abc.ABC):
             several nodes: ``--fusions`` decides about them. None is what it `produces`.
         numerics: What it may do to numbers; approximate ones are off unless asked for. All but exact ones are kept
             away from values whose rounding decides about integers (see `Context.offer`).
+        error_bound: In words, by how much its results may differ from the exact ones, beside rounding; for `numerics`
+            BOUNDED, which must declare it.
         keeps_elementwise: Whether it leaves elementwise arithmetic as it is, whatever its numerics: what it may round
             differently are only sums and matrix products.
         enabled: Whether it runs without being asked for.
@@ -83,6 +85,7 @@ class GraphTransformer(abc.ABC):
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
     fuses: ClassVar[tuple[tuple[str, str], ...] | None] = None
     numerics: ClassVar[Numerics] = Numerics.EXACT
+    error_bound: ClassVar[str] = ""
     keeps_elementwise: ClassVar[bool] = False
     enabled: ClassVar[bool] = True
     bypasses_editor: ClassVar[bool] = False
@@ -179,8 +182,12 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(f"{where}: fuses must be a tuple of (domain, op type), or None")
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
+    if bool(kind.error_bound) is not (kind.numerics is Numerics.BOUNDED):
+        raise RegistrationError(f"{where}: numerics BOUNDED and an error_bound, in words, go together")
+    if kind.numerics is Numerics.FINITE and kind.enabled and min(kind.levels) < TransformerLevel.LEVEL3:
+        raise RegistrationError(f"{where}: what is right for finite numbers only runs from level 3 on, or is off")
     if (
-        kind.numerics in (Numerics.REORDERED, Numerics.QUANTIZED)
+        kind.numerics not in (Numerics.EXACT, Numerics.APPROXIMATE)
         and not kind.bypasses_editor
         and not (kind.offers_rewrites or kind.keeps_elementwise)
     ):

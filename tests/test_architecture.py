@@ -21,7 +21,7 @@ LAYERS = (
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer former_names context placement fusions workspace observers rule adapters direct_edits",
+    "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion half_precision",
     "transformers",
     "registry rule_batch batch_runner manager instrumentation",

@@ -17,6 +17,8 @@ WHOLE_GRAPH = "whole graphs"
 
 MARKS = {
     "reordered": "may round otherwise than before",
+    "bounded": "may differ by a proven bound, beside rounding",
+    "finite": "as reordered; a NaN or an infinity may spread to its neighbours (not with --no-finite-math)",
     "approximate": "changes numbers by more than rounding",
     "off": "runs only if --enable names it",
 }
@@ -131,6 +133,7 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
         "description": description.strip(),
         "roots": list(kind.roots) if issubclass(kind, RewriteRule) else [],
         "numerics": kind.numerics.value,
+        "error_bound": kind.error_bound,
         "default": kind.enabled and kind.numerics is not Numerics.APPROXIMATE,
         "apply_once": kind.apply_once,
         "after": list(kind.after),
@@ -193,7 +196,7 @@ def _show_pass(row: Mapping[str, Any]) -> None:
     rows = [
         ("levels", _list(row["levels"])),
         ("roots", _list(row["roots"]) or WHOLE_GRAPH),
-        ("numbers", row["numerics"]),
+        ("numbers", row["numerics"] + (f": {row['error_bound']}" if row["error_bound"] else "")),
         ("by default", "on" if row["default"] else f"off (--enable {row['name']})"),
         ("steps", "the first only" if row["apply_once"] else "until nothing changes"),
         ("after", _list(row["after"]) or "any"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--thorough", is_flag=True, help="Compare on many more sets of random inputs.")
 @run_option("rtol", help_="Relative tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
 @run_option("atol", help_="Absolute tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
+@run_option("finite_math", help_="Allow B NaN and infinities beside those of A, as optimize does.")
 @run_option("providers")
 @run_option("custom_op_libraries")
 @click.option(
@@ -78,6 +79,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         rtol=flags["rtol"],
         atol=flags["atol"],
         thorough=flags["thorough"],
+        finite_math=flags["finite_math"],
         libraries=checked_files(flags["custom_op_libraries"]),
     )
     if as_json:
@@ -125,6 +127,8 @@ def _show(outcome: Verification) -> None:
     sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
     reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
     tables.say(out, f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}")
+    if outcome.spread:
+        tables.say(out, f"{report.spread_text(outcome.spread)} (--no-finite-math allows none)")
     if quantized := report.of_quantizers(report.plain(outcome)):
         tables.say(out, f"quantized: {quantized}")
 

@@ -161,7 +161,9 @@ class Bisection:
             DeadlinePassed: It took longer than there is time.
             NotFound: It cannot be compared.
         """
-        outcome = self._reference.compare(run.model, outputs=outputs, sets=sets, timeout=self._token.left)
+        outcome = self._reference.compare(
+            run.model, outputs=outputs, sets=sets, timeout=self._token.left, spreading=run.is_for_finite_numbers
+        )
         if outcome.status == "impossible":
             self._token.check()
             raise NotFound(f"after {run.offered} rewrites it cannot be compared: {outcome.reason}")

@@ -21,7 +21,7 @@ from ortopt.observers import Observer
 from ortopt.optimization.declared_shapes import declare
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
-from ortopt.options import Options, TransformerLevel
+from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.registry import Selected
 from ortopt.serialization import shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
@@ -51,6 +51,7 @@ class Run:
         offered: Number of rewrites that were offered.
         too_large: See `Workspace`.
         declined: See `Workspace`.
+        numerics: See `Workspace`.
         stopped: Whether the deadline ended it.
         last: The last rewrite of a replay.
         roll_back: Restores the model of a cancelled run: valid, with exactly the rewrites that had completed.
@@ -64,9 +65,15 @@ class Run:
     offered: int = 0
     too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
     declined: dict[tuple[str, ir.Node], Cost] = field(default_factory=dict)
+    numerics: set[Numerics] = field(default_factory=set)
     stopped: bool = False
     last: NumberedRewrite | None = None
     roll_back: Callable[[], ir.Model] | None = None
+
+    @property
+    def is_for_finite_numbers(self) -> bool:
+        """Whether a NaN or an infinity may have spread to its neighbours in the result."""
+        return Numerics.FINITE in self.numerics
 
     @property
     def model(self) -> ir.Model:
@@ -174,6 +181,7 @@ class Pipeline:
         if corrupted:
             replayed = self.replay(run.observers, runs=run.completed.count, left_out=run.left_out)
             run.content, run.manager, run.offered = replayed.model, replayed.manager, replayed.offered
+            run.numerics = replayed.numerics
             run.stopped = True
         self._close(run.model, token.with_timeout(None))
 
@@ -211,6 +219,7 @@ class Pipeline:
                 run.offered = workspace.offered
                 run.too_large = workspace.too_large
                 run.declined = workspace.declined
+                run.numerics = workspace.numerics
 
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""

@@ -66,7 +66,8 @@ class Repairer:
 
     def compared(self) -> Verification:
         """Compare, and repair nothing."""
-        return self._reference.compare(self._transformation.model, timeout=self._deadline.left)
+        run = self._transformation.run
+        return self._reference.compare(run.model, timeout=self._deadline.left, spreading=run.is_for_finite_numbers)
 
     def blame(self, outcome: Verification) -> Blame:
         """Find the first rewrite after which the result differs; repair nothing.
@@ -148,7 +149,8 @@ class Repairer:
         for limit in (self._bisection.equal if self._bisection is not None else 0, 0):
             transformation.replay(limit)
             transformation.run.stopped = True
-            outcome = self._reference.compare(transformation.model, timeout=TIME_TO_CHECK)
+            spreading = transformation.run.is_for_finite_numbers
+            outcome = self._reference.compare(transformation.model, timeout=TIME_TO_CHECK, spreading=spreading)
             if outcome.status == "verified":
                 return outcome
             if limit == 0:

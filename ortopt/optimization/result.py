@@ -24,6 +24,7 @@ from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.replay import NumberedRewrite
+from ortopt.options import Numerics
 from ortopt.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -66,12 +67,16 @@ class PassTotal:
         rewrites: Number of rewrites that it made.
         seconds: Its duration in all.
         visits: Number of nodes that a rule was offered.
+        numerics: What it may do to numbers.
+        error_bound: Its proven bound, in words, if its numerics are BOUNDED.
     """
 
     transformer: str
     rewrites: int
     seconds: float
     visits: int
+    numerics: Numerics = Numerics.EXACT
+    error_bound: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

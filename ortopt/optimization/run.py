@@ -392,7 +392,12 @@ class Optimization:
             total[0] += entry.rewrites
             total[1] += entry.seconds
             total[2] += entry.visits
-        passes = [PassTotal(name, int(t[0]), t[1], int(t[2])) for name, t in totals.items() if t[0]]
+        kinds = {chosen.transformer.name: chosen.transformer for chosen in self._transformation.pipeline.selected}
+        passes = [
+            PassTotal(name, int(t[0]), t[1], int(t[2]), kinds[name].numerics, kinds[name].error_bound)
+            for name, t in totals.items()
+            if t[0]
+        ]
         passes.sort(key=lambda total: (-total.rewrites, total.transformer))
         summary = Summary(
             self.before,

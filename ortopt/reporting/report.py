@@ -17,6 +17,7 @@ from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.optimization.missing_providers import NotShown
+from ortopt.options import Numerics
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms
 from ortopt.reporting.profiles import show as show_profile
@@ -78,6 +79,11 @@ def as_dict(
         "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
+        "numerics": [
+            {"pass": total.transformer, "numerics": total.numerics.value, "error_bound": total.error_bound}
+            for total in summary.passes
+            if total.numerics in (Numerics.BOUNDED, Numerics.FINITE)
+        ],
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
@@ -282,6 +288,9 @@ def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]
     return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""
 
 
+_FINITE = "a NaN or an infinity may spread to its neighbours; finite numbers are rounded at most (--no-finite-math)"
+
+
 def _pass_table(passes: list[dict[str, Any]], everything: bool) -> FittingTable:
     busy = [total for total in passes if total["rewrites"] or everything]
     rows = [(total["pass"], total["rewrites"], f"{total['seconds']:.3f}") for total in busy]
@@ -304,6 +313,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         candidates = f"{refusal['count']} candidates of {refusal['pass']}"
         growth = f"would have added {size(refusal['bytes'])}, more than --max-growth allows"
         yield f"left as it was: {candidates} {growth}"
+    for row in data["numerics"]:
+        yield f"numbers: {row['pass']}: {row['error_bound'] or _FINITE}"
     yield from half_precision.lines(data["half_precision"])
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data)}"
@@ -431,9 +442,20 @@ def _verification(data: Mapping[str, Any]) -> str:
         worst = outcome["worst"]
         shown = worst if isinstance(worst, str) else f"{worst:.2g}"
         parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
+    if outcome["spread"]:
+        parts.append(spread_text(outcome["spread"]))
     if options is not None and list(options["providers"]) != data["verified_on"]:
         parts.append(f"on {', '.join(data['verified_on'])}, for {', '.join(options['providers'])}")
     return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
+
+
+def spread_text(places: int) -> str:
+    """How far NaN and infinities have spread, in words.
+
+    Args:
+        places: As `Verification.spread`.
+    """
+    return f"NaN or infinity at {places} place{'' if places == 1 else 's'} beside those of the original"
 
 
 def of_quantizers(outcome: Mapping[str, Any] | None) -> str:

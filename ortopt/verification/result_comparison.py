@@ -26,6 +26,7 @@ from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import PATIENCE, Deadline, Worker, WorkerError
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.runner import ModelRunner, Source
+from ortopt.verification.spreading import accept_spreading
 from ortopt.verification.verdict import Verification, verdict_of
 from ortopt.verification.worker import restore
 
@@ -55,15 +56,24 @@ class ResultComparison:
         reference: The outputs of the original.
         copies: Copies of the original, for outputs that are neither clearly right nor clearly wrong.
         prefix: Of the names of files: for a second original of the same runner.
+        spreading: Whether NaN and infinities may have spread (`ortopt.verification.spreading`).
 
     Attributes:
         differing: The input sets on which the result differs or does not run.
     """
 
     def __init__(
-        self, runner: ModelRunner, reference: ReferenceOutputs, copies: PerturbedCopies, prefix: str = ""
+        self,
+        runner: ModelRunner,
+        reference: ReferenceOutputs,
+        copies: PerturbedCopies,
+        prefix: str = "",
+        *,
+        spreading: bool = False,
     ) -> None:
         self._prefix = prefix
+        self._spreading = spreading
+        self._spread: dict[str, int] = {}
         self.differing = list(reference.sets)
         self._runner = runner
         self._reference = reference
@@ -101,6 +111,7 @@ class ResultComparison:
             hidden=self._hidden,
             input_sets=len(reference.sets),
             attempts=attempts,
+            spread=sum(self._spread.values()),
         )
 
     def _compare_sets(self, worker: Worker) -> list[OutputRow]:
@@ -118,6 +129,7 @@ class ResultComparison:
             for i, (name, output) in enumerate(zip(worker.names, outputs, strict=True)):
                 if name in wanted:
                     expected, got = restore(input_set.target, input_set.rows[i]), restore(target, output)
+                    expected = self._with_spread(number, i, expected, got)
                     row = self._compare(number, i, expected, got)
                     compared[name].append(self._decide(row, number, i, expected, got) if row.doubtful else row)
                     (shown if row.shown and np.size(expected) else hidden if not row.shown else set()).add(name)
@@ -135,6 +147,16 @@ class ResultComparison:
                 detail = f"the type is {got} instead of {expected}"
                 compared[name].append(OutputRow(name, math.inf, 0.0, False, detail))
                 self.differing = list(reference.sets)
+
+    def _with_spread(self, number: int, i: int, expected: Any, got: Any) -> Any:
+        """What was expected; NaN and infinities that have spread, where they may, are as good."""
+        if not self._spreading:
+            return expected
+        reference = self._reference
+        name, type_ = reference.names[i], reference.types[i]
+        expected, spread = accept_spreading(expected, got, type_, special=reference.sets[number].special)
+        self._spread[name] = max(spread, self._spread.get(name, 0))
+        return expected
 
     def _compare(self, number: int, i: int, expected: Any, got: Any) -> OutputRow:
         reference, input_set = self._reference, self._reference.sets[number]

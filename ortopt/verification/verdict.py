@@ -30,6 +30,8 @@ class Verification:
         unrounded: The worst error where nothing is rounded (`ortopt.verification.unrounded`), as `worst` is measured;
             None where that was not compared.
         not_unrounded: Why it was not, of a quantized original.
+        spread: At how many places of the outputs, at most, the result is NaN or infinite beside such numbers of the
+            original, where that is finite (`ortopt.verification.spreading`).
     """
 
     status: Literal["verified", "differs", "not shown", "impossible"]
@@ -44,10 +46,17 @@ class Verification:
     quantizers: int = 0
     unrounded: float | None = None
     not_unrounded: str = ""
+    spread: int = 0
 
 
 def verdict_of(
-    rows: Sequence[OutputRow], *, random: Collection[str], hidden: Collection[str], input_sets: int, attempts: int
+    rows: Sequence[OutputRow],
+    *,
+    random: Collection[str],
+    hidden: Collection[str],
+    input_sets: int,
+    attempts: int,
+    spread: int = 0,
 ) -> Verification:
     """The verdict that follows from a comparison of all outputs.
 
@@ -57,6 +66,7 @@ def verdict_of(
         hidden: The outputs that are NaN on every input set.
         input_sets: As `Verification` has it.
         attempts: As `Verification` has it.
+        spread: As `Verification` has it.
     """
     rows = [dataclasses.replace(row, shown=row.name not in random and row.name not in hidden) for row in rows]
     worst = worst_of(rows, "")
@@ -72,7 +82,9 @@ def verdict_of(
     elif rows and not any(row.shown for row in rows):
         status = "not shown"
     is_random = any(row.name in random for row in rows)
-    return Verification(status, reason, worst.worst, worst.name, tuple(rows), input_sets, attempts, is_random)
+    return Verification(
+        status, reason, worst.worst, worst.name, tuple(rows), input_sets, attempts, is_random, spread=spread
+    )
 
 
 __all__ = ["Verification", "verdict_of"]

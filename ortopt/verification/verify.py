@@ -64,6 +64,7 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     thorough: bool = False,
+    finite_math: bool = False,
     in_process: bool = False,
     libraries: Sequence[str] = (),
 ) -> Verification:
@@ -83,6 +84,7 @@ def verify(
             scale where that is greater than the number; if both are None, see `ortopt.verification.comparison`.
         atol: See ``rtol``.
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
+        finite_math: Whether NaN and infinities may have spread to their neighbours (`ortopt.verification.spreading`).
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself.
         libraries: Shared libraries of ops that the models need.
@@ -104,7 +106,7 @@ def verify(
         in_process=in_process,
         libraries=libraries,
     ) as reference:
-        return reference.compare(result, timeout=timeout)
+        return reference.compare(result, timeout=timeout, spreading=finite_math)
 
 
 class Reference:
@@ -170,6 +172,7 @@ class Reference:
         self._runner = ModelRunner(folder, names, self._token, in_process=in_process, libraries=tuple(libraries))
         self._stack.callback(self._runner.close)
         self._thorough = thorough
+        self._spreading = False
         self._early: Future[ReferenceOutputs | Verification] | None = None
         self._early_thread: BackgroundThread | None = None
         self._outputs: ReferenceOutputs | Verification | None = None
@@ -246,6 +249,7 @@ class Reference:
         outputs: Collection[str] | None = None,
         sets: Collection[int] | None = None,
         timeout: float | None = None,
+        spreading: bool = False,
     ) -> Verification:
         """Run a result, and the original if it has not run yet, and compare.
 
@@ -254,6 +258,7 @@ class Reference:
             outputs: The outputs to compare; all if None.
             sets: The input sets to compare on (see `differing`); all if None.
             timeout: Seconds, as `verify` takes them.
+            spreading: Whether NaN and infinities may have spread (`ortopt.verification.spreading`).
 
         Raises:
             UsageError: The inputs lack one of the model.
@@ -264,6 +269,7 @@ class Reference:
         deadline = None if timeout is None else Deadline(timeout)
         reference = self._reference(deadline)
         if isinstance(reference, ReferenceOutputs):
+            self._spreading = spreading
             verification = self._compare(result, reference, outputs, sets)
         else:
             verification = reference
@@ -326,7 +332,7 @@ class Reference:
         return self._quantized_verdict(result, reference, outputs, sets)
 
     def _verdict(self, result: Source, reference: ReferenceOutputs, copies: PerturbedCopies) -> Verification:
-        comparing = ResultComparison(self._runner, reference, copies)
+        comparing = ResultComparison(self._runner, reference, copies, spreading=self._spreading)
         try:
             return comparing.verdict(result)
         finally:

@@ -33,7 +33,9 @@ FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProt
 REORDERED = sorted(
     kind.name
     for kind in registry.installed()
-    if kind.numerics is Numerics.REORDERED and kind.__module__.startswith("ortopt.") and kind.name != "group_fusion"
+    if kind.numerics in (Numerics.REORDERED, Numerics.BOUNDED, Numerics.FINITE)
+    and kind.__module__.startswith("ortopt.")
+    and kind.name != "group_fusion"
 )
 
 ENDS_THE_PATH = {

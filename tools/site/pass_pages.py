@@ -16,6 +16,9 @@ NUMBERS = {
     "exact": "exact: the same bits for the same inputs",
     "reordered": "reordered: the same in real arithmetic, the last digits may differ",
     "quantized": "quantized: rounding, and one quantization step where rounding decides between two integers",
+    "bounded": "bounded: beside rounding, the result differs from the exact one by at most a proven bound",
+    "finite": "finite: rounding for finite numbers; a NaN or an infinity may spread to the elements around it"
+    " (`--no-finite-math` leaves such passes out)",
     "approximate": "approximate: the result changes by more than rounding, so it is off unless `--enable` names it",
 }
 LEVELS = {
@@ -83,6 +86,7 @@ def _declarations(row: Mapping[str, Any], names: frozenset[str]) -> str:
     rows = [
         ("levels", "; ".join(LEVELS[level] for level in row["levels"])),
         ("numbers", NUMBERS[row["numerics"]]),
+        ("error bound", row["error_bound"]),
         ("by default", "on" if row["default"] else f"off; `--enable {row['name']}` turns it on"),
         ("starts from", ", ".join(f"`{root}`" for root in row["roots"]) or "whole graphs"),
         ("runs after", after or "any pass"),
